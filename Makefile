@@ -1,0 +1,64 @@
+# Every target creates .venv and installs what it needs by itself. `make` alone lists the targets.
+
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+OUT ?= results/compare-lda
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help install compare test calibrate lint format bench clean
+
+# Compiled programs are kept between runs. Not for `bench`, which reports compile times.
+compare test calibrate: export JAX_COMPILATION_CACHE_DIR := $(CURDIR)/.cache/jax
+compare test calibrate: export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS := 0
+compare test calibrate: export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES := -1
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+install: .venv/.base ## the package and what it needs, in .venv
+
+compare: .venv/.base ## the main job: engines against MCMC on LDA, and a report
+	$(BIN)/python -m pp_models compare lda --out $(OUT) --overwrite
+	@echo "Report: $(abspath $(OUT))/report.html"
+
+test: .venv/.test ## the tests, on two cores
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow"
+
+calibrate: .venv/.test ## the slow statistical tests
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m slow
+
+lint: .venv/.test ## ruff and mypy, changing nothing
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: .venv/.test ## ruff's fixes and layout, applied
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: .venv/.peers ## throughput beside scikit-learn and gensim, one JSON line per figure
+	$(BIN)/python benchmarks/lda_throughput.py
+	$(BIN)/python benchmarks/nmf_throughput.py
+
+clean: ## remove .venv, caches and results of `make compare`
+	rm -rf .venv .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info results/compare-lda
+
+.venv/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "pp-models needs Python 3.11 or newer, but $(PYTHON) is $$($(PYTHON) --version 2>&1): try make PYTHON=python3.11" >&2; exit 1; }
+	$(PYTHON) -m venv .venv
+
+# Stamps: one per set of dependencies, remade when pyproject.toml changes.
+.venv/.base: pyproject.toml | .venv/bin/python
+	$(PIP) --editable .
+	@touch $@
+
+.venv/.test: .venv/.base
+	$(PIP) --editable '.[test]'
+	@touch $@
+
+.venv/.peers: .venv/.base
+	$(PIP) --editable '.[peers]'
+	@touch $@

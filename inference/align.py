@@ -1,0 +1,95 @@
+"""Alignment: the labels of factors mean nothing, so two posteriors are compared only after one labelling is chosen for both.
+
+A posterior that is invariant to permuting its factors has K! copies of every mode. MCMC visits some of them, a mean-field posterior sits in
+one. Each draw of each posterior is therefore relabelled to lie nearest to one stated pivot: both posteriors are pushed onto the same
+representative of every orbit, and what is compared afterwards depends on nothing but the invariant posterior.
+
+The cost of giving label j of the pivot to factor k is the squared Hellinger distance of the two factors normalised to sum to one,
+
+    1 - sum_v sqrt(p_jv q_kv),
+
+bounded, zero only for equal factors, and not ruled by the few largest words as a squared error would be. The assignment of least
+total cost is found by the Hungarian method. Factors that hardly differ have no labelling to find: say so from the result, not from here.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+
+from pp_models.base import Model
+from pp_models.errors import InputError
+
+Values = Mapping[str, Any]  # site -> (..., *site shape)
+
+
+def hellinger(reference: np.ndarray, factors: np.ndarray) -> np.ndarray:
+    """Squared Hellinger distances (..., K, K) between the K reference factors (K, V) and each set of factors (..., K, V)."""
+    return 1 - _root(reference) @ np.swapaxes(_root(factors), -1, -2)
+
+
+def _root(factors: Any) -> np.ndarray:
+    factors = np.asarray(factors, np.float64)
+    total = factors.sum(-1, keepdims=True)
+    return np.sqrt(factors / np.where(total > 0, total, 1))
+
+
+def topic_order(reference_beta: Any, beta: Any) -> np.ndarray:
+    """The permutations (..., K) for which `beta[..., order, :]` is nearest to `reference_beta`, one for each set of topics."""
+    cost = hellinger(np.asarray(reference_beta), np.asarray(beta))
+    flat = cost.reshape(-1, *cost.shape[-2:])  # the distances of all draws at once; only the assignment itself is one call per draw
+    return np.array([linear_sum_assignment(one)[1] for one in flat], int).reshape(cost.shape[:-1])
+
+
+def factor_axis(model: Model, site: str, shape: tuple[int, ...], num_factors: int) -> int | None:
+    """The axis of a site's shape, counted from the end, that is indexed by factors; None if there is none.
+
+    Local sites carry factors on their last axis: (rows, K). Global sites carry them on whichever of their last two axes has size K, and if
+    both have, on the first of the two: (K, columns), the shape of every topic-like site.
+    """
+    candidates = (-1,) if site in model.local else (-2, -1)
+    return next((axis for axis in candidates if len(shape) >= -axis and shape[axis] == num_factors), None)
+
+
+def permute(model: Model, values: Values, order: Any) -> dict[str, np.ndarray]:
+    """Every site with its factors in the given order. `order` is (..., K); its leading axes are those of draws and chains."""
+    order = np.asarray(order)
+    return {site: _permute_site(model, site, np.asarray(value), order) for site, value in values.items()}
+
+
+def _permute_site(model: Model, site: str, value: np.ndarray, order: np.ndarray) -> np.ndarray:
+    leading = order.ndim - 1
+    shape = value.shape[leading:]
+    axis = factor_axis(model, site, shape, order.shape[-1])
+    if axis is None:
+        return value
+    spread = [1] * len(shape)
+    spread[axis] = order.shape[-1]
+    return np.take_along_axis(value, order.reshape(*order.shape[:-1], *spread), axis=axis)
+
+
+def align_draws(model: Model, draws: Values, pivot: Values) -> dict[str, np.ndarray]:
+    """Draws (..., *site shape) of every site, each relabelled to lie nearest to the pivot, which holds one value (*site shape) per site."""
+    if model.symmetry == "none":
+        return {site: np.asarray(value) for site, value in draws.items()}
+    if model.symmetry != "permutation":
+        raise InputError(f"Posteriors of {model.name!r} are invariant to {model.symmetry}, and only permutations can be aligned so far.")
+    site, axis = _profile(model, pivot)
+    return permute(model, draws, topic_order(_as_rows(pivot[site], axis), _as_rows(draws[site], axis)))
+
+
+def _profile(model: Model, values: Values) -> tuple[str, int]:
+    """The global site that tells factors apart, the first matrix with an axis of factors, and that axis."""
+    local = [np.shape(values[site])[-1] for site in model.families if site in model.local]
+    for site in model.shared:
+        shape = np.shape(values[site])
+        axis = factor_axis(model, site, shape, local[0] if local else shape[0]) if len(shape) == 2 else None
+        if axis is not None:
+            return site, axis
+    raise InputError(f"Model {model.name!r} has no global site with one row or column per factor: its posteriors cannot be aligned.")
+
+
+def _as_rows(values: Any, axis: int) -> np.ndarray:
+    """(..., K, columns), whichever of the last two axes holds the factors."""
+    return np.swapaxes(np.asarray(values), axis, -2)

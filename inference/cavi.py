@@ -1,0 +1,107 @@
+"""Coordinate-ascent variational inference: block by block, to the optimum of each (X 12-17, P 11.5.1).
+
+    locals of all rows:  natural <- dF/dmu, `num_local` times or until they rest
+    each global site:    natural <- dF/dmu
+
+F is convex in the statistics of one block after the auxiliaries are eliminated, so every update raises the bound.
+"""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from inference import objective as obj
+from inference.engine import Algorithm, Engine
+from inference.posterior import Variational
+from pp_models.base import Sites
+from pp_models.eliminate import RowOptions
+
+
+class Options(NamedTuple):
+    """num_epochs: sweeps at most. num_local: local iterations per sweep. tolerance: stop when a sweep changes the bound by less than this, relatively."""
+
+    num_epochs: int = 500
+    num_local: int = 10
+    local_tolerance: float = 1e-4
+    tolerance: float = 1e-6
+
+
+class State(NamedTuple):
+    """Natural parameters of the global sites, and of each device's rows with those rows' positions."""
+
+    shared: Sites
+    local: tuple[Sites, ...]
+    positions: tuple[Any, ...]
+
+
+class Info(NamedTuple):
+    """bound: after the local updates of this sweep. local_iterations: mean over rows."""
+
+    bound: Any
+    local_iterations: Any
+
+
+@partial(jax.jit, static_argnames=("model", "structure", "options"))
+def _local(model, structure, values, shared, local, batch, options):
+    hyper = obj.make(model, structure, values)
+    start = obj.summarise(model, local)
+    return obj.local_part(model, hyper, obj.summarise(model, shared), batch, start, options)
+
+
+@partial(jax.jit, static_argnames=("model", "structure", "site"))
+def _gradient(model, structure, values, shared, local, batch, site):
+    """d log_local / d mu of one global site with everything else as it is now."""
+    hyper = obj.make(model, structure, values)
+    stats = obj.summarise(model, {**shared, **local})
+    return jax.grad(lambda t: model.log_local(hyper, {**stats, site: t}, batch))(stats[site])
+
+
+@partial(jax.jit, static_argnames=("model", "structure", "site"))
+def _target(model, structure, values, shared, gradients, site):
+    """dF/dmu of one global site: the prior's part and the devices' shares."""
+    prior = obj.prior_gradient(model, obj.make(model, structure, values), obj.summarise(model, shared))
+    return obj.add(prior[site], *gradients)
+
+
+@partial(jax.jit, static_argnames=("model", "structure"))
+def _start(model, structure, values, batch):
+    natural = model.init(jax.random.key(0), obj.make(model, structure, values), batch)
+    return {site: natural[site] for site in natural if site in model.local}
+
+
+def build(problem: obj.Problem, options: Options) -> Algorithm:
+    model, structure, values = problem.model, problem.structure, problem.values
+    rows = RowOptions(options.num_local, options.local_tolerance)
+
+    def everywhere(shared):
+        return [jax.device_put(shared, device) for device in problem.devices]
+
+    def init(key, start):
+        shared = model.init(key, problem.hyper, problem.data)
+        return State({site: start.get(site, shared[site]) for site in model.shared}, (), ())
+
+    def step(key, state, batches):
+        shared = dict(state.shared)
+        local = state.local or [_start(model, structure, values, batch) for batch in batches]
+        parts = [_local(model, structure, values, s, n, b, rows) for s, n, b in zip(everywhere(shared), local, batches, strict=True)]
+        local = tuple(part.natural for part in parts)
+        bound = obj.shared_bound(model, structure, values, shared) + sum(obj.gather(problem, [part.value + part.entropy for part in parts]))
+        gradients = [part.gradient for part in parts]
+        for i, site in enumerate(model.shared):
+            if i:  # later blocks see the earlier ones' new values
+                now = zip(everywhere(shared), local, batches, strict=True)
+                gradients = [{site: _gradient(model, structure, values, s, n, b, site)} for s, n, b in now]
+            shares = tuple(obj.gather(problem, [gradient[site] for gradient in gradients]))
+            shared[site] = _target(model, structure, values, shared, shares, site)
+        iterations = obj.gather(problem, [jnp.mean(part.info.iterations) for part in parts])
+        return State(shared, local, tuple(batch.positions for batch in batches)), Info(bound, sum(iterations) / len(iterations))
+
+    def posterior(state):
+        return Variational(problem, state.shared, state.local, state.positions)
+
+    return Algorithm(init, step, posterior)
+
+
+ENGINE = Engine("cavi", Options, build, kind="variational")

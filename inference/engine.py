@@ -1,0 +1,37 @@
+"""What an engine is: a name, its options, and three functions. None knows any model."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+
+class Algorithm(NamedTuple):
+    """An engine bound to a problem.
+
+    init:      (key, start) -> state; `start` holds values for some sites, or is empty
+    step:      (key, state, batches) -> (state, info); one batch per device, info a NamedTuple of scalars
+    posterior: (state) -> Posterior
+    """
+
+    init: Callable[..., Any]
+    step: Callable[..., tuple[Any, Any]]
+    posterior: Callable[..., Any]
+
+
+class Engine(NamedTuple):
+    """An inference method.
+
+    Options:   NamedTuple of options with defaults
+    build:     (problem, options) -> Algorithm
+    kind:      what it returns: variational, point or draws
+    rows:      what a step is given: "all" rows, a "batch" of them, or "none" (the engine packs its own)
+    sharded:   whether its rows are dealt out to all devices
+    num_steps: (options, problem) -> steps of a run; engines on batches run `num_epochs` passes instead
+    """
+
+    name: str
+    Options: type
+    build: Callable[..., Algorithm]
+    kind: str
+    rows: str = "all"
+    sharded: bool = True
+    num_steps: Callable[..., int] = lambda options, problem: options.num_epochs

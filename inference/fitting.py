@@ -1,0 +1,204 @@
+"""The loop around every engine: batches in, steps, history, a stopping rule and a progress bar, posterior out."""
+
+import functools
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from inference import objective as obj
+from inference.engine import Engine
+from inference.posterior import Posterior
+from inference.progress import Progress
+from inference.registry import load_engine, make_options
+from pp_models import discovery
+from pp_models.base import log_joint, make_hyper, split_hyper
+from pp_models.data import Data
+from pp_models.errors import InputError
+
+
+class Fit:
+    """A fitted model: the posterior, how it was reached, and what is needed to use, store and compare it."""
+
+    def __init__(self, problem: obj.Problem, engine: str, options: dict[str, Any], posterior: Posterior, history: dict[str, np.ndarray], seconds: float, provenance: dict[str, Any] | None = None) -> None:
+        self.problem = problem
+        self._provenance = provenance
+        self.engine = engine
+        self.options = options
+        self.posterior = posterior
+        self.history = history
+        self.seconds = seconds
+
+    @property
+    def model(self) -> Any:
+        return self.problem.model
+
+    @property
+    def hyper(self) -> Any:
+        return self.problem.hyper
+
+    @property
+    def data(self) -> Any:
+        return self.problem.data
+
+    @property
+    def bound(self) -> float:
+        """The last bound evaluated (nan for samplers)."""
+        finite = self.history["bound"][np.isfinite(self.history["bound"])]
+        return float(finite[-1]) if len(finite) else float("nan")
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        """Kind, size and hash of the data that were fitted."""
+        if self._provenance is None:
+            data = self.data
+            self._provenance = {"kind": data.kind, "rows": data.num_rows, "columns": data.num_columns, "hash": data.hash}
+        return self._provenance
+
+    def log_joint(self, draws: Mapping[str, Any]) -> np.ndarray:
+        """log p(data, values) of each draw, site -> (draws, ...)."""
+        if self.data is None:
+            raise InputError("This fit was loaded without its data: pass data= to inference.load.")
+        batch = self.data.pack()
+        stacked = {site: jnp.asarray(draws[site]) for site in self.model.families}
+        return np.asarray(_log_joints(self.model, self.problem.structure, self.problem.values, stacked, batch), np.float64)
+
+    def to_arviz(self, num_draws: int = 1000) -> Any:
+        """ArviZ InferenceData (DataTree with ArviZ 1): posterior, log_likelihood, observed_data, sample_stats."""
+        from inference import arviz_bridge
+
+        return arviz_bridge.convert(self, num_draws)
+
+    def save(self, path: str | Path) -> Path:
+        """Write everything but the data to one file (NumPy arrays and JSON, no pickle)."""
+        from inference import storage
+
+        return storage.save(self, path)
+
+    def __repr__(self) -> str:
+        bound = "" if np.isnan(self.bound) else f", bound {self.bound:.6g}"
+        return f"<Fit {self.model.name} by {self.engine}: {len(self.history['step'])} steps, {self.seconds:.1f} s{bound}>"
+
+
+@functools.partial(jax.jit, static_argnames=("model", "structure"))
+def _log_joints(model, structure, values, draws, batch):
+    hyper = obj.make(model, structure, values)
+    return jax.lax.map(lambda x: log_joint(model, hyper, x, batch), draws)
+
+
+def make_problem(model: str, data: Data, hyper: Any = None, devices: Any = None) -> obj.Problem:
+    """Everything checked before anything is compiled."""
+    declared = discovery.load(model)
+    if not isinstance(data, Data):
+        raise InputError(f"data must be made with pp_models.data.{declared.kind}(...), not a {type(data).__name__}.")
+    structure, values = split_hyper(make_hyper(declared, hyper, data))
+    return obj.Problem(declared, tuple(sorted(structure.items())), values, data, tuple(devices or jax.local_devices()))
+
+
+def fit(
+    model: str,
+    data: Data,
+    engine: str = "cavi",
+    hyper: Any = None,
+    key: jax.Array | None = None,
+    *,
+    init: Mapping[str, Any] | None = None,
+    progress: bool | None = None,
+    devices: Any = None,
+    **options: Any,
+) -> Fit:
+    """Fit a model to data by an engine.
+
+    model, engine: names (see `pp_models.available()` and `inference.engines()`)
+    hyper:         dict or Hyper of hyper-parameters; the rest are the papers' defaults
+    key:           JAX random key (default: jax.random.key(0))
+    init:          where to begin: natural parameters of global sites (variational engines), or values of any site (map, gibbs)
+    progress:      True or False to force the progress bar; by default it is shown on a terminal
+    devices:       devices to use (default: all)
+    options:       the engine's own, e.g. num_epochs, batch_size; see its Options
+    """
+    chosen = load_engine(engine)
+    checked = make_options(chosen, options)
+    problem = make_problem(model, data, hyper, devices)
+    if not chosen.sharded:
+        problem = problem._replace(devices=problem.devices[:1])
+    key = jax.random.key(0) if key is None else key
+    begin = time.perf_counter()
+    algorithm = chosen.build(problem, checked)
+    init_key, batch_key, step_key = jax.random.split(key, 3)
+    state = algorithm.init(init_key, dict(init or {}))
+    history: list[dict[str, Any]] = []
+    num_steps, window = run_length(chosen, checked, problem)
+    with Progress(f"{problem.model.name} by {engine}", num_steps, progress) as bar:
+        for step, batches in enumerate(feed(chosen, checked, problem, batch_key, num_steps)):
+            state, info = algorithm.step(jax.random.fold_in(step_key, step), state, batches)
+            if history:  # the step before has surely ended: read its numbers while this one runs
+                _settle(history[-1])
+                bar.update(history[-1])
+            history.append({"step": step, **info._asdict(), "clock": begin})
+            if _finished(history, window, getattr(checked, "tolerance", 0.0)):
+                break
+        if history:
+            _settle(history[-1])
+            bar.update(history[-1])
+    jax.block_until_ready(jax.tree.leaves(state))
+    seconds = time.perf_counter() - begin
+    return Fit(problem, engine, checked._asdict(), algorithm.posterior(state), _columns(history), seconds)
+
+
+def run_length(engine: Engine, options: Any, problem: obj.Problem) -> tuple[int, int]:
+    """Steps of the whole run, and how many of them the stopping rule averages over."""
+    if engine.rows != "batch":
+        return engine.num_steps(options, problem), 1
+    per_epoch = len(list(range(0, problem.data.num_rows, batch_size(options, problem))))
+    if not engine.sharded:
+        per_epoch = max(1, problem.data.num_rows // batch_size(options, problem))
+    return options.num_epochs * per_epoch, per_epoch
+
+
+def batch_size(options: Any, problem: obj.Problem) -> int:
+    """Rows per step: 0 or more than there are means all."""
+    return min(options.batch_size or problem.data.num_rows, problem.data.num_rows)
+
+
+def feed(engine: Engine, options: Any, problem: obj.Problem, key: jax.Array, num_steps: int) -> Iterator[Any]:
+    """What each step is given. All rows are packed once; batches are packed while the step before runs."""
+    data, devices = problem.data, problem.devices
+    if engine.rows == "none":
+        yield from (None for _ in range(num_steps))
+        return
+    size = batch_size(options, problem) if engine.rows == "batch" else data.num_rows
+    if size == data.num_rows:
+        everything = data.shards(np.arange(size), size, devices)
+        yield from (everything for _ in range(num_steps))
+        return
+    for epoch in range(options.num_epochs):
+        yield from data.batches(jax.random.fold_in(key, epoch), size, devices, drop_last=not engine.sharded)
+
+
+def _settle(row: dict[str, Any]) -> None:
+    """Turn a step's device scalars into numbers, which waits for the step, and note the time."""
+    for name, value in row.items():
+        if name not in ("step", "clock"):
+            row[name] = float(value)
+    row["seconds"] = time.perf_counter() - row.pop("clock")
+    if not np.isfinite(row["bound"]) and not np.isnan(row["bound"]):
+        raise FloatingPointError(f"The bound became {row['bound']} at step {row['step']}.")
+
+
+def _finished(history: list[dict[str, Any]], window: int, tolerance: float) -> bool:
+    """Whether the mean bound of the last `window` settled steps improved by less than `tolerance`, relatively, over the ones before."""
+    settled = [row["bound"] for row in history[-(2 * window + 1) : -1]]
+    if tolerance <= 0 or len(settled) < 2 * window or (len(history) - 1) % window:
+        return False
+    old, new = np.nanmean(settled[:window]), np.nanmean(settled[window:])
+    return bool(abs(new - old) <= tolerance * abs(old))
+
+
+def _columns(history: list[dict[str, Any]]) -> dict[str, np.ndarray]:
+    names = ["step", "seconds", "bound", *(n for n in (history[0] if history else {}) if n not in ("step", "seconds", "bound"))]
+    return {name: np.array([row[name] for row in history]) for name in names}

@@ -1,0 +1,136 @@
+"""The mean-field objective of any model, from its F alone.
+
+    bound(q)   = F(mu) + entropy(q),  mu = E_q[t]         a lower bound of the evidence
+    target_s   = dF/dmu_s                                 the natural parameter that maximises it over block s (X 12-16, P 11.25-11.29)
+    target_s - natural_s                                  its natural gradient (X 25, P 11.20-11.22, T 10)
+
+F is a sum over rows plus a part without data, so every engine works on `local_part`, one device's share of the rows with their own sites
+run to their fixed point, and adds the shares up. With `summary="mode"` the same code evaluates points instead of means: EM and MAP.
+"""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from pp_models import families as fam
+from pp_models.base import Model, Sites
+from pp_models.batches import Batch
+from pp_models.eliminate import RowInfo, RowOptions
+
+
+class Problem(NamedTuple):
+    """What is fitted: the model, its hyper-parameters split into structure and values, the data, and the devices to use."""
+
+    model: Model
+    structure: tuple[tuple[str, Any], ...]
+    values: dict[str, jax.Array]
+    data: Any
+    devices: tuple[Any, ...]
+
+    @property
+    def hyper(self) -> Any:
+        return make(self.model, self.structure, self.values)
+
+
+def make(model: Model, structure: tuple[tuple[str, Any], ...], values: dict[str, jax.Array]) -> Any:
+    """The model's hyper-parameters put together again, inside a compiled function or out."""
+    return model.Hyper(**dict(structure), **values)
+
+
+def summarise(model: Model, natural: Sites, summary: str = "mean") -> Sites:
+    """Statistics standing for q at every given site."""
+    return {site: fam.summarise(model.families[site], natural[site], summary) for site in natural}
+
+
+@partial(jax.jit, static_argnames=("model", "structure"))
+def shared_bound(model: Model, structure: Any, values: dict[str, jax.Array], natural: Sites) -> jax.Array:
+    """The part of the bound without data: F's, and the entropy of the global sites."""
+    value = model.log_global(make(model, structure, values), summarise(model, natural))
+    return value + sum(jnp.sum(fam.entropy(model.families[site], natural[site])) for site in model.shared)
+
+
+class LocalPart(NamedTuple):
+    """One batch's share of the objective with its local sites solved."""
+
+    value: jax.Array  # log_local
+    entropy: jax.Array  # of the local sites (for a point: their log base measure)
+    gradient: Sites  # d log_local / d mu of the global sites
+    natural: Sites  # of the local sites
+    info: RowInfo
+
+
+def local_part(
+    model: Model, hyper: Any, stats: Sites, batch: Batch, start: Sites, options: RowOptions, summary: str = "mean"
+) -> LocalPart:
+    """Solve the batch's local sites given the statistics of the global ones, then differentiate F with respect to those.
+
+    start: statistics of the local sites to begin with. When F is evaluated, the allocations that the solver ended with are
+    known (`Solved`), so F and its gradient cost no second pass.
+    """
+    solve = model.solve_local or partial(_iterate, model)
+    natural, info, batch = solve(hyper, stats, batch, start, options, summary)
+    local = jax.lax.stop_gradient(summarise(model, natural, summary))
+    value, gradient = jax.value_and_grad(lambda shared: model.log_local(hyper, {**shared, **local}, batch))(stats)
+    return LocalPart(value, _local_entropy(model, natural, local, batch, summary), gradient, natural, info)
+
+
+def _local_entropy(model: Model, natural: Sites, stats: Sites, batch: Batch, summary: str) -> jax.Array:
+    total = jnp.zeros(())
+    for site, eta in natural.items():
+        family = model.families[site]
+        if summary == "mean":
+            total += batch.sum(fam.entropy(family, eta))
+        elif summary == "mode":
+            total += batch.sum(fam.log_base(family, stats[site]))
+    return total
+
+
+def _iterate(model: Model, hyper: Any, stats: Sites, batch: Batch, start: Sites, options: RowOptions, summary: str) -> tuple[Sites, RowInfo, Batch]:
+    """The local fixed point of any model: one site after the other by the gradient of F, all rows of the batch together."""
+    sites = [site for site in model.families if site in model.local]
+
+    def target(site: str, local: Sites) -> Any:
+        return jax.grad(lambda t: model.log_local(hyper, {**stats, **local, site: t}, batch))(local[site])
+
+    def improve(state):
+        step, local, natural, _ = state
+        new = dict(natural)
+        for site in sites:
+            new[site] = target(site, local)
+            local = {**local, site: fam.summarise(model.families[site], new[site], summary)}
+        moved = [jnp.mean(jnp.abs(a - b)) for a, b in zip(jax.tree.leaves(new), jax.tree.leaves(natural), strict=True)]
+        return step + 1, local, new, jnp.max(jnp.stack(moved))
+
+    first = {site: jax.tree.map(jnp.zeros_like, start[site]) for site in sites}
+    if not sites:
+        nothing = jnp.zeros(batch.num_rows)
+        return {}, RowInfo(nothing.astype(int), nothing), batch
+    begin = (0, start, first, jnp.asarray(jnp.inf, batch.mask.dtype))
+    step, _, natural, change = jax.lax.while_loop(
+        lambda state: (state[0] < options.num_local) & (state[3] > options.tolerance), improve, begin
+    )
+    rows = jnp.ones(batch.num_rows)
+    return natural, RowInfo((rows * step).astype(int), rows * change), batch
+
+
+def start_local(model: Model, hyper: Any, batch: Batch, summary: str = "mean") -> Sites:
+    """The statistics at which the local sites of a fresh batch begin: those of the model's starting point."""
+    natural = model.init(jax.random.key(0), hyper, batch)
+    return summarise(model, {site: natural[site] for site in natural if site in model.local}, summary)
+
+
+def prior_gradient(model: Model, hyper: Any, stats: Sites) -> Sites:
+    """d log_global / d mu: what the prior contributes to the target."""
+    return jax.grad(lambda shared: model.log_global(hyper, shared))(stats)
+
+
+def add(*sites: Any) -> Any:
+    """Sum of gradients, leaf by leaf."""
+    return jax.tree.map(lambda *parts: sum(parts[1:], parts[0]), *sites)
+
+
+def gather(problem: Problem, parts: list[Any]) -> list[Any]:
+    """The devices' results on the first device."""
+    return [part if i == 0 else jax.device_put(part, problem.devices[0]) for i, part in enumerate(parts)]

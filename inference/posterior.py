@@ -1,0 +1,187 @@
+"""What an engine found: a distribution, draws, or a point, all answering the same questions.
+
+    mean(site), sd(site)     arrays of the site's shape
+    sample(key, n)           site -> (n, ...) values
+    log_density(draws)       log q of such values (distributions only)
+"""
+
+from functools import partial
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from inference import objective as obj
+from pp_models import families as fam
+from pp_models.base import Sites
+from pp_models.eliminate import RowOptions
+from pp_models.errors import InputError, unknown
+
+
+class Posterior(Protocol):
+    """The questions above; `kind` is variational, draws or point."""
+
+    kind: str
+
+    @property
+    def sites(self) -> list[str]: ...
+    def mean(self, site: str) -> np.ndarray: ...
+    def sd(self, site: str) -> np.ndarray: ...
+    def sample(self, key: jax.Array, num_draws: int) -> dict[str, np.ndarray]: ...
+    def log_density(self, draws: dict[str, Any]) -> np.ndarray: ...
+
+
+def in_row_order(parts: tuple[Any, ...], positions: tuple[Any, ...], num_rows: int) -> Any:
+    """The devices' rows put back into the order of the data; padding is dropped."""
+
+    def merge(*leaves: Any) -> np.ndarray:
+        out = np.empty((num_rows, *leaves[0].shape[1:]), np.asarray(leaves[0]).dtype)
+        for leaf, place in zip(reversed(leaves), reversed(positions), strict=True):
+            out[np.asarray(place)[::-1]] = np.asarray(leaf)[::-1]  # padding points at row 0 and comes first, to be overwritten
+        return out
+
+    return jax.tree.map(merge, *parts)
+
+
+@partial(jax.jit, static_argnames=("model", "structure", "options"))
+def _solve(model, structure, values, shared, batch, options):
+    hyper = obj.make(model, structure, values)
+    start = obj.start_local(model, hyper, batch)
+    return obj.local_part(model, hyper, obj.summarise(model, shared), batch, start, options).natural
+
+
+@partial(jax.jit, static_argnames=("family",))
+def _log_density(family, natural, values):
+    return jax.lax.map(lambda x: jnp.sum(fam.log_density(family, natural, family.stats(x))), values)
+
+
+@partial(jax.jit, static_argnames=("family", "num_draws"))
+def _sample(family, key, natural, num_draws):
+    return jax.lax.map(lambda k: family.value(family.sample(k, natural)), jax.random.split(key, num_draws))
+
+
+class _Sites:
+    """Shared by all posteriors: the problem and checked site names."""
+
+    def __init__(self, problem: obj.Problem) -> None:
+        self.problem = problem
+
+    @property
+    def sites(self) -> list[str]:
+        """Names of the latent sites."""
+        return list(self.problem.model.families)
+
+    def _check(self, site: str) -> str:
+        if site not in self.problem.model.families:
+            raise unknown(f"site of {self.problem.model.name}", site, self.problem.model.families)
+        return site
+
+
+class Variational(_Sites):
+    """A product of exponential families. Local sites of engines that visit rows only in passing are solved when first asked for."""
+
+    kind = "variational"
+
+    def __init__(self, problem: obj.Problem, shared: Sites, local: tuple[Sites, ...] | Sites = (), positions: tuple[Any, ...] = ()) -> None:
+        super().__init__(problem)
+        self._shared = shared
+        self._local: Sites | None = None
+        if isinstance(local, dict):
+            self._local = local
+        elif positions:
+            self._local = in_row_order(tuple(local), positions, problem.data.num_rows)
+
+    def natural(self, site: str) -> Any:
+        """The natural parameter of a site, rows in the order of the data."""
+        if self._check(site) in self._shared:
+            return self._shared[site]
+        if self._local is None:
+            self._local = self._solve_all()
+        return self._local[site]
+
+    def _solve_all(self, batch_size: int = 1024) -> Sites:
+        problem = self.problem
+        size = min(batch_size, problem.data.num_rows)
+        parts, positions = [], []
+        for first in range(0, problem.data.num_rows, size):  # batches of rows
+            rows = np.arange(first, min(first + size, problem.data.num_rows))
+            batch = problem.data.pack(rows, size)
+            shared = jax.device_put(self._shared, batch.mask.sharding)
+            natural = _solve(problem.model, problem.structure, problem.values, shared, batch, RowOptions(100, 1e-4))
+            parts.append(jax.tree.map(lambda x, keep=len(rows): np.asarray(x[:keep]), natural))
+            positions.append(rows)
+        return in_row_order(tuple(parts), tuple(positions), problem.data.num_rows)
+
+    def distribution(self, site: str) -> Any:
+        """The NumPyro distribution of a site."""
+        return self.problem.model.families[self._check(site)].distribution(jax.tree.map(jnp.asarray, self.natural(site)))
+
+    def mean(self, site: str) -> np.ndarray:
+        return np.asarray(self.distribution(site).mean)
+
+    def sd(self, site: str) -> np.ndarray:
+        return np.sqrt(np.asarray(self.distribution(site).variance))
+
+    def sample(self, key: jax.Array, num_draws: int) -> dict[str, np.ndarray]:
+        families = self.problem.model.families
+        keys = jax.random.split(key, len(families))
+        return {s: np.asarray(_sample(families[s], k, self.natural(s), num_draws)) for s, k in zip(families, keys, strict=True)}
+
+    def log_density(self, draws: dict[str, Any]) -> np.ndarray:
+        families = self.problem.model.families
+        return sum(np.asarray(_log_density(families[self._check(s)], self.natural(s), jnp.asarray(x)), np.float64) for s, x in draws.items())
+
+
+class Point(_Sites):
+    """A single value per site."""
+
+    kind = "point"
+
+    def __init__(self, problem: obj.Problem, shared: Sites, local: tuple[Sites, ...] = (), positions: tuple[Any, ...] = ()) -> None:
+        super().__init__(problem)
+        families = problem.model.families
+        rows = in_row_order(local, positions, problem.data.num_rows) if positions else {}
+        self.values = {s: np.asarray(families[s].value(t)) for s, t in {**rows, **shared}.items()}
+
+    def mean(self, site: str) -> np.ndarray:
+        return self.values[self._check(site)]
+
+    def sd(self, site: str) -> np.ndarray:
+        return np.zeros_like(self.values[self._check(site)])
+
+    def sample(self, key: jax.Array, num_draws: int) -> dict[str, np.ndarray]:
+        return {site: np.broadcast_to(x, (num_draws, *x.shape)) for site, x in self.values.items()}
+
+    def log_density(self, draws: dict[str, Any]) -> np.ndarray:
+        raise InputError("A point estimate has no density: use fit.log_joint(draws) for the model's.")
+
+
+class Draws(_Sites):
+    """Draws of a Markov chain: site -> (chains, draws, ...)."""
+
+    kind = "draws"
+
+    def __init__(self, problem: obj.Problem, draws: dict[str, np.ndarray], sample_stats: dict[str, np.ndarray] | None = None) -> None:
+        super().__init__(problem)
+        self.draws = draws
+        self.sample_stats = sample_stats or {}
+
+    def _flat(self, site: str) -> np.ndarray:
+        x = self.draws[self._check(site)]
+        return x.reshape(-1, *x.shape[2:])
+
+    def mean(self, site: str) -> np.ndarray:
+        return self._flat(site).mean(0)
+
+    def sd(self, site: str) -> np.ndarray:
+        return self._flat(site).std(0)
+
+    def sample(self, key: jax.Array, num_draws: int) -> dict[str, np.ndarray]:
+        """Draws picked at random, without repetition while there are enough."""
+        size = self._flat(self.sites[0]).shape[0]
+        pick = np.asarray(jax.random.choice(key, size, (num_draws,), replace=num_draws > size))
+        return {site: self._flat(site)[pick] for site in self.sites}
+
+    def log_density(self, draws: dict[str, Any]) -> np.ndarray:
+        raise InputError("A Markov chain has draws but no density: use fit.log_joint(draws) for the model's.")

@@ -1,0 +1,51 @@
+"""Finding engines: every module of this package that ends in `ENGINE = Engine(...)`."""
+
+import functools
+import importlib
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pp_models.errors import InputError, unknown
+
+if TYPE_CHECKING:
+    from inference.engine import Engine
+
+_DECLARES = re.compile(r"^ENGINE\s*=", re.MULTILINE)
+
+
+@functools.cache
+def engines() -> list[str]:
+    """Names of all engines, sorted. Reads the files, imports nothing."""
+    files = Path(__file__).parent.glob("*.py")
+    return sorted(file.stem for file in files if _DECLARES.search(file.read_text(encoding="utf-8")))
+
+
+def load_engine(name: str) -> "Engine":
+    """The engine of that name."""
+    if name not in engines():
+        raise unknown("engine", name, engines())
+    return importlib.import_module(f"inference.{name}").ENGINE
+
+
+def make_options(engine: "Engine", given: dict[str, Any]) -> Any:
+    """The engine's options with the given ones checked: names, types and signs."""
+    defaults = engine.Options()
+    for name, value in given.items():
+        if name not in defaults._fields:
+            raise unknown(f"option of engine {engine.name}", name, defaults._fields)
+        default = getattr(defaults, name)
+        if isinstance(default, str):
+            good = isinstance(value, str)
+        elif isinstance(default, int):
+            good = isinstance(value, int) and not isinstance(value, bool) and value >= (0 if name in MAY_BE_ZERO else 1)
+        else:
+            good = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf")
+        if not good:
+            kind = "text" if isinstance(default, str) else "a whole number" if isinstance(default, int) else "a number"
+            least = "" if isinstance(default, str) else " of at least 0" if name in MAY_BE_ZERO or isinstance(default, float) else " of at least 1"
+            raise InputError(f"Option {name} of engine {engine.name} must be {kind}{least}, not {value!r}.")
+    return defaults._replace(**{name: type(getattr(defaults, name))(value) for name, value in given.items()})
+
+
+MAY_BE_ZERO = ("batch_size", "bound_every", "num_warmup")

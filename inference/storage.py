@@ -1,0 +1,122 @@
+"""Fits on disk: one .npz file of plain arrays with a JSON header. Never pickle.
+
+    header            JSON as bytes: format version, model, engine, hyper-parameters, options, seconds, data hash and size
+    history/NAME      the history's columns
+    SITE/LEAF         natural parameters (variational), values (point) or draws (draws)
+    sample_stats/NAME of a sampler
+"""
+
+import dataclasses
+import json
+import os
+import tempfile
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from inference import objective as obj
+from inference.fitting import Fit
+from inference.posterior import Draws, Point, Variational
+from pp_models import discovery
+from pp_models.base import make_hyper, split_hyper
+from pp_models.data import Data
+from pp_models.errors import InputError
+
+FORMAT = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class _Shape:
+    """What is known of the data when only the fit was stored."""
+
+    kind: str
+    num_rows: int
+    num_columns: int
+
+
+def save(fit: Fit, path: str | Path) -> Path:
+    """Write a fit; the file appears whole or not at all."""
+    path = Path(path)
+    if path.suffix != ".npz":
+        path = path.with_name(path.name + ".npz")
+    posterior = fit.posterior
+    if isinstance(posterior, Variational):
+        sites = {site: posterior.natural(site) for site in posterior.sites}
+    else:
+        sites = posterior.draws if isinstance(posterior, Draws) else posterior.values  # type: ignore[attr-defined]
+    arrays = {f"{site}/{i}": np.asarray(leaf) for site, tree in sites.items() for i, leaf in enumerate(jax.tree.leaves(tree))}
+    arrays |= {f"history/{name}": column for name, column in fit.history.items()}
+    arrays |= {f"sample_stats/{name}": x for name, x in getattr(posterior, "sample_stats", {}).items()}
+    header = {
+        "format": FORMAT,
+        "model": fit.model.name,
+        "engine": fit.engine,
+        "kind": posterior.kind,
+        "hyper": {name: np.asarray(x).tolist() if hasattr(x, "shape") else x for name, x in fit.hyper._asdict().items()},
+        "options": fit.options,
+        "seconds": fit.seconds,
+        "data": fit.provenance,
+    }
+    arrays["header"] = np.frombuffer(json.dumps(header).encode(), np.uint8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".partial")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            np.savez(file, **arrays)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    return path
+
+
+def load(path: str | Path, data: Data | None = None) -> Fit:
+    """Read a fit. With `data`, which must be the data it was fitted to, everything works as before saving."""
+    path = Path(path)
+    if not path.exists() and path.with_name(path.name + ".npz").exists():
+        path = path.with_name(path.name + ".npz")
+    header, arrays = _read(path)
+    model = discovery.load(header["model"])
+    if data is not None and data.hash != header["data"]["hash"]:
+        raise InputError(f"{path} was fitted to other data than these (their hashes differ): pass the original data or none.")
+    known = data or _Shape(header["data"]["kind"], header["data"]["rows"], header["data"]["columns"])
+    structure, values = split_hyper(make_hyper(model, header["hyper"], known))  # type: ignore[arg-type]
+    problem = obj.Problem(model, tuple(sorted(structure.items())), values, data, tuple(jax.local_devices()))
+    leaves = {site: [arrays[f"{site}/{i}"] for i in range(sum(n.startswith(f"{site}/") for n in arrays))] for site in model.families}
+    posterior = _posterior(problem, header["kind"], leaves, arrays)
+    history = {name.split("/", 1)[1]: x for name, x in arrays.items() if name.startswith("history/")}
+    return Fit(problem, header["engine"], header["options"], posterior, history, header["seconds"], header["data"])
+
+
+def _posterior(problem: obj.Problem, kind: str, leaves: dict[str, list[np.ndarray]], arrays: dict[str, np.ndarray]) -> Any:
+    model = problem.model
+    if kind == "draws":
+        stats = {name.split("/", 1)[1]: x for name, x in arrays.items() if name.startswith("sample_stats/")}
+        return Draws(problem, {site: parts[0] for site, parts in leaves.items()}, stats)
+    if kind == "point":
+        point = Point(problem, {})
+        point.values = {site: parts[0] for site, parts in leaves.items()}
+        return point
+    trees = {site: jax.tree.unflatten(jax.tree.structure(model.families[site].base), parts) for site, parts in leaves.items()}
+    return Variational(problem, {s: trees[s] for s in model.shared}, {s: trees[s] for s in model.local})
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    if not path.is_file():
+        raise InputError(f"There is no fit at {path}: give the file that fit.save wrote.")
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+        header = json.loads(bytes(arrays.pop("header")).decode())
+        if header["format"] != FORMAT:
+            raise InputError(f"{path} has format {header['format']}, but this version reads format {FORMAT}: fit again or upgrade.")
+        return header, arrays
+    except InputError:
+        raise
+    except (OSError, ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile) as error:
+        raise InputError(f"{path} is not a complete fit file ({error}): it may be truncated; fit again.") from error

@@ -1,0 +1,23 @@
+"""A zoo of latent-factor models, each declared once and fitted by every engine of `inference`.
+
+    import pp_models
+    pp_models.available()                  # ['bayesian_nmf', 'lda']
+    model = pp_models.load("lda")
+    data = pp_models.data.counts(X)
+"""
+
+import importlib
+from typing import Any
+
+from pp_models.discovery import available, load
+from pp_models.errors import InputError
+
+__version__ = "0.1.0"
+__all__ = ["InputError", "available", "data", "datasets", "load"]
+
+
+def __getattr__(name: str) -> Any:
+    """`data` and `datasets` load JAX: only when they are asked for."""
+    if name in ("data", "datasets", "readers"):
+        return importlib.import_module(f"pp_models.{name}")
+    raise AttributeError(f"module 'pp_models' has no attribute {name!r}")

@@ -1,0 +1,209 @@
+"""The command line: `python -m pp_models`, also installed as `pp-models`."""
+
+import argparse
+import ast
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pp_models.discovery import available
+from pp_models.errors import InputError, unknown
+
+EPILOG = """examples:
+  pp-models list
+  pp-models compare lda --out results
+  pp-models fit lda --data corpus.npz --engine svi --set num_topics=50 num_epochs=3 --out fitted
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; 0 on success, 2 on bad input, 130 when interrupted."""
+    chosen = _parser().parse_args(arguments)
+    try:
+        return chosen.run(chosen)
+    except InputError as error:
+        print(f"pp-models: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("pp-models: interrupted.", file=sys.stderr)
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="pp-models", description="Fit and compare Bayesian factor and topic models.", epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(title="commands", required=True, metavar="list | fit | compare | evaluate")
+
+    listing = commands.add_parser("list", help="the models and engines there are")
+    listing.set_defaults(run=run_list)
+
+    fitting = commands.add_parser("fit", help="fit a model by one engine and store the result")
+    fitting.add_argument("model", metavar="MODEL", help="a model's name")
+    fitting.add_argument("--engine", default="cavi", metavar="E", help="an engine's name (default: cavi)")
+    fitting.set_defaults(run=run_fit)
+
+    comparing = commands.add_parser("compare", help="fit a model by several engines and judge them against MCMC")
+    comparing.add_argument("model", metavar="MODEL", help="a model's name")
+    comparing.add_argument("--engines", default="cavi,svi,map,numpyro_svi,nuts", metavar="a,b,c", help="engines to judge (default: %(default)s)")
+    comparing.add_argument("--reference", default="gibbs", metavar="E", help="the sampler to judge by (default: gibbs)")
+    comparing.set_defaults(run=run_compare)
+
+    evaluating = commands.add_parser("evaluate", help="score a stored fit on held-out documents")
+    evaluating.add_argument("folder", metavar="DIR", help="what `fit --out` wrote")
+    evaluating.add_argument("--data", required=True, metavar="PATH", help="held-out documents")
+    evaluating.add_argument("--folds", type=int, default=3, help="parts that each document's words are split into (default: 3)")
+    evaluating.set_defaults(run=run_evaluate)
+
+    for command in (fitting, comparing):
+        command.add_argument("--data", metavar="NAME|PATH", default="synthetic", help="a data set's name or a file (default: draws from the model's prior)")
+        command.add_argument("--out", required=True, metavar="DIR", help="folder for the results")
+        command.add_argument("--overwrite", action="store_true", help="replace results that are already there")
+        command.add_argument("--seed", type=int, default=0, metavar="N", help="random seed (default: 0)")
+        command.add_argument("--set", nargs="+", default=[], action="extend", metavar="NAME=VALUE", help="hyper-parameters and engine options")
+        command.add_argument("--devices", type=int, default=os.cpu_count() or 1, metavar="N", help="CPU devices to use (default: one per core)")
+        command.add_argument("--quiet", action="store_true", help="no progress bars")
+    return parser
+
+
+def run_list(chosen: argparse.Namespace) -> int:
+    """Names only: nothing is imported."""
+    from inference.registry import engines
+
+    print("models: ", " ".join(available()))
+    print("engines:", " ".join(engines()))
+    return 0
+
+
+def run_fit(chosen: argparse.Namespace) -> int:
+    """DIR/fit.npz, DIR/posterior.nc and DIR/summary.json."""
+    model, settings = _prepare(chosen, [chosen.engine])
+    folder = _folder(chosen)
+    data, hyper = _data(chosen, model, settings["hyper"])
+    import jax
+
+    import inference
+
+    options = settings["options"][chosen.engine]
+    fit = inference.fit(chosen.model, data, chosen.engine, hyper, jax.random.key(chosen.seed), progress=False if chosen.quiet else None, **options)
+    folder.mkdir(parents=True, exist_ok=True)
+    fit.save(folder / "fit.npz")
+    fit.to_arviz().to_netcdf(folder / "posterior.nc")
+    summary = {"model": chosen.model, "engine": chosen.engine, "seconds": fit.seconds, "bound": None if fit.bound != fit.bound else fit.bound}
+    summary |= {"seed": chosen.seed, "steps": len(fit.history["step"]), "options": fit.options, "data": fit.provenance}
+    (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+    print(fit)
+    print(f"written to {folder}")
+    return 0
+
+
+def run_compare(chosen: argparse.Namespace) -> int:
+    """DIR/report.html, DIR/summary.json and one .nc per engine."""
+    names = [name for name in chosen.engines.split(",") if name]
+    model, settings = _prepare(chosen, [*names, chosen.reference])
+    folder = _folder(chosen)
+    data, hyper = _data(chosen, model, settings["hyper"])
+    import jax
+
+    import inference
+    from inference import report
+
+    comparison = inference.compare(
+        chosen.model, data, reference=chosen.reference, engines=names, hyper=hyper, key=jax.random.key(chosen.seed),
+        options=settings["options"], progress=False if chosen.quiet else None,
+    )  # fmt: skip
+    folder.mkdir(parents=True, exist_ok=True)
+    page = report.write(comparison, folder)
+    print(report.table(comparison))
+    print(f"report: {page}")
+    return 0
+
+
+def run_evaluate(chosen: argparse.Namespace) -> int:
+    """Document completion, in nats per token."""
+    if chosen.folds < 2:
+        raise InputError(f"--folds must be at least 2, not {chosen.folds}: some words must stay observed.")
+    import inference
+    from pp_models import readers
+
+    folder = Path(chosen.folder)
+    fit = inference.load(folder / "fit.npz" if folder.is_dir() else folder)
+    score = inference.document_completion(fit, readers.read(chosen.data), chosen.folds)
+    print(f"{score.value:.4f} nats per token (standard error {score.standard_error:.4f}), perplexity {score.perplexity:.1f}")
+    return 0
+
+
+# Shared by the commands --------------------------------------------------------------------------------------------------------
+
+
+def _prepare(chosen: argparse.Namespace, engines: list[str]) -> tuple[Any, dict[str, Any]]:
+    """Check every name before anything is compiled, and sort --set into hyper-parameters and engine options."""
+    if chosen.devices < 1:
+        raise InputError(f"--devices must be at least 1, not {chosen.devices}.")
+    _use_devices(chosen.devices)
+    from inference.registry import load_engine, make_options
+    from pp_models.discovery import load
+
+    model = load(chosen.model)
+    loaded = [load_engine(name) for name in dict.fromkeys(engines)]
+    fields = {engine.name: engine.Options._fields for engine in loaded}
+    known = {*model.Hyper._fields, *(name for names in fields.values() for name in names)}
+    given = dict(_setting(text) for text in chosen.set)
+    for name in given:
+        if name not in known:
+            raise unknown("hyper-parameter or option", name, known)
+    options = {engine.name: {n: v for n, v in given.items() if n in fields[engine.name]} for engine in loaded}
+    for engine in loaded:
+        make_options(engine, options[engine.name])
+    return model, {"hyper": {n: v for n, v in given.items() if n in model.Hyper._fields}, "options": options}
+
+
+def _use_devices(number: int) -> None:
+    """One CPU device per core, so that rows and chains run side by side. JAX takes the number only before its first use."""
+    import jax
+
+    with contextlib.suppress(RuntimeError):  # already in use: called from a running Python, which keeps its devices
+        jax.config.update("jax_num_cpu_devices", number)
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise InputError(f"--set takes NAME=VALUE, not {text!r}.")
+    try:
+        return name, ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return name, value
+
+
+def _folder(chosen: argparse.Namespace) -> Path:
+    """The output folder: new, empty, or to be overwritten on request."""
+    folder = Path(chosen.out)
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"--out {folder} is a file: name a folder.")
+    if folder.is_dir() and any(folder.iterdir()) and not chosen.overwrite:
+        raise InputError(f"{folder} already holds results: choose another --out, or add --overwrite to replace them.")
+    return folder
+
+
+def _data(chosen: argparse.Namespace, model: Any, hyper: dict[str, Any]) -> tuple[Any, Any]:
+    """The data, and the hyper-parameters to fit with: those given, or for draws from the prior those of the draw."""
+    import jax
+
+    from pp_models import datasets
+    from pp_models.base import make_hyper
+
+    if chosen.data == "synthetic":
+        drawn, data, _ = datasets.synthetic(model, jax.random.key(chosen.seed), hyper=hyper or None)
+        return data, drawn
+    data = datasets.load(chosen.data)
+    make_hyper(model, hyper, data)
+    return data, hyper
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,146 @@
+"""What a model declares, and the few things every model can do with its declaration."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+from numpyro import handlers
+
+from pp_models import families as fam
+from pp_models.batches import Batch
+from pp_models.data import Data
+from pp_models.errors import InputError, unknown
+
+Sites = dict[str, Any]  # site name -> value, statistics or natural parameter
+
+
+def _as_given(hyper: Any, data: Any) -> Any:
+    return hyper
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Model:
+    """A generative process, declared once. MODEL_CONTRACT.md says what each field must satisfy.
+
+    name:       as the user types it, and the name of the file
+    kind:       the data it explains: counts, ratings, text_and_votes or dense
+    Hyper:      NamedTuple of hyper-parameters with defaults; ints, bools and strings are structure, floats and arrays values
+    generate:   (hyper, batch) the NumPyro model, readable as the paper's generative process
+    guide:      (hyper, batch) the hand-written NumPyro mean-field guide
+    families:   site -> family of q; the order is the update order
+    local:      the sites that belong to data rows
+    log_global: (hyper, stats) -> F's part without the data, relative to the families' base measures
+    log_local:  (hyper, stats, batch, key=None) -> F's part for the rows of a batch
+    init:       (key, hyper, data) -> natural parameters of every site; `data` is a `Data` or a `Batch`
+    predict:    (hyper, values) -> (rows, columns) expected observations given site values
+    symmetry:   what the posterior is invariant to: permutation, signed_permutation, rotation, scale or none
+    example:    (key) -> (hyper, data): the tiny problem of the shared tests
+    observed:   name of the observed site
+    resolve:    (hyper, data) -> hyper with the paper's data-dependent defaults filled in, checked
+    solve_local: optional fused fixed point of the local sites (see `inference.objective`)
+    proper:     (hyper) -> whether the prior can be sampled from
+    """
+
+    name: str
+    kind: str
+    Hyper: type
+    generate: Callable[..., None]
+    guide: Callable[..., None]
+    families: Mapping[str, fam.Family]
+    local: frozenset[str]
+    log_global: Callable[..., jax.Array]
+    log_local: Callable[..., jax.Array]
+    init: Callable[..., Sites]
+    predict: Callable[..., jax.Array]
+    symmetry: str
+    example: Callable[..., tuple[Any, Data]]
+    observed: str = "counts"
+    resolve: Callable[..., Any] = _as_given
+    solve_local: Callable[..., Any] | None = None
+    proper: Callable[[Any], bool] = lambda hyper: True
+
+    @property
+    def shared(self) -> tuple[str, ...]:
+        """The global sites, in update order."""
+        return tuple(site for site in self.families if site not in self.local)
+
+    @property
+    def title(self) -> str:
+        """The first line of the model file's docstring."""
+        import sys
+
+        text = sys.modules[self.log_local.__module__].__doc__ or self.name
+        return text.strip().splitlines()[0].rstrip(".")
+
+
+def make_hyper(model: Model, given: Any, data: Data) -> Any:
+    """Hyper-parameters from a dict, a `Hyper` or None: names checked, numbers converted, defaults filled in."""
+    if isinstance(given, model.Hyper):
+        given = given._asdict()
+    given = dict(given or {})
+    for name in given:
+        if name not in model.Hyper._fields:
+            raise unknown(f"hyper-parameter of {model.name}", name, model.Hyper._fields)
+    if data.kind != model.kind:
+        raise InputError(f"Model {model.name!r} explains {model.kind} data, but these are {data.kind}: make them with pp_models.data.{model.kind}.")
+    return model.resolve(model.Hyper(**{name: _number(name, value) for name, value in given.items()}), data)
+
+
+def _number(name: str, value: Any) -> Any:
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    array = np.asarray(value)
+    if not np.issubdtype(array.dtype, np.number):
+        raise InputError(f"Hyper-parameter {name} must be a number or a list of numbers, not {value!r}.")
+    return float(array) if array.ndim == 0 else tuple(float(x) for x in array.ravel())
+
+
+def check_count(name: str, value: Any) -> None:
+    """A number of factors must be a whole number of at least one."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InputError(f"{name} must be a whole number of at least 1, not {value!r}.")
+
+
+def check_positive(name: str, value: Any) -> None:
+    """Priors' parameters must be positive and finite."""
+    numbers = np.atleast_1d(np.asarray(value, float))
+    if not np.all(np.isfinite(numbers)) or np.any(numbers <= 0):
+        raise InputError(f"{name} must be positive and finite, not {value!r}.")
+
+
+def split_hyper(hyper: Any) -> tuple[dict[str, Any], dict[str, jax.Array]]:
+    """Structure (static) and values (traced): what a compiled step depends on, and what may change without recompiling."""
+    fields = hyper._asdict()
+    structure = {name: value for name, value in fields.items() if value is None or isinstance(value, bool | int | str)}
+    return structure, {name: jnp.asarray(value, float) for name, value in fields.items() if name not in structure}
+
+
+def joint(model: Model, hyper: Any, stats: Sites, batch: Batch) -> jax.Array:
+    """F: the log joint density of the sufficient statistics, relative to the families' base measures."""
+    return model.log_global(hyper, {site: stats[site] for site in model.shared}) + model.log_local(hyper, stats, batch)
+
+
+def log_joint(model: Model, hyper: Any, values: Sites, batch: Batch) -> jax.Array:
+    """The log joint density of site values: F(t(x)) with respect to the Lebesgue measure, as NumPyro reports it."""
+    stats = {site: family.stats(values[site]) for site, family in model.families.items()}
+    base = {site: fam.log_base(family, stats[site]) for site, family in model.families.items()}
+    rows = sum(batch.sum(base[site]) if site in model.local else jnp.sum(base[site]) for site in base)
+    return joint(model, hyper, stats, batch) + rows
+
+
+def simulate(model: Model, hyper: Any, batch: Batch, key: jax.Array, given: Sites | None = None) -> Sites:
+    """Draw every site, the observations included, from the generative process (with the `given` sites fixed)."""
+    program = handlers.uncondition(model.generate)
+    if given:
+        program = handlers.substitute(program, data=given)
+    trace = handlers.trace(handlers.seed(program, key)).get_trace(hyper, batch)
+    return {name: site["value"] for name, site in trace.items() if site["type"] == "sample"}
+
+
+def documents(batch: Batch) -> numpyro.plate:
+    """The plate of data rows: all of them, or a batch whose log density is scaled up to all."""
+    return numpyro.plate("documents", batch.num_data_rows, subsample_size=batch.num_rows)

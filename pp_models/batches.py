@@ -1,0 +1,158 @@
+"""Fixed-shape batches of rows: what models and engines see of the data.
+
+Sparse rows are stored end to end (as in CSR) and never padded: a kernel reads a row as a window of one of a few static widths
+that starts at the row's first entry, and masks what lies beyond its length. Which rows use which window is a list with a dynamic length,
+so every batch of a fit has the same shapes and one compilation serves them all.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class Entries:
+    """The observed entries of the rows of a batch.
+
+    columns, values: (capacity,) column index and value of each entry, row after row
+    starts, lengths: (rows,) where each row begins, and how many entries it has
+    order, sizes:    (windows, rows) and (windows,) which rows are read through which window, and how many
+    widths:          the static window widths
+    solved:          statistics already known for these entries (see `eliminate`), or None
+    """
+
+    columns: jax.Array
+    values: jax.Array
+    starts: jax.Array
+    lengths: jax.Array
+    order: jax.Array
+    sizes: jax.Array
+    solved: Any
+    widths: tuple[int, ...]
+
+    def dense(self, num_columns: int, fill: float = 0.0) -> jax.Array:
+        """(rows, num_columns) array with `fill` where nothing was observed. For small problems only."""
+        capacity = self.columns.shape[0]
+        place = jnp.arange(capacity)
+        begins = jnp.where(self.lengths > 0, self.starts, capacity)  # empty rows own no entry
+        order = jnp.argsort(begins)
+        row = order[jnp.clip(jnp.searchsorted(begins[order], place, side="right") - 1, 0)]
+        inside = (place >= self.starts[row]) & (place < self.starts[row] + self.lengths[row])
+        row = jnp.where(inside, row, self.starts.shape[0])  # out of range: dropped
+        empty = jnp.full((self.starts.shape[0], num_columns), fill, self.values.dtype)
+        return empty.at[row, self.columns].set(self.values, mode="drop")
+
+
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """A set of rows with fixed shapes. Rows beyond the real ones are padding: `mask` is 0 there.
+
+    positions:   (rows,) index of each row in the data set
+    mask:        (rows,) 1 for real rows, 0 for padding
+    entries:     counts or ratings, or None
+    votes:       the 0/1 votes of `text_and_votes`, or None
+    dense:       (rows, columns) observations, or None
+    totals:      (rows,) sum of the entries
+    log_factorials: (rows,) sum of log n! over the entries (0 unless they are counts)
+    num_data_rows, num_columns: size of the whole data set
+    """
+
+    positions: jax.Array
+    mask: jax.Array
+    entries: Any
+    votes: Any
+    dense: Any
+    totals: jax.Array
+    log_factorials: jax.Array
+    num_data_rows: int
+    num_columns: int
+
+    @property
+    def num_rows(self) -> int:
+        """Rows in the batch, padding included."""
+        return self.mask.shape[0]
+
+    @property
+    def total(self) -> jax.Array:
+        """Sum of the batch's entries."""
+        return jnp.sum(self.totals)
+
+    def sum(self, values: jax.Array) -> jax.Array:
+        """The sum over real rows of one number per row."""
+        return jnp.sum(jnp.where(self.mask > 0, values, 0))
+
+    def replace(self, **changes: Any) -> "Batch":
+        return dataclasses.replace(self, **changes)
+
+
+jax.tree_util.register_dataclass(
+    Entries, ["columns", "values", "starts", "lengths", "order", "sizes", "solved"], ["widths"]
+)
+jax.tree_util.register_dataclass(
+    Batch,
+    ["positions", "mask", "entries", "votes", "dense", "totals", "log_factorials"],
+    ["num_data_rows", "num_columns"],
+)
+
+
+def window_widths(lengths: np.ndarray, most: int = 8) -> tuple[int, ...]:
+    """Static window widths for rows of these lengths: multiples of 16 at quantiles, the last one fits the longest row."""
+    if len(lengths) == 0 or lengths.max() == 0:
+        return (16,)
+    levels = np.quantile(lengths[lengths > 0], np.linspace(0, 1, most + 1)[1:])
+    return tuple(int(w) for w in np.unique(np.ceil(levels / 16).astype(int) * 16))
+
+
+def batch_capacity(lengths: np.ndarray, batch_size: int) -> int:
+    """Entries that a batch of random rows has room for: eight standard deviations above the mean, or the exact maximum."""
+    if batch_size >= len(lengths):
+        return int(lengths.sum())
+    largest = int(np.sort(lengths)[-batch_size:].sum())
+    likely = int(lengths.mean() * batch_size + 8 * lengths.std() * np.sqrt(batch_size)) + int(lengths.max())
+    return min(largest, likely)
+
+
+def pack_entries(matrix: Any, rows: np.ndarray, num_rows: int, widths: tuple[int, ...], capacity: int, dtype: Any) -> Entries:
+    """The entries of `rows` of a CSR matrix as host arrays of fixed shape."""
+    lengths = np.zeros(num_rows, np.int32)
+    first = matrix.indptr[rows]
+    lengths[: len(rows)] = matrix.indptr[rows + 1] - first
+    starts = np.zeros(num_rows, np.int64)
+    starts[1:] = np.cumsum(lengths)[:-1]
+    used = int(lengths.sum())
+    capacity = max(capacity, used) + max(widths)  # windows may read past the last entry, never past the array
+    columns = np.zeros(capacity, np.int32)
+    values = np.zeros(capacity, dtype)
+    if len(rows) == matrix.shape[0] and np.array_equal(rows, np.arange(len(rows))):
+        columns[:used], values[:used] = matrix.indices, matrix.data
+    else:
+        source = np.repeat(first - starts[: len(rows)], lengths[: len(rows)]) + np.arange(used)
+        columns[:used], values[:used] = matrix.indices[source], matrix.data[source]
+    window = np.searchsorted(widths, lengths[: len(rows)])
+    order = np.zeros((len(widths), num_rows), np.int32)
+    sizes = np.bincount(window[lengths[: len(rows)] > 0], minlength=len(widths)).astype(np.int32)
+    for w in range(len(widths)):  # a handful of windows, not a loop over rows
+        order[w, : sizes[w]] = np.flatnonzero((window == w) & (lengths[: len(rows)] > 0))
+    return Entries(columns, values, starts.astype(np.int32), lengths, order, sizes, None, widths)
+
+
+def shuffled(key: jax.Array, num_rows: int, batch_size: int, drop_last: bool = False) -> Iterator[np.ndarray]:
+    """Row indices of the batches of one pass over the data in random order."""
+    seed = np.asarray(jax.random.key_data(key)).ravel()
+    order = np.random.default_rng(seed).permutation(num_rows)
+    for start in range(0, num_rows, batch_size):
+        rows = order[start : start + batch_size]
+        if len(rows) == batch_size or not drop_last:
+            yield rows
+
+
+def deal(rows: np.ndarray, lengths: np.ndarray, num_shards: int) -> Sequence[np.ndarray]:
+    """Split rows among devices so that each gets nearly the same number of rows and entries."""
+    if num_shards == 1:
+        return [rows]
+    by_length = rows[np.argsort(lengths[rows], kind="stable")]
+    return [np.sort(by_length[shard::num_shards]) for shard in range(num_shards)]

@@ -1,0 +1,158 @@
+"""Bayesian nonnegative matrix factorisation (Poisson-gamma).
+
+The KL objective of Lee and Seung as a likelihood, with gamma priors (P 11.6-11.7, after Cemgil 2009):
+
+    X_dv     ~ Poisson(sum_k theta_dk beta_kv)
+    beta_kv  ~ Gamma(c0 / V, c0)                  topics, not normalised: their sums are Gamma(c0, c0), close to one
+    theta_dk ~ Gamma(a0, b0)                      document weights
+
+With t(beta) = (log beta, sum_v beta) and t(theta) = (log theta, theta),
+
+    F = priors + sum_dv n_dv log sum_k exp(log theta_dk + log beta_kv) - sum_dk theta_dk sum_v beta_kv - sum_dv log n_dv!
+
+and its gradients are P(11.25)-(11.26) for q(beta) and P(11.28)-(11.29) for q(theta). P(11.26) does not depend on the word: one rate per
+topic is stored, not one per entry. With a flat prior (`flat=True`) the engine `map` is Lee and Seung's multiplicative update for the divergence
+objective (C18): theta <- theta * sum_v beta_v X_v / rate_v / sum_v beta_v, then the same for beta.
+
+| here        | P                | C18 |
+|-------------|------------------|-----|
+| beta, theta | B', Theta'       | W, H (or H', W': documents are rows here) |
+| q(beta)     | Gamma(g, h)      | -   |
+| q(theta)    | Gamma(a, b)      | -   |
+| a0, b0, c0  | a_0, b_0, c_0    | -   |
+
+Defaults are those of P 11.6: a0 = b0 = 1/K and c0 = 0.05 V.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from numpyro.distributions import constraints
+
+from pp_models import data as data_
+from pp_models import families as fam
+from pp_models.base import Model, check_count, check_positive, documents
+from pp_models.eliminate import allocate, converge_rows
+from pp_models.families import Pair
+
+
+class Hyper(NamedTuple):
+    """num_topics: K. a0, b0: shape and rate of the documents' weights. c0: the topics' total shape and rate. flat: no prior at all."""
+
+    num_topics: int = 10
+    a0: float | None = None
+    b0: float | None = None
+    c0: float | None = None
+    flat: bool = False
+
+
+def resolve(hyper, data):
+    check_count("num_topics", hyper.num_topics)
+    defaults = {"a0": 1 / hyper.num_topics, "b0": 1 / hyper.num_topics, "c0": 0.05 * data.num_columns}
+    hyper = hyper._replace(**{name: value for name, value in defaults.items() if getattr(hyper, name) is None})
+    for name in defaults:
+        check_positive(name, getattr(hyper, name))
+    return hyper._replace(**{name: float(getattr(hyper, name)) for name in defaults})
+
+
+def generate(hyper, data):
+    with numpyro.plate("topics", hyper.num_topics, dim=-2), numpyro.plate("words", data.num_columns):
+        beta = numpyro.sample("beta", dist.Gamma(hyper.c0 / data.num_columns, hyper.c0))
+    with documents(data):
+        theta = numpyro.sample("theta", dist.Gamma(hyper.a0, hyper.b0).expand([hyper.num_topics]).to_event(1))
+        words = dist.Poisson(theta @ beta).to_event(1)
+        numpyro.sample("counts", words, obs=data.entries.dense(data.num_columns))
+
+
+def guide(hyper, data):
+    g = numpyro.param("g", lambda key: init(key, hyper, data)["beta"].first, constraint=constraints.positive)
+    h = numpyro.param("h", lambda key: -init(key, hyper, data)["beta"].second, constraint=constraints.positive)
+    everyone = jnp.full((data.num_data_rows, hyper.num_topics), 1 + hyper.a0)
+    a = numpyro.param("a", everyone, constraint=constraints.positive)
+    b = numpyro.param("b", everyone, constraint=constraints.positive)
+    with numpyro.plate("topics", hyper.num_topics, dim=-2), numpyro.plate("words", data.num_columns):
+        numpyro.sample("beta", dist.Gamma(g, h))
+    with documents(data):
+        numpyro.sample("theta", dist.Gamma(a[data.positions], b[data.positions]).to_event(1))
+
+
+def _beta_prior(hyper, num_columns):
+    if hyper.flat:
+        return Pair(jnp.ones((1, 1)), jnp.zeros((1, 1)))
+    return Pair(jnp.reshape(hyper.c0 / num_columns, (1, 1)), jnp.reshape(-hyper.c0, (1, 1)))
+
+
+def _theta_prior(hyper):
+    if hyper.flat:
+        return Pair(jnp.ones((1, 1)), jnp.zeros((1, 1)))
+    return Pair(jnp.reshape(hyper.a0, (1, 1)), jnp.reshape(-hyper.b0, (1, 1)))
+
+
+def log_global(hyper, t):
+    return jnp.sum(fam.log_prior(fam.gamma_tied, _beta_prior(hyper, t["beta"].first.shape[1]), t["beta"]))
+
+
+def log_local(hyper, t, batch, key=None):
+    theta, beta = t["theta"], t["beta"]
+    prior = fam.log_prior(fam.gamma, _theta_prior(hyper), theta)
+    rates = (theta.second @ beta.second)[:, 0]
+    return batch.sum(prior - rates - batch.log_factorials) + allocate(theta.first, beta.first, batch.entries, key)
+
+
+def init(key, hyper, data):
+    """Topics: the prior plus uniform noise, each topic's sum near one. Documents: the weights that give their length."""
+    size = data.num_columns
+    spread = data.total / (hyper.num_topics * size)
+    noise = jax.random.uniform(key, (hyper.num_topics, size))
+    length = data.total / data.num_rows
+    shape = jnp.full((data.num_rows, hyper.num_topics), 1.0 if hyper.flat else hyper.a0) + length / hyper.num_topics
+    prior = _beta_prior(hyper, size)
+    return {
+        "theta": Pair(shape, -jnp.ones_like(shape)),
+        "beta": Pair(prior.first + 2 * spread * noise, jnp.broadcast_to(prior.second, (hyper.num_topics, 1)) - spread * size),
+    }
+
+
+def solve_local(hyper, t, batch, start, options, summary):
+    """P(11.24), (11.28) and (11.29) for every document of the batch, in turn until a rests."""
+    prior, beta = _theta_prior(hyper), t["beta"]
+    rate = -prior.second + beta.second.T  # (1, K), the same for all documents
+    shape = jnp.broadcast_to(prior.first, rate.shape)
+    counts, info, entries = converge_rows(shape, -jnp.log(rate), beta.first, batch.entries, start["theta"].first, options, summary)
+    return {"theta": Pair(shape + counts, -jnp.broadcast_to(rate, counts.shape))}, info, batch.replace(entries=entries)
+
+
+def predict(hyper, values):
+    """Expected counts."""
+    return values["theta"] @ values["beta"]
+
+
+def example(key):
+    hyper = Hyper(num_topics=3, a0=1.3, b0=0.5, c0=9.0)
+    rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+    topics, weights = rng.dirichlet(np.full(8, 0.4), 3), rng.gamma(0.6, 12, (13, 3))
+    return hyper, data_.counts(rng.poisson(weights @ topics))
+
+
+MODEL = Model(
+    name="bayesian_nmf",
+    kind="counts",
+    Hyper=Hyper,
+    generate=generate,
+    guide=guide,
+    families={"theta": fam.gamma, "beta": fam.gamma_tied},
+    local=frozenset({"theta"}),
+    log_global=log_global,
+    log_local=log_local,
+    init=init,
+    predict=predict,
+    symmetry="permutation",
+    example=example,
+    resolve=resolve,
+    solve_local=solve_local,
+    proper=lambda hyper: not hyper.flat,
+)

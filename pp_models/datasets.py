@@ -1,0 +1,80 @@
+"""Data sets by name or path: `load("synthetic", model)` draws from the model's own prior, `load("corpus.ldac")` reads a file."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from pp_models import discovery, readers
+from pp_models.base import Model, check_count, check_positive, make_hyper, simulate
+from pp_models.data import Data, counts
+from pp_models.errors import InputError, unknown
+
+NAMES = ("synthetic",)
+ATTEMPTS = 20  # draws of an empty corpus before giving up
+
+
+def load(name_or_path: str | os.PathLike[str], model: Model | str | None = None, key: jax.Array | None = None) -> Data:
+    """A data set by name, or the counts in a file. A file that has a data set's name is reached as ./name."""
+    name = os.fspath(name_or_path)
+    if name == "synthetic":
+        if model is None:
+            raise InputError("Synthetic data are drawn from a model: say which one, as in load('synthetic', 'lda').")
+        model = discovery.load(model) if isinstance(model, str) else model
+        return synthetic(model, jax.random.key(0) if key is None else key)[1]
+    if _is_path(name):
+        return readers.read(name)
+    raise unknown("data set", name, NAMES)
+
+
+def _is_path(name: str) -> bool:
+    separators = [mark for mark in (os.sep, os.altsep) if mark]
+    if any(mark in name for mark in separators) or name.lower().removesuffix(".gz").endswith(readers.KNOWN_SUFFIXES):
+        return True
+    try:
+        return bool(name) and Path(name).exists()
+    except (OSError, ValueError):  # too long, or with a null byte: no file's name
+        return False
+
+
+def synthetic(
+    model: Model, key: jax.Array, num_rows: int = 200, num_columns: int = 100, hyper: Any = None, row_length: float = 50.0
+) -> tuple[Any, Data, dict[str, np.ndarray]]:
+    """Hyper-parameters, data drawn from the model's own prior, and the values of the latent sites that made them.
+
+    `row_length` is the mean number of tokens of a row, for models that take the rows' totals as given. Models of other data than
+    counts answer with their `example`, whose latent values are not known.
+    """
+    check_count("num_rows", num_rows)
+    check_count("num_columns", num_columns)
+    check_positive("row_length", row_length)
+    if model.kind != "counts":
+        own, data = model.example(key)
+        return make_hyper(model, {**own._asdict(), **_as_dict(hyper)}, data), data, {}
+
+    lengths, draw = jax.random.split(key)
+    template = _template(lengths, num_rows, num_columns, row_length)
+    hyper = make_hyper(model, hyper, template)
+    if not model.proper(hyper):
+        raise InputError(f"The prior of {model.name} with these hyper-parameters cannot be drawn from: choose a proper one or give data.")
+    batch = template.pack()
+    for attempt in range(ATTEMPTS):
+        sites = {site: np.asarray(value) for site, value in simulate(model, hyper, batch, jax.random.fold_in(draw, attempt)).items()}
+        drawn = sites.pop(model.observed)
+        if drawn.any():
+            return hyper, counts(drawn), sites
+    raise InputError(f"{ATTEMPTS} draws from the prior of {model.name} were all empty: choose hyper-parameters that give more counts, or more rows.")
+
+
+def _as_dict(hyper: Any) -> dict[str, Any]:
+    return hyper._asdict() if hasattr(hyper, "_asdict") else dict(hyper or {})
+
+
+def _template(key: jax.Array, num_rows: int, num_columns: int, row_length: float) -> Data:
+    """Rows with the totals that the draws will have. Where the tokens are does not matter: the draw replaces them."""
+    rng = np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel())
+    matrix = np.zeros((num_rows, num_columns))
+    matrix[:, 0] = np.maximum(rng.poisson(row_length, num_rows), 1)
+    return counts(matrix)

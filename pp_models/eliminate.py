@@ -1,0 +1,348 @@
+"""Auxiliary variables, eliminated in closed form.
+
+A token of column v in row d belongs to one of K factors. Instead of storing that choice, F holds its optimal bound,
+
+    allocate = sum_dv n_dv log sum_k exp(row_dk + column_kv)                       (P 11.23 with the optimum P 11.24; X 12)
+
+whose gradient is the expected number of tokens per factor (the envelope theorem), or, given a key, a sampled number: the
+Gibbs step. Evaluated at log theta and log beta it is the exact log likelihood, the tokens summed out.
+
+This is the hot loop of the project. Rows are visited one at a time; a row gathers its columns' factor weights once, into cache, and everything
+about it happens there: the fixed point of the row's own posterior, the value, and the statistics, which are added into the columns'
+table at once. Nothing of size (entries x K) ever exists. Weights are kept as exponentials scaled to a maximum of one, on the row's and on the
+column's side, and clipped from below so that no product of two underflows.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
+
+from pp_models.batches import Entries
+from pp_models.special import digamma_parts
+
+LANES = 16  # factors are padded to a multiple of this: whole vector registers
+TOKENS = 128  # tokens allocated at a time when sampling
+
+
+class Solved(NamedTuple):
+    """What `allocate` would return at the point where its entries were solved: the value and its two gradients."""
+
+    value: jax.Array
+    row_statistics: jax.Array  # (rows, K)
+    column_statistics: jax.Array  # (K, columns)
+
+
+class _Table(NamedTuple):
+    """The columns' side, laid out for gathering: weights exp(logit - shift), and the shift, per column."""
+
+    weights: jax.Array  # (columns, padded K)
+    shift: jax.Array  # (columns,)
+
+
+def _clip(dtype: Any) -> float:
+    """Scaled logits below this are raised to it, so that a product of two weights stays a normal number."""
+    return 0.49 * math.log(jnp.finfo(dtype).tiny)
+
+
+def _table(column_logits: jax.Array) -> _Table:
+    num_factors = column_logits.shape[0]
+    shift = jnp.max(column_logits, 0)
+    weights = jnp.exp(jnp.maximum(column_logits - shift, _clip(column_logits.dtype))).T
+    return _Table(jnp.pad(weights, ((0, 0), (0, -num_factors % LANES))), shift)
+
+
+def _row_weights(row_logits: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """(rows, padded K) weights and (rows,) shifts of the rows' side."""
+    num_factors = row_logits.shape[1]
+    shift = jnp.max(row_logits, 1)
+    weights = jnp.exp(jnp.maximum(row_logits - shift[:, None], _clip(row_logits.dtype)))
+    return jnp.pad(weights, ((0, 0), (0, -num_factors % LANES))), shift
+
+
+class _Row(NamedTuple):
+    """One row read through its window."""
+
+    index: jax.Array
+    columns: jax.Array  # (width,)
+    values: jax.Array  # (width,) zero beyond the row's end
+    gathered: jax.Array  # (width, padded K) the columns' weights
+
+
+def _read(entries: Entries, table: _Table, index: jax.Array, width: int) -> _Row:
+    start = entries.starts[index]
+    columns = lax.dynamic_slice(entries.columns, (start,), (width,))
+    values = lax.dynamic_slice(entries.values, (start,), (width,))
+    inside = jnp.arange(width, dtype=jnp.int32) < entries.lengths[index]
+    return _Row(index, columns, jnp.where(inside, values, 0), table.weights[columns])
+
+
+def _each_row(entries: Entries, table: _Table, visit: Callable[[_Row, Any], Any], carry: Any) -> Any:
+    """Fold `visit` over all rows that have entries."""
+    for window, width in enumerate(entries.widths):
+
+        def body(i, carry, window=window, width=width):
+            return visit(_read(entries, table, entries.order[window, i], width), carry)
+
+        carry = lax.fori_loop(0, entries.sizes[window], body, carry)
+    return carry
+
+
+class _Sums(NamedTuple):
+    """What one pass over the rows collects. A side that nobody asked for is None."""
+
+    values: jax.Array  # (rows,)
+    rows: jax.Array | None  # (rows, padded K)
+    columns: jax.Array | None  # (columns, padded K), still to be multiplied by the table's weights
+    missed: jax.Array  # (rows,) left out because the clipping of weights would show
+
+
+def _empty_sums(entries: Entries, table: _Table, row_side: bool, column_side: bool) -> _Sums:
+    num_rows, width = entries.starts.shape[0], table.weights.shape[1]
+    dtype = table.weights.dtype
+    return _Sums(
+        jnp.zeros(num_rows, dtype),
+        jnp.zeros((num_rows, width), dtype) if row_side else None,
+        jnp.zeros_like(table.weights) if column_side else None,
+        jnp.zeros(num_rows, bool),
+    )
+
+
+def _collect(row: _Row, weights: jax.Array, row_shift: Any, table: _Table, sums: _Sums) -> _Sums:
+    """Add one row's value and expected statistics at the given row weights, unless they must be done exactly."""
+    rate = row.gathered @ weights
+    visible = weights.shape[0] * 1e5 * jnp.exp(jnp.asarray(_clip(rate.dtype), rate.dtype))
+    missed = jnp.any((rate < visible) & (row.values > 0))
+    values = jnp.where(missed, 0, row.values)
+    ratio = values / rate
+    value = jnp.sum(values * (jnp.log(rate) + table.shift[row.columns] + row_shift))
+    return _Sums(
+        sums.values.at[row.index].set(value),
+        None if sums.rows is None else sums.rows.at[row.index].set(weights * (ratio @ row.gathered)),
+        None if sums.columns is None else sums.columns.at[row.columns].add(ratio[:, None] * weights[None, :]),
+        sums.missed.at[row.index].set(missed),
+    )
+
+
+def _finish(sums: _Sums, entries: Entries, table: _Table, column_logits: jax.Array, row_logits: Callable[[], jax.Array]) -> Solved:
+    """The pass's result. Rows it missed (with next to no factor in common with one of their columns) are done from the logits, slowly and exactly."""
+    num_factors = column_logits.shape[0]
+
+    def exact(all_logits, index, sums):
+        row = _read(entries, table, index, entries.widths[-1])
+        logits = all_logits[index] + column_logits[:, row.columns].T
+        total = jax.nn.logsumexp(logits, axis=1, keepdims=True)
+        counts = jnp.pad(row.values[:, None] * jnp.exp(logits - total), ((0, 0), (0, -num_factors % LANES)))
+        return sums._replace(
+            values=sums.values.at[index].set(jnp.sum(row.values * total[:, 0])),
+            rows=None if sums.rows is None else sums.rows.at[index].set(jnp.sum(counts, 0)),
+            columns=None if sums.columns is None else sums.columns.at[row.columns].add(counts / jnp.where(row.gathered > 0, row.gathered, 1)),
+        )
+
+    def mend(sums):
+        redo = partial(exact, row_logits())
+        return lax.fori_loop(0, sums.missed.shape[0], lambda i, s: lax.cond(s.missed[i], redo, lambda i, s: s, i, s), sums)
+
+    sums = lax.cond(jnp.any(sums.missed), mend, lambda s: s, sums)
+    rows = None if sums.rows is None else sums.rows[:, :num_factors]
+    columns = None if sums.columns is None else (sums.columns * table.weights)[:, :num_factors].T
+    return Solved(jnp.sum(sums.values), rows, columns)
+
+
+def _expect(row_logits, column_logits, entries, row_side, column_side) -> Solved:
+    table = _table(column_logits)
+    weights, shift = _row_weights(row_logits)
+
+    def visit(row, sums):
+        return _collect(row, weights[row.index], shift[row.index], table, sums)
+
+    sums = _each_row(entries, table, visit, _empty_sums(entries, table, row_side, column_side))
+    return _finish(sums, entries, table, column_logits, lambda: row_logits)
+
+
+# Sampling: the auxiliary variables drawn instead of averaged -------------------------------------------------------------------
+
+
+def _draw_row(key, row: _Row, weights: jax.Array, sums: _Sums) -> _Sums:
+    """Give each of the row's tokens to a factor, TOKENS at a time, and count them on the sides asked for."""
+    cumulative = jnp.cumsum(row.values.astype(jnp.int32))
+    num_tokens = cumulative[-1]
+
+    def some(i, sums):
+        token = i * TOKENS + jnp.arange(TOKENS, dtype=jnp.int32)
+        entry = jnp.minimum(jnp.searchsorted(cumulative, token, side="right"), cumulative.shape[0] - 1)
+        ladder = jnp.cumsum(row.gathered[entry] * weights, axis=1)
+        height = jax.random.uniform(jax.random.fold_in(key, i), (TOKENS,), ladder.dtype) * ladder[:, -1]
+        factor = jnp.sum(ladder <= height[:, None], axis=1)
+        factor = jnp.minimum(factor, jnp.sum(ladder < ladder[:, -1:], axis=1))  # rounding must not reach an empty factor
+        one = (token < num_tokens).astype(ladder.dtype)
+        return sums._replace(
+            rows=None if sums.rows is None else sums.rows.at[row.index, factor].add(one),
+            columns=None if sums.columns is None else sums.columns.at[row.columns[entry], factor].add(one),
+        )
+
+    return lax.fori_loop(0, (num_tokens + TOKENS - 1) // TOKENS, some, sums)
+
+
+def _draw(row_logits, column_logits, entries, key, row_side, column_side) -> Solved:
+    table = _table(column_logits)
+    weights, _ = _row_weights(row_logits)
+
+    def visit(row, sums):
+        return _draw_row(jax.random.fold_in(key, row.index), row, weights[row.index], sums)
+
+    sums = _each_row(entries, table, visit, _empty_sums(entries, table, row_side, column_side))
+    rows = None if sums.rows is None else sums.rows[:, : row_logits.shape[1]]
+    columns = None if sums.columns is None else sums.columns[:, : row_logits.shape[1]].T
+    value = sum(
+        jnp.sum(logits * counts) for logits, counts in ((row_logits, rows), (column_logits, columns)) if counts is not None
+    )
+    return Solved(jnp.asarray(value, row_logits.dtype), rows, columns)
+
+
+# The primitive -----------------------------------------------------------------------------------------------------------------
+
+
+@jax.custom_vjp
+def _allocate(row_logits, column_logits, entries, key):
+    return _evaluate(row_logits, column_logits, entries, key, False, False).value
+
+
+def _evaluate(row_logits, column_logits, entries, key, row_side, column_side) -> Solved:
+    if entries.solved is not None:
+        return entries.solved
+    if key is not None:
+        return _draw(row_logits, column_logits, entries, key, row_side, column_side)
+    return _expect(row_logits, column_logits, entries, row_side, column_side)
+
+
+def _allocate_forward(row_logits: CustomVJPPrimal, column_logits: CustomVJPPrimal, entries, key):
+    plain = jax.tree.map(lambda x: x.value, (entries, key), is_leaf=lambda x: isinstance(x, CustomVJPPrimal))
+    if any(x.perturbed for x in jax.tree.leaves(entries, is_leaf=lambda x: isinstance(x, CustomVJPPrimal)) if x is not None):
+        raise TypeError("allocate has no gradient with respect to the counts: they are data.")
+    sides = row_logits.perturbed, column_logits.perturbed
+    solved = _evaluate(row_logits.value, column_logits.value, *plain, *sides)
+    residual = (solved.row_statistics if sides[0] else None, solved.column_statistics if sides[1] else None)
+    return solved.value, residual
+
+
+def _allocate_backward(residual, cotangent):
+    if isinstance(cotangent, SymbolicZero):
+        return None, None, None, None
+    rows, columns = residual
+    return None if rows is None else cotangent * rows, None if columns is None else cotangent * columns, None, None
+
+
+_allocate.defvjp(_allocate_forward, _allocate_backward, symbolic_zeros=True)
+
+
+def allocate(row_logits: jax.Array, column_logits: jax.Array, entries: Entries, key: jax.Array | None = None) -> jax.Array:
+    """sum_dv n_dv log sum_k exp(row_logits_dk + column_logits_kv) over the entries, differentiable in both logits.
+
+    row_logits: (rows, K); column_logits: (K, columns). The gradient computes only the sides it is asked for. With a key the tokens'
+    factors are sampled: the gradient is then a draw of the allocated counts, and the value their complete-data log likelihood
+    on the differentiated sides. The entries' counts have no gradient.
+    """
+    return _allocate(row_logits, column_logits, entries, key)
+
+
+# The rows' own fixed point, fused ----------------------------------------------------------------------------------------------
+
+
+def _mode_weight(c: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return jnp.maximum(c - 1, jnp.finfo(c.dtype).tiny ** 0.75), jnp.zeros_like(c)
+
+
+def _log_mode_weight(c: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return c, jnp.zeros_like(c)
+
+
+# the weight, per unit of `scale`, that a concentration or gamma shape gives its factor, by summary of q
+WEIGHTS = {"mean": digamma_parts, "mode": _mode_weight, "log_mode": _log_mode_weight}
+
+
+class RowOptions(NamedTuple):
+    """How far the rows' fixed point is run: at most `num_local` iterations, until the mean change falls below `tolerance`."""
+
+    num_local: int = 100
+    tolerance: float = 1e-3
+
+
+class RowInfo(NamedTuple):
+    """How the rows' fixed point ended: iterations taken and last mean change, per row."""
+
+    iterations: jax.Array
+    change: jax.Array
+
+
+def converge_rows(
+    concentration: jax.Array,
+    log_scale: jax.Array,
+    column_logits: jax.Array,
+    entries: Entries,
+    start: jax.Array,
+    options: RowOptions,
+    summary: str = "mean",
+) -> tuple[jax.Array, RowInfo, Entries]:
+    """Iterate c <- concentration + d allocate / d row_logits at row_logits = log weight(c) + log_scale, each row to its own convergence.
+
+    concentration: (rows or 1, K) prior concentrations or shapes; log_scale: (rows or 1, K or 1), what else the row logits hold: minus the log rate of a
+    gamma, minus digamma of the total of a Dirichlet; start: (rows, K) row logits to begin with.
+
+    Returns the allocated counts (concentration + counts is the new parameter) and the entries with `solved` set: value and gradients of
+    `allocate` at the new logits, without a second pass over the rows.
+    """
+    num_rows, num_factors = start.shape
+    table = _table(column_logits)
+    dtype = table.weights.dtype
+    pad = ((0, 0), (0, -num_factors % LANES))
+    real = (jnp.arange(num_factors + pad[1][1]) < num_factors).astype(dtype)
+    prior = jnp.pad(concentration.astype(dtype), pad, constant_values=1)
+    log_scale = jnp.broadcast_to(log_scale, (log_scale.shape[0], num_factors))
+    scale, scale_shift = _row_weights(log_scale)
+    first, _ = _row_weights(start)
+    floor = jnp.exp(jnp.asarray(_clip(dtype), dtype))
+
+    def at(array, index):
+        return array[0] if array.shape[0] == 1 else array[index]
+
+    def visit(row, carry):
+        counts, info, sums = carry
+        prior_row, scale_row = at(prior, row.index), at(scale, row.index)
+
+        def improve(state):
+            step, weights, _, allocated, _ = state
+            rate = row.gathered @ weights
+            new = weights * ((row.values / rate) @ row.gathered)
+            change = jnp.sum(jnp.abs(new - allocated)) / num_factors
+            mantissa, exponent = WEIGHTS[summary](prior_row + new)
+            shift = jnp.max(exponent)
+            weights = jnp.maximum(mantissa * jnp.exp(exponent - shift) * scale_row, floor) * real
+            return step + 1, weights, shift, new, change
+
+        def unfinished(state):
+            return (state[0] < options.num_local) & (state[4] > options.tolerance)
+
+        begin = (0, first[row.index], jnp.zeros((), dtype), jnp.zeros_like(prior_row), jnp.asarray(jnp.inf, dtype))
+        step, weights, shift, allocated, change = lax.while_loop(unfinished, improve, begin)
+        sums = _collect(row, weights, shift + at(scale_shift, row.index), table, sums)
+        info = RowInfo(info.iterations.at[row.index].set(step), info.change.at[row.index].set(change))
+        return counts.at[row.index].set(allocated), info, sums
+
+    counts = jnp.zeros((num_rows, prior.shape[1]), dtype)
+    info = RowInfo(jnp.zeros(num_rows, jnp.int32), jnp.zeros(num_rows, dtype))
+    counts, info, sums = _each_row(entries, table, visit, (counts, info, _empty_sums(entries, table, True, True)))
+    counts = counts[:, :num_factors]
+
+    def final_logits():
+        mantissa, exponent = WEIGHTS[summary](concentration.astype(dtype) + counts)
+        return jnp.log(mantissa) + exponent + log_scale
+
+    solved = _finish(sums, entries, table, column_logits, final_logits)
+    return counts, info, dataclasses.replace(entries, solved=solved)

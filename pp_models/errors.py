@@ -1,0 +1,16 @@
+"""One exception for everything a user can put right, and the nearest-name suggestion that goes into it."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class InputError(ValueError):
+    """Bad input: one sentence that names the problem and the fix. The command line prints it and exits with 2."""
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:
+    """The error for a name that is not among the known ones, suggesting the nearest."""
+    known = sorted(known)
+    nearest = difflib.get_close_matches(str(name), known, n=1)
+    hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+    return InputError(f"Unknown {kind} {name!r}.{hint} Known: {', '.join(known)}.")

@@ -1,0 +1,323 @@
+"""Exponential families, the building blocks of every mean-field posterior.
+
+A family is written as
+
+    log q(x) = <natural, t(x)> + <base, t(x)> - A(natural),
+
+so that a conjugate update is `natural = dF/dmu` with nothing to add or subtract. The base measure of the Dirichlet,
+gamma and beta families is the product of dx/x, which makes their natural parameters the concentrations themselves: with the
+Lebesgue measure they would be `concentration - 1`, and a concentration of 1e-6 would not survive float32.
+
+All functions reduce every axis but the first, which counts rows (documents, topics, ...), so that padded rows can be masked.
+
+| family      | t(x)                 | natural          | base    |
+|-------------|----------------------|------------------|---------|
+| dirichlet   | log x                | concentration    | -1      |
+| gamma       | (log x, x)           | (shape, -rate)   | (-1, 0) |
+| gamma_tied  | (log x, sum_v x)     | (shape, -rate)   | (-1, 0) |
+| beta        | (log x, log(1 - x))  | (a, b)           | (-1,-1) |
+| normal      | (x, x x')            | (P m, -P/2)      | 0       |
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jax.scipy.special import betaln, gammaln
+
+from pp_models.special import digamma
+
+Stats = Any  # a pytree of arrays: sufficient statistics, their means, or natural parameters
+
+
+class Family(NamedTuple):
+    """What mean-field inference needs to know of an exponential family."""
+
+    name: str
+    log_normalizer: Callable[[Stats], jax.Array]  # A(natural), one number per row
+    stats: Callable[[jax.Array], Stats]  # t(x)
+    value: Callable[[Stats], jax.Array]  # x from t(x)
+    mean: Callable[[Stats], Stats]  # E[t(x)] = dA/dnatural
+    mode: Callable[[Stats], Stats]  # t(argmax_x <natural, t(x)>)
+    sample: Callable[[jax.Array, Stats], Stats]  # t of one draw; in logarithms, so that tiny draws survive
+    distribution: Callable[[Stats], dist.Distribution]
+    natural: Callable[[dist.Distribution], Stats]  # the inverse of `distribution`
+    base: Stats  # coefficients of the log base measure, broadcast against t
+
+
+class Pair(NamedTuple):
+    """The two statistics (or natural parameters) of a gamma, beta or normal variable."""
+
+    first: jax.Array
+    second: jax.Array
+
+
+def _row_sum(x: jax.Array) -> jax.Array:
+    return jnp.sum(x, axis=tuple(range(1, x.ndim)))
+
+
+def dot(natural: Stats, stats: Stats) -> jax.Array:
+    """<natural, stats> per row; scalars and row-free shapes broadcast."""
+    terms = jax.tree.map(lambda n, t: _row_sum(n * t), natural, stats)
+    return sum(jax.tree.leaves(terms))
+
+
+def log_base(family: Family, stats: Stats) -> jax.Array:
+    """The log base measure per row: what turns F into a density with respect to the Lebesgue measure."""
+    return dot(family.base, stats)
+
+
+def log_prior(family: Family, natural: Stats, stats: Stats) -> jax.Array:
+    """The family's log density per row relative to its base measure: the form in which priors enter F.
+
+    `natural` has the rank of `stats`; axes of length one broadcast.
+    """
+    full = jax.tree.map(lambda n, t: jnp.broadcast_to(n, jnp.shape(n)[:1] + jnp.shape(t)[1:]), natural, stats)
+    return dot(natural, stats) - family.log_normalizer(full)
+
+
+def log_density(family: Family, natural: Stats, stats: Stats) -> jax.Array:
+    """The log density per row with respect to the Lebesgue measure, as NumPyro reports it."""
+    return log_prior(family, natural, stats) + log_base(family, stats)
+
+
+def entropy(family: Family, natural: Stats) -> jax.Array:
+    """-E[log q] per row, relative to the base measure like F: F(mu) + entropy is then the bound."""
+    return -log_prior(family, natural, family.mean(natural))
+
+
+SUMMARIES = ("mean", "mode", "log_mode")
+
+
+def summarise(family: Family, natural: Stats, summary: str = "mean") -> Stats:
+    """The statistics that stand for q: its mean (variational inference) or those of a point.
+
+    `mode` maximises the Lebesgue density, `log_mode` the density relative to the base measure, which for positive variables is the
+    density of log x and always has an interior maximum.
+    """
+    if summary == "mean":
+        return family.mean(natural)
+    if summary == "mode":
+        natural = jax.tree.map(lambda n, b: n + b, natural, family.base)
+    return family.mode(natural)
+
+
+def _tiny(x: jax.Array) -> jax.Array:
+    """A positive floor that stands for zero and whose logarithm is finite."""
+    return jnp.asarray(jnp.finfo(x.dtype).tiny ** 0.75, x.dtype)
+
+
+def _from_log(log_x: jax.Array) -> jax.Array:
+    """exp, but never zero: a value whose density is evaluated later must have a finite logarithm."""
+    return jnp.maximum(jnp.exp(log_x), jnp.finfo(log_x.dtype).tiny)
+
+
+def log_gamma_draw(key: jax.Array, shape: jax.Array) -> jax.Array:
+    """The logarithm of Gamma(shape, 1) draws, by Marsaglia and Tsang's method on the whole array at once.
+
+    `jax.random.gamma` runs one rejection loop per element, about ten times slower on a CPU. Shapes below one are
+    boosted, log G(a) = log G(a + 1) + log(U) / a, which keeps draws whose value would underflow.
+    """
+    boost_key, loop_key = jax.random.split(key)
+    d = jnp.where(shape < 1, shape + 1, shape) - 1 / 3
+    c = 1 / jnp.sqrt(9 * d)
+
+    def propose(carry):
+        key, draw, accepted = carry
+        key, normal_key, uniform_key = jax.random.split(key, 3)
+        x = jax.random.normal(normal_key, shape.shape, shape.dtype)
+        log_u = -jax.random.exponential(uniform_key, shape.shape, shape.dtype)
+        log_v = 3 * jnp.log(jnp.maximum(1 + c * x, _tiny(x)))
+        accept = (1 + c * x > 0) & (log_u < 0.5 * x * x + d * (1 - jnp.exp(log_v) + log_v))
+        draw = jnp.where(accept & ~accepted, jnp.log(d) + log_v, draw)
+        return key, draw, accepted | accept
+
+    start = (loop_key, jnp.zeros_like(shape), jnp.zeros(shape.shape, bool))
+    _, draw, _ = jax.lax.while_loop(lambda carry: ~jnp.all(carry[2]), propose, start)
+    boost = -jax.random.exponential(boost_key, shape.shape, shape.dtype) / shape
+    return draw + jnp.where(shape < 1, boost, 0)
+
+
+def unwrap(distribution: dist.Distribution) -> dist.Distribution:
+    """The distribution without `.to_event`, `.expand` and `.mask` around it."""
+    while hasattr(distribution, "base_dist"):
+        distribution = distribution.base_dist
+    return distribution
+
+
+# Dirichlet --------------------------------------------------------------------------------------------------------------------
+
+
+def _dirichlet_mode(natural):
+    weights = jnp.maximum(natural, _tiny(natural))
+    return jnp.log(weights) - jnp.log(jnp.sum(weights, -1, keepdims=True))
+
+
+def _dirichlet_sample(key, natural):
+    log_gamma = log_gamma_draw(key, natural)
+    return log_gamma - jax.nn.logsumexp(log_gamma, -1, keepdims=True)
+
+
+dirichlet = Family(
+    name="dirichlet",
+    log_normalizer=lambda c: _row_sum(jnp.sum(gammaln(c), -1, keepdims=True) - gammaln(jnp.sum(c, -1, keepdims=True))),
+    stats=jnp.log,
+    value=_from_log,
+    mean=lambda c: digamma(c) - digamma(jnp.sum(c, -1, keepdims=True)),
+    mode=_dirichlet_mode,
+    sample=_dirichlet_sample,
+    distribution=dist.Dirichlet,
+    natural=lambda d: unwrap(d).concentration,
+    base=-1.0,
+)
+
+# Gamma ------------------------------------------------------------------------------------------------------------------------
+
+
+def _rate_terms(natural):
+    """log(rate) where the prior is proper. A rate of zero declares an improper prior, left unnormalised."""
+    rate = -natural.second
+    return jnp.where(rate > 0, jnp.log(jnp.where(rate > 0, rate, 1)), 0)
+
+
+def _gamma_log_normalizer(natural):
+    return _row_sum(gammaln(natural.first) - natural.first * _rate_terms(natural))
+
+
+def _gamma_mode(natural):
+    x = jnp.maximum(natural.first / -natural.second, _tiny(natural.first))
+    return Pair(jnp.log(x), x)
+
+
+def _gamma_sample(key, natural):
+    log_x = log_gamma_draw(key, natural.first) - jnp.log(-natural.second)
+    return Pair(log_x, jnp.exp(log_x))
+
+
+def _gamma_natural(d):
+    gamma_ = unwrap(d)
+    return Pair(gamma_.concentration, -jnp.broadcast_to(gamma_.rate, jnp.shape(gamma_.concentration)))
+
+
+gamma = Family(
+    name="gamma",
+    log_normalizer=_gamma_log_normalizer,
+    stats=lambda x: Pair(jnp.log(x), x),
+    value=lambda t: _from_log(t.first),
+    mean=lambda n: Pair(digamma(n.first) - jnp.log(-n.second), n.first / -n.second),
+    mode=_gamma_mode,
+    sample=_gamma_sample,
+    distribution=lambda n: dist.Gamma(n.first, -n.second),
+    natural=_gamma_natural,
+    base=Pair(-1.0, 0.0),
+)
+
+
+def _tie(t):
+    return Pair(t.first, jnp.sum(t.second, -1, keepdims=True))
+
+
+# One rate for a whole row, as P(11.26) gives it: K numbers instead of K x V.
+gamma_tied = gamma._replace(
+    name="gamma_tied",
+    stats=lambda x: _tie(gamma.stats(x)),
+    mean=lambda n: _tie(gamma.mean(n)),
+    mode=lambda n: _tie(_gamma_mode(n)),
+    sample=lambda key, n: _tie(_gamma_sample(key, n)),
+    natural=lambda d: Pair(unwrap(d).concentration, -jnp.broadcast_to(unwrap(d).rate, jnp.shape(unwrap(d).concentration))[..., :1]),
+)
+
+# Beta -------------------------------------------------------------------------------------------------------------------------
+
+
+def _beta_mean(n):
+    total = digamma(n.first + n.second)
+    return Pair(digamma(n.first) - total, digamma(n.second) - total)
+
+
+def _beta_mode(n):
+    a, b = jnp.maximum(n.first, _tiny(n.first)), jnp.maximum(n.second, _tiny(n.second))
+    return Pair(jnp.log(a) - jnp.log(a + b), jnp.log(b) - jnp.log(a + b))
+
+
+def _beta_sample(key, n):
+    key_a, key_b = jax.random.split(key)
+    log_a, log_b = log_gamma_draw(key_a, n.first), log_gamma_draw(key_b, n.second)
+    total = jnp.logaddexp(log_a, log_b)
+    return Pair(log_a - total, log_b - total)
+
+
+beta = Family(
+    name="beta",
+    log_normalizer=lambda n: _row_sum(betaln(n.first, n.second)),
+    stats=lambda x: Pair(jnp.log(x), jnp.log1p(-x)),
+    value=lambda t: _from_log(t.first),
+    mean=_beta_mean,
+    mode=_beta_mode,
+    sample=_beta_sample,
+    distribution=lambda n: dist.Beta(n.first, n.second),
+    natural=lambda d: Pair(unwrap(d).concentration1, unwrap(d).concentration0),
+    base=Pair(-1.0, -1.0),
+)
+
+# Normal with a full covariance per row ----------------------------------------------------------------------------------------
+
+
+def _normal_moments(n):
+    """Mean, covariance and the Cholesky factor of the precision."""
+    factor = jnp.linalg.cholesky(-2 * n.second)
+    mean = jax.scipy.linalg.cho_solve((factor, True), n.first[..., None])[..., 0]
+    identity = jnp.broadcast_to(jnp.eye(mean.shape[-1], dtype=mean.dtype), factor.shape)
+    return mean, jax.scipy.linalg.cho_solve((factor, True), identity), factor
+
+
+def _normal_log_normalizer(n):
+    mean, _, factor = _normal_moments(n)
+    log_det = 2 * jnp.sum(jnp.log(jnp.diagonal(factor, axis1=-2, axis2=-1)), -1)
+    dimension = mean.shape[-1]
+    return 0.5 * (jnp.sum(mean * n.first, -1) + dimension * jnp.log(2 * jnp.pi) - log_det)
+
+
+def _outer(x):
+    return x[..., :, None] * x[..., None, :]
+
+
+def _normal_mean(n):
+    mean, covariance, _ = _normal_moments(n)
+    return Pair(mean, covariance + _outer(mean))
+
+
+def _normal_mode(n):
+    mean = _normal_moments(n)[0]
+    return Pair(mean, _outer(mean))
+
+
+def _normal_sample(key, n):
+    mean, _, factor = _normal_moments(n)
+    noise = jax.random.normal(key, mean.shape, mean.dtype)
+    x = mean + jax.scipy.linalg.solve_triangular(factor, noise[..., None], lower=True, trans=1)[..., 0]
+    return Pair(x, _outer(x))
+
+
+def _normal_natural(d):
+    normal_ = unwrap(d)
+    precision = normal_.precision_matrix
+    return Pair(jnp.squeeze(precision @ normal_.loc[..., None], -1), -0.5 * precision)
+
+
+normal = Family(
+    name="normal",
+    log_normalizer=_normal_log_normalizer,
+    stats=lambda x: Pair(x, _outer(x)),
+    value=lambda t: t.first,
+    mean=_normal_mean,
+    mode=_normal_mode,
+    sample=_normal_sample,
+    distribution=lambda n: dist.MultivariateNormal(_normal_moments(n)[0], precision_matrix=-2 * n.second),
+    natural=_normal_natural,
+    base=Pair(0.0, 0.0),
+)
+
+FAMILIES = {family.name: family for family in (dirichlet, gamma, gamma_tied, beta, normal)}

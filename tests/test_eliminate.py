@@ -1,0 +1,160 @@
+"""`allocate`: against a dense evaluation, side by side with its sampled form and its fused fixed point."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.scipy.special import digamma
+
+from pp_models import data
+from pp_models.eliminate import RowOptions, allocate, converge_rows
+
+
+@pytest.fixture(scope="module", params=[1, 5, 17], ids=lambda k: f"K={k}")
+def problem(request):
+    """Counts with an empty row, a heavy row and an empty column, and random logits."""
+    rng = np.random.default_rng(0)
+    X = rng.poisson(0.3, (23, 40))
+    X[3], X[:, 7] = 0, 0
+    X[5] = rng.poisson(6, 40)
+    K = request.param
+    return X, data.counts(X).pack().entries, jnp.asarray(rng.normal(size=(23, K))), jnp.asarray(rng.normal(size=(K, 40)))
+
+
+def dense(X, rows, columns):
+    return jnp.sum(X * jax.nn.logsumexp(rows[:, :, None] + columns[None], axis=1))
+
+
+def test_value_and_gradients(problem):
+    """Value and both gradients are those of the dense formula."""
+    X, entries, rows, columns = problem
+    ours = jax.value_and_grad(allocate, (0, 1))(rows, columns, entries)
+    theirs = jax.value_and_grad(lambda r, c: dense(X, r, c), (0, 1))(rows, columns)
+    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-12)
+    np.testing.assert_allclose(allocate(rows, columns, entries), theirs[0], rtol=1e-12)
+
+
+def test_scaled_cotangent(problem):
+    """The gradient is linear in what multiplies the value."""
+    _, entries, rows, columns = problem
+    once = jax.grad(allocate, (0, 1))(rows, columns, entries)
+    thrice = jax.grad(lambda r, c: 3 * allocate(r, c, entries) + jnp.sum(r), (0, 1))(rows, columns)
+    np.testing.assert_allclose(thrice[0], 3 * once[0] + 1, rtol=1e-12)
+    np.testing.assert_allclose(thrice[1], 3 * once[1], rtol=1e-12)
+
+
+def largest_arrays(jaxpr):
+    """Sizes of all arrays in a jaxpr, nested ones included."""
+    for equation in jaxpr.eqns:
+        yield from (v.aval.shape for v in equation.outvars if hasattr(v.aval, "shape"))
+        for value in equation.params.values():
+            for inner in jax.tree.leaves(value, is_leaf=lambda x: hasattr(x, "jaxpr") or hasattr(x, "eqns")):
+                inner = getattr(inner, "jaxpr", inner)
+                if hasattr(inner, "eqns"):
+                    yield from largest_arrays(inner)
+
+
+def test_only_the_side_asked_for(problem):
+    """A gradient for the rows holds no column statistics in any loop, and nothing is as large as entries x K."""
+    X, _, _, _ = problem
+    big = data.counts(np.tile(X, (30, 1)))
+    entries, K = big.pack().entries, 16
+    rows, columns = jnp.zeros((big.num_rows, K)), jnp.zeros((K, 40))
+    shapes = list(largest_arrays(jax.make_jaxpr(jax.grad(allocate, 0))(rows, columns, entries).jaxpr))
+    both = list(largest_arrays(jax.make_jaxpr(jax.grad(allocate, (0, 1)))(rows, columns, entries).jaxpr))
+    carries = [shape for shape in shapes if shape == (40, K)]
+    assert len(carries) < len([shape for shape in both if shape == (40, K)])
+    assert max(int(np.prod(shape)) for shape in both) < big.num_entries * K
+
+
+def test_counts_have_no_gradient(problem):
+    """Differentiating with respect to the data is refused, not silently zero."""
+    _, entries, rows, columns = problem
+    with pytest.raises(TypeError, match="no gradient with respect to the counts"):
+        jax.grad(lambda values: allocate(rows, columns, dataclasses.replace(entries, values=values)))(entries.values)
+
+
+def test_sampled_allocations(problem):
+    """Sampled counts keep row and column totals exactly and average to the expected ones (five standard errors of 2,000 draws)."""
+    X, entries, rows, columns = problem
+    sample = jax.jit(jax.vmap(lambda key: jax.grad(allocate, (0, 1))(rows, columns, entries, key)))
+    by_row, by_column = sample(jax.random.split(jax.random.key(0), 2000))
+    np.testing.assert_array_equal(by_row.sum(2), np.broadcast_to(X.sum(1), (2000, 23)))
+    np.testing.assert_array_equal(by_column.sum(1), np.broadcast_to(X.sum(0), (2000, 40)))
+    expected = jax.grad(allocate, (0, 1))(rows, columns, entries)
+    for draws, mean in zip((by_row, by_column), expected, strict=True):
+        error = np.sqrt(np.maximum(mean, 0.01) / 2000)  # a sum of Bernoulli draws varies less than a Poisson one
+        assert np.all(np.abs(draws.mean(0) - mean) < 5 * error)
+        assert draws.shape[-2] == 1 or rows.shape[1] == 1 or np.all(draws.var(0)[np.asarray(mean) > 1] > 0)
+
+
+def test_one_key_one_allocation(problem):
+    """Row and column counts of one key are two views of the same allocation: the totals per factor agree."""
+    _, entries, rows, columns = problem
+    by_row, by_column = jax.grad(allocate, (0, 1))(rows, columns, entries, jax.random.key(3))
+    np.testing.assert_array_equal(by_row.sum(0), by_column.sum(1))
+    alone = jax.grad(allocate, 1)(rows, columns, entries, jax.random.key(3))
+    np.testing.assert_array_equal(alone, by_column)
+
+
+@pytest.mark.parametrize("iterations", [1, 9])
+def test_fused_fixed_point_is_the_gradient_iterated(problem, iterations):
+    """`converge_rows` equals iterating c <- a + d allocate/d rows at digamma(c) + scale, and its statistics are the gradients there."""
+    _, entries, rows, columns = problem
+    K = rows.shape[1]
+    a, scale = jnp.asarray(np.random.default_rng(1).gamma(1, 1, (1, K)) + 0.01), jnp.linspace(-1, 1, K)[None]
+    counts, info, solved = converge_rows(a, scale, columns, entries, rows, RowOptions(iterations, 0.0))
+    logits = rows
+    for _ in range(iterations):
+        expected = jax.grad(allocate)(logits, columns, entries)
+        logits = digamma(a + expected) + scale
+    np.testing.assert_allclose(counts, expected, rtol=1e-9, atol=1e-12)
+    assert info.iterations.max() == iterations or (K == 1 and info.iterations.max() == 2)  # with one factor the fixed point is immediate
+    known = jax.value_and_grad(allocate, (0, 1))(logits, columns, solved)
+    anew = jax.value_and_grad(allocate, (0, 1))(logits, columns, entries)
+    for x, y in zip(jax.tree.leaves(known), jax.tree.leaves(anew), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-10)
+
+
+def test_fixed_point_stops_when_it_rests(problem):
+    """Each row stops on its own once its mean change is below the tolerance."""
+    _, entries, rows, columns = problem
+    a, scale = jnp.full((1, rows.shape[1]), 0.5), jnp.zeros((1, 1))
+    _, info, _ = converge_rows(a, scale, columns, entries, rows, RowOptions(500, 1e-6))
+    filled = np.asarray(entries.lengths) > 0
+    assert np.all(info.change[filled] <= 1e-6) and np.all(info.iterations[filled] < 500) and np.all(info.iterations[~filled] == 0)
+
+
+def test_single_precision_extremes():
+    """Logits hundreds apart and concentrations of 1e-6 give finite values, statistics that keep every token, in float32."""
+    rng = np.random.default_rng(4)
+    X = rng.poisson(0.5, (30, 50))
+    X[0, 0], X[1] = 10**6, 0
+    with jax.enable_x64(False):
+        entries = data.counts(X).pack().entries
+        rows, columns = jnp.asarray(rng.normal(size=(30, 6)) * 300), jnp.asarray(rng.normal(size=(6, 50)) * 300)
+        value, (by_row, by_column) = jax.value_and_grad(allocate, (0, 1))(rows, columns, entries)
+        assert np.isfinite(value)
+        np.testing.assert_allclose(by_row.sum(1), X.sum(1), rtol=1e-5)
+        np.testing.assert_allclose(by_column.sum(0), X.sum(0), rtol=1e-5)
+        sparse = jnp.full((1, 6), 1e-6)
+        counts, _, solved = converge_rows(sparse, jnp.zeros((1, 1)), columns, entries, jnp.zeros((30, 6)), RowOptions(30, 1e-3))
+        assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves((counts, solved.solved)))
+        np.testing.assert_allclose(counts.sum(1), X.sum(1), rtol=1e-5)
+
+
+def test_single_precision_value_is_exact_where_weights_underflow():
+    """A row and a column that share no factor within float32's range still get the right value and gradient."""
+    X = np.array([[3, 1], [2, 5]])
+    rows = np.array([[0.0, -120.0, -130.0], [0.0, -1.0, -2.0]])
+    columns = np.array([[-150.0, 0.0], [0.0, -110.0], [-1.0, -90.0]])
+    exact = jax.value_and_grad(lambda r, c: dense(X, r, c), (0, 1))(jnp.asarray(rows), jnp.asarray(columns))
+    with jax.enable_x64(False):
+        entries = data.counts(X).pack().entries
+        single = jax.value_and_grad(allocate, (0, 1))(jnp.asarray(rows, jnp.float32), jnp.asarray(columns, jnp.float32), entries)
+        single = jax.tree.map(np.asarray, single)
+    for a, b in zip(jax.tree.leaves(single), jax.tree.leaves(exact), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)

@@ -1,0 +1,209 @@
+"""What every engine promises, for every discovered model."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import inference
+from inference import fitting, svi
+from inference import objective as obj
+from pp_models.eliminate import RowOptions
+from pp_models.errors import InputError
+
+
+def run(problem, engine, **options):
+    return inference.fit(
+        problem.model.name, problem.data, engine, problem.hyper, jax.random.key(1), progress=False, devices=problem.devices, **options
+    )
+
+
+_FITS = {}  # one fit per model and engine serves all the tests that only look at it
+
+
+@pytest.fixture
+def fitted(problem, engine_name, quick):
+    place = problem.model.name, engine_name
+    if place not in _FITS:
+        _FITS[place] = run(problem, engine_name, **quick[engine_name])
+    return _FITS[place]
+
+
+def test_posterior_answers(problem, fitted):
+    """mean, sd and sample have the sites' shapes, are finite, and draws average to the mean (six standard errors)."""
+    shapes = {site: np.shape(x) for site, x in _example_values(problem).items()}
+    draws = fitted.posterior.sample(jax.random.key(0), 40)
+    for site in problem.model.families:
+        mean, sd = fitted.posterior.mean(site), fitted.posterior.sd(site)
+        assert mean.shape == sd.shape == shapes[site] and draws[site].shape == (40, *shapes[site])
+        assert np.all(np.isfinite(mean)) and np.all(sd >= 0)
+        assert np.all(np.abs(draws[site].mean(0) - mean) <= 6 * sd / np.sqrt(40) + 0.5 * sd + 1e-9)
+    assert np.all(np.isfinite(fitted.log_joint(draws)))
+    if fitted.posterior.kind == "variational":
+        assert np.all(np.isfinite(fitted.posterior.log_density(draws)))
+    else:
+        with pytest.raises(InputError):
+            fitted.posterior.log_density(draws)
+
+
+def _example_values(problem):
+    natural = problem.model.init(jax.random.key(0), problem.hyper, problem.data)
+    return {site: family.value(family.mean(natural[site])) for site, family in problem.model.families.items()}
+
+
+def test_history(fitted):
+    """Every step leaves a row; time moves forward."""
+    assert {"step", "seconds", "bound"} <= set(fitted.history)
+    assert len({len(column) for column in fitted.history.values()}) == 1
+    assert np.all(np.diff(fitted.history["seconds"]) >= 0) and fitted.seconds > 0
+
+
+def test_save_and_load(problem, fitted, tmp_path):
+    """A stored fit answers exactly as before, with its data or without."""
+    path = fitted.save(tmp_path / "fit")
+    for data in (None, problem.data):
+        again = inference.load(path, data)
+        assert again.engine == fitted.engine and again.options == fitted.options
+        for site in problem.model.families:
+            np.testing.assert_array_equal(again.posterior.mean(site), fitted.posterior.mean(site))
+        draws = fitted.posterior.sample(jax.random.key(2), 3)
+        for site, x in again.posterior.sample(jax.random.key(2), 3).items():
+            np.testing.assert_array_equal(x, draws[site])
+    np.testing.assert_array_equal(again.log_joint(draws), fitted.log_joint(draws))
+    np.testing.assert_array_equal(again.history["bound"], fitted.history["bound"])
+
+
+def test_to_arviz(problem, fitted, tmp_path):
+    """The ArviZ object has the posterior, per-row log likelihoods and the observations, and survives the disk."""
+    tree = fitted.to_arviz(num_draws=20)
+    names = {str(name).strip("/") for name in tree.groups} if not callable(tree.groups) else set(tree.groups())
+    assert {"posterior", "log_likelihood", "observed_data"} <= names
+    assert set(problem.model.families) <= set(tree["posterior"].data_vars)
+    assert tree["log_likelihood"][problem.model.observed].shape[-1] == problem.data.num_rows
+    tree.to_netcdf(tmp_path / "fit.nc")
+    assert (tmp_path / "fit.nc").stat().st_size > 0
+
+
+def test_same_key_same_result(problem, engine_name, fitted, quick):
+    """The same seed gives the same numbers."""
+    again = run(problem, engine_name, **quick[engine_name])
+    for site in problem.model.families:
+        np.testing.assert_array_equal(again.posterior.mean(site), fitted.posterior.mean(site))
+
+
+def test_bound_never_falls(problem):
+    """CAVI and MAP raise their objective at every sweep, to rounding."""
+    for engine, options in (("cavi", {}), ("map", {"basis": "identity"}), ("map", {"basis": "log"})):
+        bounds = run(problem, engine, num_epochs=60, tolerance=0.0, **options).history["bound"]
+        assert len(bounds) == 60
+        assert np.all(np.diff(bounds) > -1e-9 * np.abs(bounds[1:])), (engine, options, np.diff(bounds).min())
+        assert bounds[-1] > bounds[0]
+
+
+def test_cavi_optimum_is_a_fixed_point(problem):
+    """At CAVI's end every natural parameter equals its target: the natural gradient is zero."""
+    posterior = run(problem, "cavi", num_epochs=3000, num_local=100, local_tolerance=1e-12, tolerance=1e-15).posterior
+    model, batch = problem.model, problem.data.pack()
+    natural = {site: jax.tree.map(jnp.asarray, posterior.natural(site)) for site in model.families}
+    stats = obj.summarise(model, natural)
+    for site in model.families:
+        gradient = jax.grad(
+            lambda t, site=site: model.log_global(problem.hyper, {s: {**stats, site: t}[s] for s in model.shared})
+            + model.log_local(problem.hyper, {**stats, site: t}, batch)
+        )(stats[site])
+        for a, b in zip(jax.tree.leaves(gradient), jax.tree.leaves(natural[site]), strict=True):
+            np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-4)
+
+
+def test_full_batch_svi_with_rate_one_is_cavi(problem):
+    """kappa = 0 makes rho = 1: with all rows in the batch, a step is a sweep."""
+    local = {"num_local": 15, "local_tolerance": 0.0}
+    sweep = run(problem, "cavi", num_epochs=1, **local)
+    step = run(problem, "svi", num_epochs=1, batch_size=problem.data.num_rows, kappa=0.0, **local)
+    for site in problem.model.shared:
+        for a, b in zip(jax.tree.leaves(sweep.posterior.natural(site)), jax.tree.leaves(step.posterior.natural(site)), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-10)
+    np.testing.assert_allclose(sweep.history["bound"], step.history["bound"], rtol=1e-10)
+
+
+def test_svi_rates(problem):
+    """The schedule is (tau + t)^-kappa; the adaptive rate stays in [0, 1] and moves."""
+    rates = run(problem, "svi", num_epochs=2, batch_size=4, tau=3.0, kappa=0.6).history["rate"]
+    np.testing.assert_allclose(rates, (3.0 + np.arange(len(rates))) ** -0.6, rtol=1e-12)
+    adaptive = run(problem, "svi", num_epochs=20, batch_size=4, rate="adaptive")
+    rates = adaptive.history["rate"]
+    assert np.all(rates[: svi.PROBE_STEPS - 1] == 0) and np.all((rates >= 0) & (rates <= 1)) and rates[svi.PROBE_STEPS :].max() > 0.01
+    assert adaptive.history["bound"][-5:].mean() > adaptive.history["bound"][:5].mean()
+
+
+def test_svi_reaches_cavis_neighbourhood(problem):
+    """From CAVI's optimum, long SVI with a decaying rate stays within 2 % of its bound: the noise averages out, no bias carries it away."""
+    best = run(problem, "cavi", num_epochs=1000, tolerance=1e-12)
+    start = {site: best.posterior.natural(site) for site in problem.model.shared}
+    last = run(problem, "svi", num_epochs=60, batch_size=5, kappa=0.9, tau=20.0, init=start)
+    again = run(problem, "cavi", num_epochs=1, num_local=100, init={s: last.posterior.natural(s) for s in problem.model.shared})
+    assert again.bound > best.bound - 0.02 * abs(best.bound)
+
+
+def test_numpyro_svi_reaches_cavis_neighbourhood(problem):
+    """Stock SVI on the hand-written guide, started anywhere, ends with an ELBO no lower than CAVI's bound (3 % for Monte-Carlo noise and local optima)."""
+    best = run(problem, "cavi", num_epochs=1000).bound
+    stock = run(problem, "numpyro_svi", num_epochs=1500, num_particles=1)
+    assert stock.history["bound"][-300:].mean() > best - 0.03 * abs(best)
+
+
+def test_nothing_recompiles_per_batch(problem):
+    """After the first steps of an epoch, further batches and epochs compile nothing."""
+    compiled = []
+    jax.monitoring.register_event_duration_secs_listener(lambda name, *_, **__: compiled.append(name) if "backend_compile" in name else None)
+    try:
+        options = {"batch_size": 5, "num_local": 7}
+        run(problem, "svi", num_epochs=1, **options)
+        assert compiled or jax.config.jax_compilation_cache_dir, "the listener must hear compilations"
+        compiled.clear()
+        run(problem, "svi", num_epochs=4, **options)
+        assert not compiled
+    finally:
+        jax.monitoring.clear_event_listeners()
+
+
+def test_devices_change_nothing(problem):
+    """Rows dealt out to two shares give the same step as one share (both shares on this device)."""
+    device = problem.devices[0]
+    one = inference.fit(problem.model.name, problem.data, "cavi", problem.hyper, devices=[device], num_epochs=3, num_local=20, progress=False)
+    two = inference.fit(problem.model.name, problem.data, "cavi", problem.hyper, devices=[device, device], num_epochs=3, num_local=20, progress=False)
+    np.testing.assert_allclose(one.history["bound"], two.history["bound"], rtol=1e-9)
+    for site in problem.model.families:
+        np.testing.assert_allclose(one.posterior.mean(site), two.posterior.mean(site), rtol=1e-7)
+
+
+def test_lazy_local_sites_are_solved_for_all_rows(problem):
+    """SVI keeps no rows; asking for a local site solves every row given the topics, in the data's order."""
+    fit = run(problem, "svi", num_epochs=3, batch_size=5)
+    model, hyper, batch = problem.model, problem.hyper, problem.data.pack()
+    stats = obj.summarise(model, {site: fit.posterior.natural(site) for site in model.shared})
+    part = obj.local_part(model, hyper, stats, batch, obj.start_local(model, hyper, batch), RowOptions(100, 1e-4))
+    for site in model.local:
+        for a, b in zip(jax.tree.leaves(part.natural[site]), jax.tree.leaves(fit.posterior.natural(site)), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-6)
+
+
+def test_degenerate_data_in_single_precision(problem, engine_name, quick):
+    """One row and one factor, in single precision, the default: every engine runs and stays finite."""
+    model = problem.model
+    size = next(name for name in ("num_topics", "rank", "num_components") if name in model.Hyper._fields)
+    with jax.enable_x64(False):
+        data, hyper = problem.data.select(np.arange(1)), problem.hyper._replace(**{size: 1})
+        fit = inference.fit(model.name, data, engine_name, hyper, jax.random.key(1), progress=False, **quick[engine_name])
+        for site in model.families:
+            assert fit.posterior.mean(site).dtype == np.float32
+            assert np.all(np.isfinite(fit.posterior.mean(site)))
+
+
+def test_unknown_names_suggest_the_nearest(problem, engine_name):
+    """A mistyped option is refused before anything is compiled, with the nearest name."""
+    option = fitting.load_engine(engine_name).Options._fields[0]
+    with pytest.raises(InputError, match=option):
+        run(problem, engine_name, **{option + "s": 3})
+    with pytest.raises(InputError, match=f"Did you mean '{engine_name}'"):
+        run(problem, engine_name[:-1] + "x" + engine_name[-1])

@@ -1,0 +1,227 @@
+"""The laws of MODEL_CONTRACT.md, for every discovered model. Double precision: equalities hold to rounding."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpyro import handlers
+from numpyro.infer.util import log_density
+
+from inference import fitting
+from inference import objective as obj
+from pp_models import base
+from pp_models import families as fam
+from pp_models.data import Data
+from pp_models.eliminate import RowOptions
+
+
+def prior_draw(problem, seed):
+    """Values of every latent site from the generative process."""
+    drawn = base.simulate(problem.model, problem.hyper, problem.data.pack(), jax.random.key(seed))
+    return {site: drawn[site] for site in problem.model.families}
+
+
+def some_natural(problem, seed=1):
+    """A q that is not at an optimum: after one update of every site from a random start."""
+    model, hyper, batch = problem.model, problem.hyper, problem.data.pack()
+    natural = model.init(jax.random.key(seed), hyper, problem.data)
+    gradient = jax.grad(lambda t: base.joint(model, hyper, t, batch))(obj.summarise(model, natural))
+    return jax.tree.map(lambda a, b: 0.7 * a + 0.3 * b, gradient, natural)
+
+
+def bound(problem, natural, batch=None):
+    model = problem.model
+    batch = problem.data.pack() if batch is None else batch
+    entropy = sum(
+        batch.sum(fam.entropy(family, natural[site])) if site in model.local else jnp.sum(fam.entropy(family, natural[site]))
+        for site, family in model.families.items()
+    )
+    return base.joint(model, problem.hyper, obj.summarise(model, natural), batch) + entropy
+
+
+def test_joint_is_numpyros_log_density(problem):
+    """F(t(x)) is the log density NumPyro computes, every constant included."""
+    batch = problem.data.pack()
+    for seed in range(4):
+        values = prior_draw(problem, seed)
+        theirs, _ = log_density(problem.model.generate, (problem.hyper, batch), {}, values)
+        np.testing.assert_allclose(base.log_joint(problem.model, problem.hyper, values, batch), theirs, rtol=1e-11)
+
+
+def test_guide_density_is_the_families(problem):
+    """The hand-written guide draws from the declared families, and from nothing else."""
+    model, batch = problem.model, problem.data.pack()
+    program = handlers.seed(model.guide, jax.random.key(3))
+    trace = handlers.trace(program).get_trace(problem.hyper, batch)
+    sampled = {name: site["value"] for name, site in trace.items() if site["type"] == "sample"}
+    assert set(sampled) - {"documents"} == set(model.families)
+    params = {name: site["value"] for name, site in trace.items() if site["type"] == "param"}
+    theirs, _ = log_density(model.guide, (problem.hyper, batch), {}, {**params, **{s: sampled[s] for s in model.families}})
+    ours = 0.0
+    for site, family in model.families.items():
+        natural = family.natural(trace[site]["fn"])
+        ours += jnp.sum(fam.log_density(family, natural, family.stats(sampled[site])))
+    np.testing.assert_allclose(ours, theirs, rtol=1e-11)
+
+
+def test_natural_gradient_identity(problem):
+    """Fisher information times (target - natural) is the ordinary gradient of the bound, for every block (X 25, P 11.20-11.22)."""
+    model = problem.model
+    natural = some_natural(problem)
+    target = jax.grad(lambda t: base.joint(model, problem.hyper, t, problem.data.pack()))(obj.summarise(model, natural))
+    ordinary = jax.grad(lambda eta: bound(problem, eta))(natural)
+    for site, family in model.families.items():
+        step = jax.tree.map(jnp.subtract, target[site], natural[site])
+        fisher_step = jax.grad(lambda eta, family=family, step=step: _inner(family.mean(eta), step))(natural[site])
+        for a, b in zip(jax.tree.leaves(fisher_step), jax.tree.leaves(ordinary[site]), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7 * float(jnp.max(jnp.abs(b))))
+
+
+def _inner(a, b):
+    return sum(jnp.sum(x * y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
+
+
+def test_bound_is_below_numpyros_elbo(problem):
+    """Eliminating auxiliaries by their bound can only lower the ELBO of the same q.
+
+    The ELBO is a mean over 4,000 draws; five standard errors leave one chance in a million of a false alarm.
+    """
+    model, batch = problem.model, problem.data.pack()
+    natural = some_natural(problem)
+    keys = jax.random.split(jax.random.key(7), 4000)
+
+    def one(key):
+        parts = jax.random.split(key, len(model.families))
+        stats = {s: f.sample(k, natural[s]) for (s, f), k in zip(model.families.items(), parts, strict=True)}
+        log_q = sum(jnp.sum(fam.log_density(f, natural[s], stats[s])) for s, f in model.families.items())
+        values = {s: f.value(stats[s]) for s, f in model.families.items()}
+        log_p, _ = log_density(model.generate, (problem.hyper, batch), {}, values)
+        return log_p - log_q
+
+    terms = np.asarray(jax.jit(lambda k: jax.lax.map(one, k, batch_size=100))(keys))
+    elbo, error = terms.mean(), terms.std() / np.sqrt(len(terms))
+    ours = float(bound(problem, natural))
+    assert np.isfinite(ours)
+    assert ours < elbo + 5 * error, (ours, elbo, error)
+    assert ours > elbo - 0.5 * abs(elbo) - 10, "so far below that a term must be missing"
+
+
+def test_rows_are_exchangeable_and_padding_is_nothing(problem):
+    """The objective does not depend on row order, on how rows are split into batches, nor on padding."""
+    model, hyper, data = problem.model, problem.hyper, problem.data
+    natural = some_natural(problem)
+    stats = obj.summarise(model, natural)
+
+    def local(rows, num_rows):
+        batch = data.pack(np.asarray(rows), num_rows)
+        mine = {site: jax.tree.map(lambda x: jnp.asarray(x)[batch.positions], stats[site]) for site in model.local}
+        shared = {site: stats[site] for site in model.shared}
+        return jax.value_and_grad(lambda s: model.log_local(hyper, {**s, **mine}, batch))(shared)
+
+    size = data.num_rows
+    whole = local(np.arange(size), size)
+    permuted = local(np.random.default_rng(0).permutation(size), size)
+    padded = local(np.arange(size), size + 5)
+    halves = [local(part, size) for part in (np.arange(size // 2), np.arange(size // 2, size))]
+    split = jax.tree.map(jnp.add, *halves)
+    for other in (permuted, padded, split):
+        for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(other), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
+
+
+def test_fused_local_solver_is_the_gradient_iterated(problem):
+    """`solve_local`, where a model has one, ends where iterating dF/dmu ends, and the allocations it reports are F's own."""
+    model, hyper, batch = problem.model, problem.hyper, problem.data.pack()
+    if model.solve_local is None:
+        return  # the generic iteration is what the law compares with
+    shared = {site: some_natural(problem)[site] for site in model.shared}
+    stats = obj.summarise(model, shared)
+    for summary in ("mean", "log_mode"):
+        start = obj.start_local(model, hyper, batch, summary)
+        options = RowOptions(7, 0.0)
+        natural, _, solved = model.solve_local(hyper, stats, batch, start, options, summary)
+        generic, _, _ = obj._iterate(model, hyper, stats, batch, start, options, summary)
+        for a, b in zip(jax.tree.leaves(natural), jax.tree.leaves(generic), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-9)
+        local = obj.summarise(model, natural, summary)
+        known = jax.value_and_grad(lambda t, b=solved: model.log_local(hyper, t, b))({**stats, **local})
+        anew = jax.value_and_grad(lambda t, b=batch: model.log_local(hyper, t, b))({**stats, **local})
+        for a, b in zip(jax.tree.leaves(known), jax.tree.leaves(anew), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9)
+
+
+def test_batches_average_to_the_full_target(problem):
+    """The mean of N/|B|-scaled targets over a partition into batches is the full-batch target: SVI's gradient is unbiased (P 11.19)."""
+    model, hyper, data = problem.model, problem.hyper, problem.data
+    natural = some_natural(problem)
+    stats = {site: obj.summarise(model, natural)[site] for site in model.shared}
+    options = RowOptions(60, 0.0)
+
+    def target(rows):
+        batch = data.pack(rows)
+        part = obj.local_part(model, hyper, stats, batch, obj.start_local(model, hyper, batch), options)
+        scale = data.num_rows / len(rows)
+        return jax.tree.map(lambda p, g: p + scale * g, obj.prior_gradient(model, hyper, stats), part.gradient)
+
+    rows = np.random.default_rng(2).permutation(data.num_rows)
+    parts = np.array_split(rows, 3)
+    targets = [(len(part) / data.num_rows, target(part)) for part in parts]
+    mean = jax.tree.map(lambda *leaves: sum(w * x for (w, _), x in zip(targets, leaves, strict=True)), *[t for _, t in targets])
+    for a, b in zip(jax.tree.leaves(mean), jax.tree.leaves(target(np.arange(data.num_rows))), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-8)
+
+
+def test_single_precision(problem):
+    """F, its gradient and the bound in float32 are finite and within 1e-3 of float64."""
+    natural = some_natural(problem)
+
+    def evaluate(problem, natural):
+        batch, stats = problem.data.pack(), obj.summarise(problem.model, natural)
+        value, gradient = jax.value_and_grad(lambda t: base.joint(problem.model, problem.hyper, t, batch))(stats)
+        return value, bound(problem, natural, batch), gradient
+
+    exact = evaluate(problem, natural)
+    with jax.enable_x64(False):
+        again = fitting.make_problem(problem.model.name, problem.data, problem.hyper)
+        single = evaluate(again, jax.tree.map(lambda x: jnp.asarray(np.asarray(x, np.float32)), natural))
+        single = jax.tree.map(np.asarray, single)
+    for a, b in zip(jax.tree.leaves(single), jax.tree.leaves(exact), strict=True):
+        assert a.dtype == np.float32
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-3 * np.abs(np.asarray(b)).max())
+
+
+def test_predict_is_the_mean_of_the_observations(problem):
+    """`predict` gives expected observations up to each row's total: averages of simulated data agree with it (five standard errors)."""
+    values = prior_draw(problem, 5)
+    batch = problem.data.pack()
+    if problem.model.kind != "counts":
+        pytest.skip("checked by the models of other kinds themselves")
+    draws = np.stack(
+        [np.asarray(base.simulate(problem.model, problem.hyper, batch, jax.random.key(i), values)[problem.model.observed]) for i in range(200)]
+    )
+    rates = np.asarray(problem.model.predict(problem.hyper, values))
+    expected = rates / rates.sum(1, keepdims=True) * draws.mean(0).sum(1, keepdims=True)
+    error = draws.std(0) / np.sqrt(len(draws)) + 0.02
+    assert np.all(np.abs(draws.mean(0) - expected) < 5 * error)
+
+
+def test_degenerate_problems(problem):
+    """Empty rows, a single row, one factor, huge counts: F and its gradient stay finite."""
+    model, data = problem.model, problem.data
+    size = next(name for name in ("num_topics", "rank", "num_components") if name in model.Hyper._fields)
+    variants = {"single row": (data.select(np.arange(1)), problem.hyper), "one factor": (data, problem.hyper._replace(**{size: 1}))}
+    if data.kind == "counts":
+        matrix = data.matrix.copy()
+        matrix.data[:] = 2**23
+        variants["huge counts"] = (dataclasses.replace(data, matrix=matrix), problem.hyper)
+        empty = data.matrix.toarray()
+        empty[::2] = 0
+        variants["empty rows"] = (Data("counts", matrix=type(data.matrix)(empty)), problem.hyper)
+    for name, (variant, hyper) in variants.items():
+        batch = variant.pack()
+        stats = obj.summarise(model, model.init(jax.random.key(0), hyper, variant))
+        shared = {site: stats[site] for site in model.shared}
+        part = obj.local_part(model, hyper, shared, batch, obj.start_local(model, hyper, batch), RowOptions(20, 0.0))
+        assert all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(part._replace(info=None))), name

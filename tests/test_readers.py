@@ -1,0 +1,396 @@
+"""Laws of `pp_models.readers`: every format gives back the matrix that was written, and bad files give one clear sentence."""
+
+import gzip
+import io
+import os
+import re
+
+import numpy as np
+import pytest
+import scipy.io
+import scipy.sparse
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from pp_models import readers
+from pp_models.errors import InputError
+
+COUNTS = np.array([[2, 0, 1, 0], [0, 0, 0, 0], [0, 12, 0, 3], [1, 0, 0, 130]])
+
+
+# Writers, straight from the formats' definitions ---------------------------------------------------------------------------------
+
+
+def ldac(X):
+    return "".join(f"{np.count_nonzero(row)}" + "".join(f" {v}:{row[v]}" for v in np.flatnonzero(row)) + "\n" for row in X).encode()
+
+
+def triples(X, base=0, mark=" "):
+    return "".join(f"{d + base}{mark}{v + base}{mark}{X[d, v]}\n" for d, v in np.argwhere(X)).encode()
+
+
+def uci(X):
+    return f"{X.shape[0]}\n{X.shape[1]}\n{np.count_nonzero(X)}\n".encode() + triples(X, base=1)
+
+
+def market(X, **options):
+    file = io.BytesIO()
+    scipy.io.mmwrite(file, X, **options)
+    return file.getvalue()
+
+
+def npy(X):
+    file = io.BytesIO()
+    np.save(file, X)
+    return file.getvalue()
+
+
+def npz(X):
+    file = io.BytesIO()
+    scipy.sparse.save_npz(file, X)
+    return file.getvalue()
+
+
+FORMATS = {
+    "x.npz": lambda X: npz(scipy.sparse.csr_array(X)),
+    "csc.npz": lambda X: npz(scipy.sparse.csc_matrix(X.astype(float))),
+    "coo.npz": lambda X: npz(scipy.sparse.coo_array(X)),
+    "x.npy": npy,
+    "half.npy": lambda X: npy(X.astype(np.float16)),
+    "swapped.npy": lambda X: npy(np.asfortranarray(X.astype(">i4"))),
+    "x.mtx": lambda X: market(scipy.sparse.coo_array(X), comment="written by a test\nof the reader"),
+    "real.mtx": lambda X: market(scipy.sparse.coo_array(X.astype(float)), symmetry="general"),
+    "array.mtx": market,
+    "x.ldac": ldac,
+    "x.lda-c": ldac,
+    "X.DAT": ldac,
+    "x.txt": ldac,
+    "docword.x.txt": uci,
+    "sniffed.txt": uci,
+    "x.csv": lambda X: triples(X, mark=","),
+    "header.csv": lambda X: b"document,word id,count\n" + triples(X, mark=", "),
+    "windows.csv": lambda X: b"\xef\xbb\xbf" + triples(X, mark=";").replace(b"\n", b"\r\n") + b"\r\n",
+    "floats.csv": lambda X: "".join(f"{d:.18e},{v:.18e},{X[d, v]:.18e}\n" for d, v in np.argwhere(X)).encode(),
+    "x.tsv": lambda X: triples(X, mark="\t"),
+}
+TEXT = [name for name in FORMATS if not name.endswith((".npz", ".npy"))]
+
+
+def write(folder, name, content):
+    path = folder / name
+    path.write_bytes(content)
+    return path
+
+
+def fails(path, *parts):
+    """Reading fails with one sentence that names the file and these parts."""
+    with pytest.raises(InputError) as caught:
+        readers.read(path)
+    message = str(caught.value)
+    for part in (os.path.basename(path), *parts):
+        assert part in message
+    assert message.endswith(".") and "\n" not in message
+
+
+# What was written is read ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_round_trip(tmp_path, name):
+    """Reading what was written gives the matrix."""
+    data = readers.read(write(tmp_path, name, FORMATS[name](COUNTS)))
+    assert data.kind == "counts" and data.column_names is None
+    np.testing.assert_array_equal(data.matrix.toarray(), COUNTS)
+
+
+@pytest.mark.parametrize("name", TEXT)
+def test_compressed_round_trip(tmp_path, name):
+    """Compression changes nothing, whether or not the name tells of it."""
+    content = gzip.compress(FORMATS[name](COUNTS))
+    for path in (write(tmp_path, name + ".gz", content), write(tmp_path, name, content)):
+        np.testing.assert_array_equal(readers.read(str(path)).matrix.toarray(), COUNTS)
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 40])
+@pytest.mark.parametrize("name", TEXT)
+def test_blocks_change_nothing(tmp_path, monkeypatch, name, size):
+    """How a text is cut into blocks does not matter, nor whether its last line is ended."""
+    monkeypatch.setattr(readers, "BLOCK_BYTES", size)
+    content = FORMATS[name](COUNTS)
+    np.testing.assert_array_equal(readers.read(write(tmp_path, name, content)).matrix.toarray(), COUNTS)
+    np.testing.assert_array_equal(readers.read(write(tmp_path, name, content.rstrip())).matrix.toarray(), COUNTS)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 2**32 - 1), rows=st.integers(1, 6), columns=st.integers(1, 6))
+def test_round_trip_of_any_counts(tmp_path, name, seed, rows, columns):
+    """Every count matrix whose last row and column are used survives every format."""
+    rng = np.random.default_rng(seed)
+    X = rng.integers(0, 2000, (rows, columns)) * rng.integers(0, 2, (rows, columns))
+    X[-1, -1] = 7
+    np.testing.assert_array_equal(readers.read(write(tmp_path, name, FORMATS[name](X))).matrix.toarray(), X)
+
+
+@pytest.mark.parametrize("dense", [False, True])
+def test_symmetric_matrix_market(tmp_path, dense):
+    """A symmetric file stores half of the matrix; all of it is read."""
+    X = COUNTS + COUNTS.T
+    content = market(X if dense else scipy.sparse.coo_array(X), symmetry="symmetric")
+    assert b"symmetric" in content
+    np.testing.assert_array_equal(readers.read(write(tmp_path, "x.mtx", content)).matrix.toarray(), X)
+
+
+def test_pattern_matrix_market(tmp_path):
+    """A pattern file holds ones."""
+    content = b"%%MatrixMarket matrix coordinate pattern general\n%\n\n2 3 2\n1 3\n2 1\n"
+    np.testing.assert_array_equal(readers.read(write(tmp_path, "x.mtx", content)).matrix.toarray(), [[0, 0, 1], [1, 0, 0]])
+
+
+def test_repeated_entries_are_added(tmp_path):
+    """Entries listed more than once are added up."""
+    np.testing.assert_array_equal(readers.read(write(tmp_path, "x.csv", b"0,0,1\n0,1,2\n0,0,4\n")).matrix.toarray(), [[5, 2]])
+
+
+# Vocabularies ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "vocabulary"),
+    [("x.npz", "vocab.txt"), ("x.npy", "x.vocab"), ("x.ldac", "x.vocab"), ("x.csv", "vocab.txt"), ("docword.x.txt", "vocab.x.txt")],
+)
+def test_vocabulary_names_the_columns(tmp_path, name, vocabulary):
+    """One word a line beside the file becomes the column names, whatever the line ends and characters within words."""
+    path = write(tmp_path, name, FORMATS[name](COUNTS))
+    write(tmp_path, vocabulary, "Æther\r\nb c\r\nd\u2028e\r\nf".encode())
+    assert readers.read(path).column_names == ("Æther", "b c", "d\u2028e", "f")
+    if vocabulary != "vocab.txt":
+        write(tmp_path, "vocab.txt", b"another\n")
+        assert readers.read(path).column_names[0] == "Æther"
+
+
+def test_vocabulary_of_the_compressed_file(tmp_path):
+    """The name of a compressed file without .gz decides which vocabulary is its own."""
+    path = write(tmp_path, "docword.x.txt.gz", gzip.compress(uci(COUNTS)))
+    write(tmp_path, "vocab.x.txt", b"a\nb\nc\nd\n")
+    assert readers.read(path).column_names == ("a", "b", "c", "d")
+
+
+@pytest.mark.parametrize("name", ["x.ldac", "x.csv"])
+def test_vocabulary_adds_unused_columns(tmp_path, name):
+    """Where the file does not say how many columns there are, the vocabulary does."""
+    path = write(tmp_path, name, FORMATS[name](COUNTS))
+    write(tmp_path, "vocab.txt", b"a\nb\nc\nd\ne\nf\n")
+    data = readers.read(path)
+    assert data.column_names == tuple("abcdef")
+    np.testing.assert_array_equal(data.matrix.toarray(), np.pad(COUNTS, ((0, 0), (0, 2))))
+
+
+@pytest.mark.parametrize("name", ["x.npz", "x.ldac", "x.csv", "x.mtx"])
+def test_vocabulary_of_the_wrong_length(tmp_path, name):
+    """A vocabulary that does not fit is an error that names both files."""
+    path = write(tmp_path, name, FORMATS[name](COUNTS))
+    write(tmp_path, "vocab.txt", b"a\nb\nc\n")
+    fails(path, "vocab.txt", "4 columns", "3 lines")
+
+
+def test_vocabulary_in_another_encoding(tmp_path):
+    """A vocabulary that is not UTF-8 is an error that names the line."""
+    path = write(tmp_path, "x.npy", npy(COUNTS))
+    vocabulary = write(tmp_path, "vocab.txt", "a\nb\nça\nd\n".encode("latin-1"))
+    with pytest.raises(InputError, match=re.escape(f"{vocabulary}, line 3: ") + ".*UTF-8"):
+        readers.read(path)
+
+
+# Bad files ------------------------------------------------------------------------------------------------------------------------
+
+MARKET = b"%%MatrixMarket matrix coordinate integer general\n"
+ARRAY = b"%%MatrixMarket matrix array integer general\n"
+BAD = [
+    # name, content, parts of the message
+    ("x.parquet", b"", ["none of the known", ".npz", ".csv", ".ldac"]),
+    ("x", b"", ["none of the known"]),
+    ("x.npy.gz", gzip.compress(npy(COUNTS)), ["none of the known"]),
+    ("x.csv", b"", ["no entries"]),
+    ("x.csv", b"row,column,value\n", ["no entries"]),
+    ("x.csv", b"0,0,1\n0,1\n", ["line 2", "row,column,value"]),
+    ("x.csv", b"0,0,1\n\n0,1,2,3\n", ["line 3", "row,column,value"]),
+    ("x.csv", b"0,0,1\n,0 1,2\n", ["line 2", "row,column,value"]),
+    ("x.csv", b"0,0,1\n0,1,-2\n", ["line 2", "'-2'", "negative"]),
+    ("x.csv", b"0,0,1\n-1,1,2\n", ["line 2", "'-1'", "negative"]),
+    ("x.csv", b"0,0,1.5\n", ["line 1", "'1.5'", "whole"]),
+    ("x.csv", b"0,0,1\n0,1,nan\n", ["line 2", "'nan'", "whole"]),
+    ("x.csv", b"0,0,1\n0,1,1e999\n", ["line 2", "whole"]),
+    ("x.csv", b"0,0,1\n0,x,1\n", ["line 2", "'x'", "number"]),
+    ("x.csv", b"row,0,1\n", ["line 1", "'row'", "number"]),
+    ("x.csv", b"a,b,c\nd,e,f\n", ["line 2", "'d'", "number"]),
+    ("x.csv", b"0,0,16777216\n", ["line 1", "16777216", "largest"]),
+    ("x.csv", b"0,99999999999999999999,1\n", ["line 1", "index", "too large"]),
+    ("x.csv", b"0,0,1\n2000000000,0,1\n", ["2000000001 rows", "consecutively"]),
+    ("x.csv", b"0,0,0\n", ["empty"]),
+    ("x.csv", "0,0,1\n".encode("utf-16"), ["line 1", "UTF-16"]),
+    ("x.tsv", b"0\t0\t1\n0,1,2\n", ["line 2", "'0,1,2'"]),
+    ("x.csv.gz", b"0,0,1\n", ["not gzip"]),
+    ("x.csv.gz", gzip.compress(triples(COUNTS, mark=","))[:-12], ["cut short"]),
+    ("x.csv.gz", gzip.compress(b"0,0,1\n" * 1000)[:12], ["cut short"]),
+    ("x.csv.gz", gzip.compress(b"0,0,1\n")[:-8] + bytes(8), ["damaged"]),
+    ("x.ldac", b"", ["no documents"]),
+    ("x.ldac", b"\n\n", ["no documents"]),
+    ("x.ldac", b"1 0:2\n2 0:1\n", ["line 2", "announces 2 terms but holds 1"]),
+    ("x.ldac", b"1 0:2\n1 0:1 1:1\n", ["line 2", "announces 1 terms but holds 2"]),
+    ("x.ldac", b"1 0:2\n1 0\n", ["line 2", "term:count"]),
+    ("x.ldac", b"1 0:2\n1 :0 1\n", ["line 2", "term:count"]),
+    ("x.ldac", b"1 0:2\n0:1 1\n", ["line 2", "term:count"]),
+    ("x.ldac", b"1 0:2\n\n1 0:1\n", ["line 2", "blank"]),
+    ("x.ldac", b"1 0:2\n1 0:-1\n", ["line 2", "'-1'", "negative"]),
+    ("x.ldac", b"1 0:2\n1 0:0.5\n", ["line 2", "'0.5'", "whole"]),
+    ("x.ldac", b"1 0:2\n1 word:1\n", ["line 2", "'word'", "number"]),
+    ("x.ldac", b"1 3000000000:1\n", ["line 1", "3000000000", "too large"]),
+    ("x.ldac", b"0\n0\n", ["empty"]),
+    ("x.txt", b"The cat sat on the mat.\n", ["line 1", "'The'"]),
+    ("docword.x.txt", b"", ["line 1", "D"]),
+    ("docword.x.txt", b"2\n3\n", ["line 3", "NNZ"]),
+    ("docword.x.txt", b"1 1 1\n", ["line 1", "header"]),
+    ("docword.x.txt", b"2\nmany\n1\n", ["line 2", "'many'"]),
+    ("docword.x.txt", b"2\n3\n1\n3 1 1\n", ["line 4", "row 3 is outside 1 to 2"]),
+    ("docword.x.txt", b"2\n3\n1\n1 0 1\n", ["line 4", "column 0 is outside 1 to 3"]),
+    ("docword.x.txt", b"2\n3\n1\n1 4 1\n", ["line 4", "column 4 is outside 1 to 3"]),
+    ("docword.x.txt", b"2\n3\n1\n1 1 -1\n", ["line 4", "negative"]),
+    ("docword.x.txt", b"2\n3\n1\n1 1 1\n1 2\n", ["line 5", "document word count"]),
+    ("docword.x.txt", b"2\n3\n2\n1 1 1\n", ["line 3", "announces 2 entries but 1 follow"]),
+    ("docword.x.txt", b"9999999999\n3\n1\n1 1 1\n", ["9999999999 rows"]),
+    ("x.mtx", b"", ["line 1", "Matrix Market"]),
+    ("x.mtx", b"%%MatrixMarket matrix coordinate complex general\n1 1 1\n1 1 1 0\n", ["line 1", "counts"]),
+    ("x.mtx", MARKET + b"% comment\n2 2\n", ["line 3", "rows and columns"]),
+    ("x.mtx", MARKET + b"2 2 1\n1 3 1\n", ["line 3", "column 3 is outside 1 to 2"]),
+    ("x.mtx", MARKET + b"2 2 1\n1 1 1.5\n", ["line 3", "'1.5'", "whole"]),
+    ("x.mtx", MARKET + b"2 2 1\n1 1 -1\n", ["line 3", "negative"]),
+    ("x.mtx", MARKET + b"2 2 2\n1 1 1\n", ["line 2", "announces 2 entries but 1 follow"]),
+    ("x.mtx", MARKET + b"-2 2 2\n1 1 1\n", ["line 2", "negative"]),
+    ("x.mtx", MARKET.replace(b"general", b"symmetric") + b"2 3 1\n1 1 1\n", ["line 2", "symmetric"]),
+    ("x.mtx", ARRAY + b"2 2\n1\n1\n1\n", ["line 2", "announces 4 values but 3 follow"]),
+    ("x.mtx", ARRAY + b"1000000000000 0\n", ["rows"]),
+    ("x.npy", b"", ["complete array"]),
+    ("x.npy", npy(COUNTS)[:-1], ["complete array"]),
+    ("x.npy", npy(COUNTS)[:20], ["complete array"]),
+    ("x.npy", npz(scipy.sparse.csr_array(COUNTS)), ["complete array"]),
+    ("x.npy", npy(COUNTS[0]), ["two-dimensional", "(4,)"]),
+    ("x.npy", npy(np.array([["a", "b"]])), ["<U1", "numbers"]),
+    ("x.npy", npy(COUNTS * 1j), ["complex128", "numbers"]),
+    ("x.npy", npy(np.array([[1, 2], [3, -4]])), ["row 1, column 1", "-4"]),
+    ("x.npy", npy(np.array([[1, 0.25]])), ["row 0, column 1", "0.25"]),
+    ("x.npy", npy(np.array([[np.nan, 1]])), ["row 0, column 0", "nan"]),
+    ("x.npy", npy(np.zeros((2, 2))), ["empty"]),
+    ("x.npy", npy(np.zeros((0, 2))), ["empty"]),
+    ("x.npz", b"", ["complete sparse matrix"]),
+    ("x.npz", npz(scipy.sparse.csr_array(COUNTS))[:-30], ["complete sparse matrix"]),
+    ("x.npz", npz(scipy.sparse.bsr_array(COUNTS)), ["bsr", "tocsr"]),
+    ("x.npz", npz(scipy.sparse.csr_array(COUNTS - 1)), ["row 0, column 1", "-1"]),
+    ("x.npz", npz(scipy.sparse.csr_array(COUNTS / 2)), ["row 0, column 2", "0.5"]),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "parts"), BAD, ids=[f"{name}-{'-'.join(parts)}" for name, _, parts in BAD])
+def test_bad_file(tmp_path, name, content, parts):
+    """A bad file is answered with one sentence that names the file, the line where there is one, and the problem."""
+    fails(write(tmp_path, name, content), *parts)
+
+
+@pytest.mark.parametrize("size", [1, 5, 16])
+@pytest.mark.parametrize(("name", "content", "parts"), [case for case in BAD if case[0] in ("x.csv", "x.ldac", "docword.x.txt", "x.mtx")])
+def test_line_numbers_do_not_depend_on_blocks(tmp_path, monkeypatch, name, content, parts, size):
+    """The message is the same however the text is cut into blocks."""
+    monkeypatch.setattr(readers, "BLOCK_BYTES", size)
+    fails(write(tmp_path, name, content), *parts)
+
+
+def test_missing_file_and_folder(tmp_path):
+    """What is not a file is refused by name."""
+    fails(tmp_path / "missing.npz", "does not exist")
+    (tmp_path / "folder.csv").mkdir()
+    fails(tmp_path / "folder.csv", "folder")
+    with pytest.raises(InputError, match=r"usable path|does not exist"):  # depends on the version of Python
+        readers.read("a\0b.csv")
+    with pytest.raises(InputError, match="regular file"):
+        readers.read("/dev/zero")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_unreadable_file(tmp_path):
+    """A file without permission to read is refused by name."""
+    path = write(tmp_path, "x.csv", b"0,0,1\n")
+    path.chmod(0)
+    fails(path, "permissions")
+
+
+def test_endless_line(tmp_path, monkeypatch):
+    """A line of any length does not fill the memory."""
+    monkeypatch.setattr(readers, "BLOCK_BYTES", 64)
+    monkeypatch.setattr(readers, "LINE_BYTES", 1000)
+    fails(write(tmp_path, "x.csv", b"0,0,1\n" + b"1" * 5000), "line 2", "longer than")
+
+
+@pytest.mark.parametrize("part", ["indices", "indptr"])
+def test_inconsistent_sparse_matrix(tmp_path, part):
+    """A stored matrix whose indices point outside is refused before anything follows them."""
+    matrix = scipy.sparse.csr_array(COUNTS)
+    parts = {"data": matrix.data, "indices": matrix.indices, "indptr": matrix.indptr, "shape": matrix.shape, "format": b"csr"}
+    np.savez(tmp_path / "x.npz", **{**parts, part: parts[part] * 50})
+    fails(tmp_path / "x.npz", "complete sparse matrix")
+    np.savez(tmp_path / "y.npz", matrix=COUNTS)
+    fails(tmp_path / "y.npz", "save_npz")
+
+
+class _Bomb:
+    def __reduce__(self):
+        return os.mkdir, ("unpickled",)
+
+
+def test_nothing_is_unpickled(tmp_path, monkeypatch):
+    """Files that hold pickles are refused, and nothing in them runs."""
+    monkeypatch.chdir(tmp_path)
+    objects = np.array([[_Bomb(), _Bomb()]], dtype=object)
+    np.save(tmp_path / "x.npy", objects, allow_pickle=True)
+    np.savez(tmp_path / "x.npz", data=objects, indices=objects, indptr=objects, shape=objects, format=objects)
+    fails(tmp_path / "x.npy")
+    fails(tmp_path / "x.npz")
+    assert not (tmp_path / "unpickled").exists()
+
+
+def _mutations(content):
+    """Copies of a good file with a piece replaced."""
+    return st.builds(
+        lambda start, length, piece: content[:start] + piece + content[start + length :],
+        st.integers(0, len(content)),
+        st.integers(0, 8),
+        st.one_of(st.binary(max_size=8), st.text("0123456789 ,:;\t\n\r.-+eE", max_size=8).map(str.encode)),
+    )
+
+
+@pytest.mark.parametrize("name", [*FORMATS, "x.csv.gz"])
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(choice=st.data())
+def test_any_bytes_parse_or_fail_clearly(tmp_path, name, choice):
+    """Any byte string given to a reader either parses to counts or raises InputError."""
+    good = gzip.compress(triples(COUNTS, mark=","), mtime=0) if name.endswith(".gz") else FORMATS[name](COUNTS)
+    content = choice.draw(st.one_of(st.binary(max_size=60), _mutations(good)))
+    try:
+        data = readers.read(write(tmp_path, name, content))
+    except InputError as error:
+        assert name in str(error) and "\n" not in str(error)
+    else:
+        values = data.matrix.data
+        assert data.total > 0 and np.all(values == np.floor(values)) and np.all(values > 0)
+        assert data.matrix.indices.max() < data.num_columns
+
+
+@settings(max_examples=200, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(name=st.sampled_from(["x.csv", "x.tsv", "x.txt", "x.mtx", "docword.txt"]), text=st.text("0123 ,:;\t\n\r.-e%", max_size=40))
+@example(name="x.txt", text="1\n1\n1\n1 1 1")
+@example(name="x.csv", text="")
+def test_any_line_noise_parses_or_fails_clearly(tmp_path, name, text):
+    """Texts made of the formats' own characters either parse or raise InputError."""
+    try:
+        readers.read(write(tmp_path, name, text.encode()))
+    except InputError as error:
+        assert name in str(error)

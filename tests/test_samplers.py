@@ -1,0 +1,120 @@
+"""Gibbs is right: Geweke's joint-distribution test on every model, and agreement with NUTS, which shares no code with F."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.sparse
+from jax.scipy.special import gammaln
+
+import inference
+from inference import gibbs
+from pp_models import base
+from pp_models.data import Data
+
+CHAINS, ROUNDS = 3000, 4
+
+
+def small(problem):
+    """A few rows of the example with every cell an entry, so that new counts fit into the same shapes."""
+    rows = problem.data.select(np.arange(4))
+    cells = scipy.sparse.csr_array(np.ones((4, rows.num_columns), np.float32))
+    template = Data("counts", matrix=cells).pack()
+    return template.replace(totals=jnp.asarray(np.minimum(rows._row_sums, 12.0)))
+
+
+def with_counts(template, counts):
+    """The batch holding these counts."""
+    values = jnp.concatenate([counts.ravel(), jnp.zeros(template.entries.values.shape[0] - counts.size)])
+    return template.replace(
+        entries=dataclasses.replace(template.entries, values=values.astype(template.entries.values.dtype)),
+        totals=counts.sum(1).astype(template.totals.dtype),
+        log_factorials=gammaln(counts + 1.0).sum(1),
+    )
+
+
+def functionals(model, hyper, values, counts):
+    """First and second moments of every site and of the rates, and how data and parameters go together."""
+    rates = model.predict(hyper, values)
+    parts = [values[site].ravel() for site in model.families] + [rates.ravel()]
+    x = jnp.concatenate(parts)
+    return jnp.concatenate([x, x**2, (rates * counts).ravel(), jnp.sum(jnp.log(rates)).reshape(1)])
+
+
+def scores(problem, sweep):
+    """z scores between the marginal-conditional and the successive-conditional simulators (Geweke 2004).
+
+    Both are run as independent chains: parameters and data from the prior, then, on one side, rounds of a Gibbs sweep given the data and new data
+    given the parameters. If the sweep leaves the posterior invariant, both sides have the same distribution.
+    """
+    model, hyper, template = problem.model, problem.hyper, small(problem)
+
+    def draw(key):
+        drawn = base.simulate(model, hyper, template, key)
+        return {site: drawn[site] for site in model.families}, drawn[model.observed]
+
+    def successive(key):
+        values, counts = draw(jax.random.fold_in(key, 99))
+        for i in range(ROUNDS):
+            sweep_key, data_key = jax.random.split(jax.random.fold_in(key, i))
+            stats = {site: family.stats(values[site]) for site, family in model.families.items()}
+            stats = sweep(model, hyper, sweep_key, stats, with_counts(template, counts))
+            values = {site: family.value(stats[site]) for site, family in model.families.items()}
+            counts = base.simulate(model, hyper, template, data_key, values)[model.observed]
+        return functionals(model, hyper, values, counts)
+
+    keys = jax.random.split(jax.random.key(11), 2 * CHAINS)
+    marginal = np.asarray(jax.jit(jax.vmap(lambda key: functionals(model, hyper, *draw(key))))(keys[:CHAINS]))
+    chained = np.asarray(jax.jit(jax.vmap(successive))(keys[CHAINS:]))
+    error = np.sqrt((marginal.var(0) + chained.var(0)) / CHAINS)
+    return (marginal.mean(0) - chained.mean(0)) / np.maximum(error, 1e-12)
+
+
+# 200-odd functionals, most of them correlated: |z| < 4.5 has a false-alarm chance of about 1e-3 over all of them.
+LIMIT = 4.5
+
+
+def counts_only(problem):
+    if problem.model.kind != "counts":
+        pytest.skip("the joint test for other data kinds comes with their models")
+
+
+def test_geweke(problem):
+    """Prior and data simulated through the Gibbs sweep keep their joint distribution."""
+    counts_only(problem)
+    assert np.abs(scores(problem, gibbs.sweep)).max() < LIMIT
+
+
+def test_geweke_catches_a_broken_sampler(problem):
+    """A sweep that forgets half of the data's weight in the global blocks, or a tenth of the prior, is found out."""
+    counts_only(problem)
+
+    def forgetful(model, hyper, key, stats, batch):
+        broken = dataclasses.replace(model, log_global=lambda h, t: 0.8 * model.log_global(h, t))
+        return gibbs.sweep(broken, hyper, key, stats, batch)
+
+    assert np.abs(scores(problem, forgetful)).max() > 2 * LIMIT
+
+
+def test_gibbs_agrees_with_nuts(problem):
+    """Posterior means of the rate matrix agree within 0.15 posterior sd.
+
+    With some 1,000 effective draws on either side a difference has a standard error of about 0.045 sd; 0.15 is more than three of them
+    for the worst of a hundred entries.
+    """
+    model = problem.model
+    shared = {"hyper": problem.hyper, "key": jax.random.key(5), "progress": False}
+    exact = inference.fit(model.name, problem.data, "gibbs", num_samples=6000, num_warmup=1000, num_chains=2, **shared)
+    stock = inference.fit(model.name, problem.data, "nuts", num_samples=1500, num_warmup=700, num_chains=2, **shared)
+
+    def rates(fit):
+        draws = {site: jnp.asarray(x.reshape(-1, *x.shape[2:])) for site, x in fit.posterior.draws.items()}
+        return np.asarray(jax.lax.map(lambda values: model.predict(problem.hyper, values), draws))
+
+    ours, theirs = rates(exact), rates(stock)
+    assert stock.posterior.sample_stats["diverging"].sum() < 30
+    assert np.abs(ours.mean(0) - theirs.mean(0)).max() < 0.15 * theirs.std(0).max()
+    assert (np.abs(ours.mean(0) - theirs.mean(0)) / theirs.std(0)).max() < 0.15
+    np.testing.assert_allclose(np.median(ours.std(0) / theirs.std(0)), 1, atol=0.05)

@@ -1,0 +1,99 @@
+"""A new model is one file: dropped into a folder, it is discovered, listed, fitted by every engine and held to the shared laws."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+TESTS = Path(__file__).parent
+
+GAP = '''
+"""Gamma-Poisson (GaP) with topics on the simplex: LDA's counts with free document lengths (P 11.3.1, e_k = 1)."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from numpyro.distributions import constraints
+
+from pp_models import data as data_
+from pp_models import families as fam
+from pp_models.base import Model, documents
+from pp_models.eliminate import allocate
+from pp_models.families import Pair
+
+
+class Hyper(NamedTuple):
+    num_topics: int = 3
+    shape: float = 1.5
+    rate: float = 0.2
+    eta: float = 1.3
+
+
+def generate(hyper, data):
+    with numpyro.plate("topics", hyper.num_topics):
+        beta = numpyro.sample("beta", dist.Dirichlet(jnp.full(data.num_columns, hyper.eta)))
+    with documents(data):
+        theta = numpyro.sample("theta", dist.Gamma(hyper.shape, hyper.rate).expand([hyper.num_topics]).to_event(1))
+        numpyro.sample("counts", dist.Poisson(theta @ beta).to_event(1), obs=data.entries.dense(data.num_columns))
+
+
+def guide(hyper, data):
+    topics = numpyro.param("topics", lambda key: init(key, hyper, data)["beta"], constraint=constraints.positive)
+    ones = jnp.ones((data.num_data_rows, hyper.num_topics))
+    shape = numpyro.param("shape", 2 * ones, constraint=constraints.positive)
+    rate = numpyro.param("rate", ones, constraint=constraints.positive)
+    with numpyro.plate("topics", hyper.num_topics):
+        numpyro.sample("beta", dist.Dirichlet(topics))
+    with documents(data):
+        numpyro.sample("theta", dist.Gamma(shape[data.positions], rate[data.positions]).to_event(1))
+
+
+def log_global(hyper, t):
+    return jnp.sum(fam.log_prior(fam.dirichlet, jnp.reshape(hyper.eta, (1, 1)), t["beta"]))
+
+
+def log_local(hyper, t, batch, key=None):
+    natural = Pair(jnp.reshape(hyper.shape, (1, 1)), jnp.reshape(-hyper.rate, (1, 1)))
+    prior = fam.log_prior(fam.gamma, natural, t["theta"])
+    lengths = jnp.sum(t["theta"].second, 1)
+    return batch.sum(prior - lengths - batch.log_factorials) + allocate(t["theta"].first, t["beta"], batch.entries, key)
+
+
+def init(key, hyper, data):
+    noise = jax.random.uniform(key, (hyper.num_topics, data.num_columns))
+    rows = jnp.ones((data.num_rows, hyper.num_topics))
+    return {"theta": Pair(2 * rows, -rows), "beta": hyper.eta + 5 * noise}
+
+
+def predict(hyper, values):
+    return values["theta"] @ values["beta"]
+
+
+def example(key):
+    rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+    rates = rng.gamma(0.7, 8, (9, 3)) @ rng.dirichlet(np.full(6, 0.4), 3)
+    return Hyper(), data_.counts(rng.poisson(rates) + np.eye(9, 6, dtype=int))
+
+
+MODEL = Model(
+    name="gap", kind="counts", Hyper=Hyper, generate=generate, guide=guide, families={"theta": fam.gamma, "beta": fam.dirichlet},
+    local=frozenset({"theta"}), log_global=log_global, log_local=log_local, init=init, predict=predict, symmetry="permutation", example=example,
+)
+'''
+
+
+def test_a_model_in_a_folder_passes_the_shared_tests(tmp_path):
+    """The shared tests, unchanged, run over the new model because it is there, and pass."""
+    (tmp_path / "gap.py").write_text(GAP)
+    environment = {**os.environ, "PP_MODELS_PATH": str(tmp_path)}
+    listed = subprocess.run([sys.executable, "-m", "pp_models", "list"], env=environment, capture_output=True, text=True, check=True)
+    assert "gap" in listed.stdout.split()
+    shared = [str(TESTS / name) for name in ("test_model_contract.py", "test_engine_contract.py", "test_samplers.py")]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "gap", *shared]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=TESTS.parent)
+    assert result.returncode == 0, result.stdout[-5000:]
+    assert " passed" in result.stdout and "failed" not in result.stdout
