@@ -19,13 +19,13 @@ import numpy as np
 CORES = os.cpu_count() or 1
 jax.config.update("jax_num_cpu_devices", CORES)
 
-import jax.numpy as jnp  # noqa: E402
-import scipy.sparse  # noqa: E402
+import jax.numpy as jnp
+import scipy.sparse
 
-import inference  # noqa: E402
-import pp_models  # noqa: E402
-from inference import evaluate, fitting, svi  # noqa: E402
-from inference.objective import Problem  # noqa: E402
+import inference
+import pp_models
+from inference import evaluate, fitting, svi
+from inference.objective import Problem
 
 TOPICS, WORDS, LENGTH, BATCH = 100, 8000, 200, 1000
 ALPHA, ETA, TAU, KAPPA = 0.1, 0.05, 10.0, 0.7
@@ -51,7 +51,7 @@ class Topics:
     """Mean topics of any implementation, dressed as a fit so that one function scores all of them."""
 
     def __init__(self, problem: Problem, topics: np.ndarray) -> None:
-        self.problem, self.model, self.posterior, self._topics = problem, problem.model, self, topics
+        self.problem, self.model, self.posterior, self._topics, self.kind = problem, problem.model, self, topics, "point"
 
     def mean(self, site: str) -> np.ndarray:
         return self._topics
@@ -98,8 +98,8 @@ def gensim(matrix: scipy.sparse.csr_array) -> dict:
 
     documents = list(Sparse2Corpus(scipy.sparse.csr_matrix(matrix), documents_columns=False))
     words = {i: str(i) for i in range(WORDS)}
-    settings = dict(num_topics=TOPICS, id2word=words, chunksize=BATCH, passes=1, alpha=[ALPHA] * TOPICS, eta=ETA, decay=KAPPA, offset=TAU)
-    settings |= dict(iterations=100, gamma_threshold=1e-3, eval_every=None, random_state=0)
+    settings = {"num_topics": TOPICS, "id2word": words, "chunksize": BATCH, "passes": 1, "decay": KAPPA, "offset": TAU, "random_state": 0}
+    settings |= {"alpha": [ALPHA] * TOPICS, "eta": ETA, "iterations": 100, "gamma_threshold": 1e-3, "eval_every": None}
     begin = time.perf_counter()
     lda = LdaMulticore(documents, workers=CORES, **settings) if CORES > 1 else LdaModel(documents, **settings)
     return {"seconds": time.perf_counter() - begin, "topics": lda.state.get_lambda()}
@@ -110,7 +110,7 @@ def main() -> None:
     parser.add_argument("--documents", type=int, default=20_000)
     parser.add_argument("--skip-peers", action="store_true", help="ours alone, for profiling")
     arguments = parser.parse_args()
-    train, heldout = evaluate.hold_out(pp_models.data.counts(corpus(arguments.documents)), 0.1)
+    train, heldout, _ = evaluate.hold_out(pp_models.data.counts(corpus(arguments.documents)), 0.1)
     problem = fitting.make_problem("lda", train, {"num_topics": TOPICS, "alpha": ALPHA, "eta": ETA})
     runs = {"pp_models": ours(problem)}
     if not arguments.skip_peers:
@@ -119,7 +119,11 @@ def main() -> None:
     for name, run in runs.items():
         topics = run.pop("topics")
         score = inference.document_completion(Topics(problem, jnp.asarray(topics / topics.sum(1, keepdims=True), jnp.float32)), heldout)
-        line[name] = {**{k: round(v, 3) for k, v in run.items()}, "docs_per_second": round(train.num_rows / run["seconds"]), "heldout": round(score.value, 4)}
+        line[name] = {
+            **{k: round(v, 3) for k, v in run.items()},
+            "docs_per_second": round(train.num_rows / run["seconds"]),
+            "heldout": round(score.value, 4),
+        }
     if not arguments.skip_peers:
         peers = max(line[name]["docs_per_second"] for name in ("scikit_learn", "gensim"))
         line["ratio"] = round(line["pp_models"]["docs_per_second"] / peers, 2)

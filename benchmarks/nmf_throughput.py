@@ -1,7 +1,7 @@
 """KL-NMF iterations against scikit-learn: `map` on Bayesian NMF with a flat prior, and CAVI, on both cores.
 
-Both start from the same factors and make the same multiplicative updates of both factors (documents' weights first), so their log-likelihoods must follow the same
-trajectory. The corpus is a file (--data, e.g. the AP corpus: 2,246 x 10,473) or a synthetic one of that size.
+Both start from the same factors and make the same multiplicative updates of both factors (documents' weights first), so their
+log-likelihoods must follow the same trajectory. The corpus is a file (--data, e.g. the AP corpus: 2,246 x 10,473) or a synthetic one of that size.
 
     python benchmarks/nmf_throughput.py [--data corpus.npz] [--topics 50] [--iterations 30]     prints one JSON line
 """
@@ -57,7 +57,9 @@ def run(algorithm: Any, start: dict, batches: Any, iterations: int) -> tuple[flo
 def log_likelihood(matrix: Any, W: np.ndarray, H: np.ndarray) -> float:
     """Poisson log likelihood without the constant, at the nonzeros only."""
     rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
-    rates = np.concatenate([np.einsum("ek,ek->e", W[r], H.T[c]) for r, c in zip(np.array_split(rows, 50), np.array_split(matrix.indices, 50), strict=True)])
+    rates = np.concatenate(
+        [np.einsum("ek,ek->e", W[r], H.T[c]) for r, c in zip(np.array_split(rows, 50), np.array_split(matrix.indices, 50), strict=True)]
+    )
     return float(np.sum(matrix.data * np.log(rates)) - W.sum(0) @ H.sum(1))
 
 
@@ -67,7 +69,7 @@ def scikit_learn(matrix: Any, W: np.ndarray, H: np.ndarray, iterations: int) -> 
     from sklearn.decomposition import non_negative_factorization
 
     X = scipy.sparse.csr_matrix(matrix)
-    settings: dict = dict(n_components=W.shape[1], init="custom", solver="mu", beta_loss="kullback-leibler", tol=0)
+    settings: dict = {"n_components": W.shape[1], "init": "custom", "solver": "mu", "beta_loss": "kullback-leibler", "tol": 0}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         begin = time.perf_counter()
@@ -107,10 +109,19 @@ def main() -> None:
         if stop < len(objective):
             trajectory.append(abs(objective[stop] + constant - log_likelihood(data.matrix, Wn, Hs)) / abs(objective[stop]))
     line = {
-        "benchmark": "nmf_throughput", "documents": data.num_rows, "words": data.num_columns, "topics": K, "cores": CORES,
-        "map_seconds": round(ours, 5), "cavi_seconds": round(cavi_seconds, 5), "compile_seconds": round(compiled, 2), "scikit_learn_seconds": round(theirs[-1], 5),
-        "ratio": round(theirs[-1] / ours, 2), "cavi_ratio": round(theirs[-1] / cavi_seconds, 2), "trajectory_difference": float(f"{max(trajectory):.2g}"),
-    }  # fmt: skip
+        "benchmark": "nmf_throughput",
+        "documents": data.num_rows,
+        "words": data.num_columns,
+        "topics": K,
+        "cores": CORES,
+        "map_seconds": round(ours, 5),
+        "cavi_seconds": round(cavi_seconds, 5),
+        "compile_seconds": round(compiled, 2),
+        "scikit_learn_seconds": round(theirs[-1], 5),
+        "ratio": round(theirs[-1] / ours, 2),
+        "cavi_ratio": round(theirs[-1] / cavi_seconds, 2),
+        "trajectory_difference": float(f"{max(trajectory):.2g}"),
+    }
     print(json.dumps(line))
 
 
@@ -119,7 +130,9 @@ def _documents_update(matrix: Any, W: np.ndarray, H: np.ndarray) -> tuple[np.nda
     import scipy.sparse
 
     rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
-    rates = np.concatenate([np.einsum("ek,ek->e", W[r], H.T[c]) for r, c in zip(np.array_split(rows, 50), np.array_split(matrix.indices, 50), strict=True)])
+    rates = np.concatenate(
+        [np.einsum("ek,ek->e", W[r], H.T[c]) for r, c in zip(np.array_split(rows, 50), np.array_split(matrix.indices, 50), strict=True)]
+    )
     ratio = scipy.sparse.csr_array((matrix.data / rates, matrix.indices, matrix.indptr), shape=matrix.shape)
     return W * (ratio @ H.T) / H.sum(1), None
 

@@ -1,7 +1,7 @@
 """How models are fitted, evaluated and compared.
 
-    fit = inference.fit("lda", data, engine="svi", hyper={"num_topics": 50}, num_epochs=3)
-    fit.posterior.mean("beta")
+fit = inference.fit("lda", data, engine="svi", hyper={"num_topics": 50}, num_epochs=3)
+fit.posterior.mean("beta")
 """
 
 import importlib

@@ -1,5 +1,6 @@
-"""Fits as ArviZ objects, and the two things that differ between ArviZ 0.x (InferenceData) and 1.x (DataTree), in one place."""
+"""Fits as ArviZ objects, and everything that differs between ArviZ 0.x (InferenceData) and 1.x (DataTree), in one place."""
 
+import importlib
 import warnings
 from typing import Any
 
@@ -12,6 +13,7 @@ from numpyro.infer import log_likelihood
 from pp_models.base import Model
 
 MODERN = int(arviz.__version__.split(".")[0]) >= 1
+INTERVAL = (0.05, 0.95)  # whose quantiles the tail effective sample size is about
 MOST_CELLS = 20_000_000  # draws x rows x columns for which the pointwise log likelihood is computed
 
 
@@ -21,17 +23,41 @@ def from_groups(groups: dict[str, dict[str, np.ndarray]], dims: dict[str, list[s
         warnings.simplefilter("ignore", UserWarning)  # "more chains than draws" on single-draw posteriors
         if MODERN:
             return arviz.from_dict(groups, dims=dims, coords=coords)
-        return arviz.from_dict(**groups, dims=dims, coords=coords)
+        return arviz.from_dict(**groups, dims=dims, coords=coords)  # type: ignore[arg-type]
 
 
-def pareto_k(log_ratios: np.ndarray) -> float:
-    """PSIS k-hat of log p - log q at draws from q."""
-    if MODERN:
-        import xarray
+def _array_stats() -> Any:
+    """ArviZ's functions on plain arrays."""
+    return importlib.import_module("arviz_stats.base").array_stats if MODERN else arviz
 
-        values = xarray.DataArray(log_ratios[None], dims=("chain", "draw"))
-        return float(arviz.psislw(values)[1])
-    return float(arviz.psislw(log_ratios)[1])
+
+def pareto_khat(log_ratios: np.ndarray) -> float | None:
+    """The Pareto shape of the largest importance ratios; None where a ratio is not a number."""
+    log_ratios = np.asarray(log_ratios, np.float64)
+    if not np.all(np.isfinite(log_ratios)):
+        return None
+    stats = _array_stats()
+    centred = log_ratios - log_ratios.max()
+    return float(stats.psislw(-centred if MODERN else centred)[1])  # 1.x takes log likelihoods, whose weights are their inverse
+
+
+def chain_diagnostics(values: np.ndarray) -> dict[str, float | None]:
+    """The worst rank-normalised R-hat and effective sample sizes over functionals (chains, draws, functionals). One chain is judged by its halves."""
+    if len(values) == 1:
+        half = values.shape[1] // 2
+        values = values[0, : 2 * half].reshape(2, half, -1)
+    values = np.asarray(values, np.float64)
+    moving = values[..., values.std((0, 1)) > 0]
+    columns = np.moveaxis(moving, -1, 0)
+    if not len(columns):
+        return {"rhat": None, "ess_bulk": None, "ess_tail": None}
+    stats = _array_stats()
+    tail = {"method": "tail", "prob": INTERVAL} if MODERN else {"method": "tail"}
+    return {
+        "rhat": max(float(stats.rhat(column)) for column in columns),
+        "ess_bulk": min(float(stats.ess(column, method="bulk")) for column in columns),
+        "ess_tail": min(float(stats.ess(column, **tail)) for column in columns),
+    }
 
 
 def convert(fit: Any, num_draws: int = 1000) -> Any:

@@ -20,7 +20,7 @@ from pp_models.eliminate import RowOptions
 
 
 class Options(NamedTuple):
-    """num_epochs: sweeps at most. num_local: local iterations per sweep. tolerance: stop when a sweep changes the bound by less than this, relatively."""
+    """num_epochs: sweeps at most. num_local, local_tolerance: the rows' fixed point in each. tolerance: relative change of the bound to stop at."""
 
     num_epochs: int = 500
     num_local: int = 10

@@ -13,14 +13,11 @@ The pivot of the alignment is the mean of the reference's own draws, first align
 is a Markov chain; its R-hat is the worst over invariant functionals, and above 1.05 it is called not converged and judges nobody.
 """
 
-import copy
-import importlib
 import platform
 import warnings
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from importlib import metadata
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import jax
@@ -28,13 +25,14 @@ import numpy as np
 
 import inference
 import pp_models
-from inference import align
+from inference import align, arviz_bridge, evaluate
 from inference.registry import load_engine, make_options
 from pp_models.base import Model, make_hyper
 from pp_models.data import Data
 from pp_models.errors import InputError, unknown
 
 ENGINES = ("cavi", "svi", "numpyro_svi", "map", "nuts")
+MIN_ROWS = 10  # with fewer, none are held out
 MAX_RHAT = 1.05  # above this the reference has not converged
 MAX_RATES = 1000  # entries of the rate matrix that are compared
 MAX_FUNCTIONALS = 200  # of which R-hat and effective sample sizes are computed
@@ -140,7 +138,9 @@ def compare(
     model, key = pp_models.load(model_name), jax.random.key(0) if key is None else key
     engines = _check_engines(reference, engines, options or {})
     hyper, data, truth = _problem(model, data, hyper, key, truth)
-    training, heldout, kept = split_rows(data, key)
+    seed = np.asarray(jax.random.key_data(key)).ravel()
+    enough = data.num_rows >= MIN_ROWS
+    training, heldout, kept = evaluate.hold_out(data, seed=seed) if enough else (data, None, np.arange(data.num_rows))
     task = Task(model, hyper, training, heldout, key, options or {}, progress, num_draws)
     report = on_result or (lambda engine, row: None)
 
@@ -185,14 +185,6 @@ def _problem(model: Model, data: Data | None, hyper: Any, key: jax.Array, truth:
             raise InputError(f"data must be made with pp_models.data.{model.kind}(...), not a {type(data).__name__}.")
         return make_hyper(model, hyper, data), data, truth
     return pp_models.datasets.synthetic(model, key, hyper=hyper)
-
-
-def split_rows(data: Data, key: jax.Array, share: float = 0.1) -> tuple[Data, Data | None, np.ndarray]:
-    """Rows to fit, rows to score on (a tenth at random; None if there are too few), and the positions of the former."""
-    order = np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel()).permutation(data.num_rows)
-    size = round(share * data.num_rows)
-    kept = np.sort(order[size:])
-    return (data.select(kept), data.select(np.sort(order[:size])), kept) if size else (data, None, kept)
 
 
 # Measuring --------------------------------------------------------------------------------------------------------------------
@@ -266,7 +258,7 @@ def measure_reference(task: Task, fit: Any, notes: list[str]) -> tuple[Yardstick
     entries = rng.choice(size, min(size, MAX_RATES), replace=False)
     expected = rates(model, fit.hyper, flat, entries)
     sites = {site: quantities(value) for site, value in aligned.items()}
-    row = _row(task, fit, notes, chains, aligned, log_joint, expected)
+    row = _row(task, fit, notes, chains, log_joint, expected)
     row["converged"] = None if row["rhat"] is None else bool(row["rhat"] <= MAX_RHAT)
     return (
         Yardstick(pivot, entries, sites, quantities(expected)),
@@ -284,28 +276,28 @@ def judge(task: Task, fit: Any, notes: list[str], yardstick: Yardstick, converge
     aligned = align.align_draws(task.model, flat, yardstick.pivot)
     sites = {site: quantities(value) for site, value in aligned.items()}
     shared = [site for site in task.model.shared if site in sites]
-    row = _row(task, fit, notes, chains, aligned, log_joint, expected)
+    row = _row(task, fit, notes, chains, log_joint, expected)
     row |= agreement(join(yardstick.sites[site] for site in shared), join(sites[site] for site in shared))
     row["sites"] = {site: agreement(yardstick.sites[site], sites[site]) for site in sites}
     row["invariant"] = agreement(yardstick.rates, quantities(expected))
     return aligned, row | {"verdict": verdict(row, converged)}
 
 
-def _row(task: Task, fit: Any, notes: list[str], chains: Draws, aligned: Draws, log_joint: np.ndarray, expected: np.ndarray) -> dict[str, Any]:
+def _row(task: Task, fit: Any, notes: list[str], chains: Draws, log_joint: np.ndarray, expected: np.ndarray) -> dict[str, Any]:
     """What an engine's row says without a reference: time, bound, importance ratios, held-out score, diagnostics of chains."""
     kind = fit.posterior.kind
     bounds = np.asarray(fit.history.get("bound", []), np.float64)
     finite = bounds[np.isfinite(bounds)]
     row = {"engine": fit.engine, **dict.fromkeys(FIGURES), "kind": kind, "seconds": float(fit.seconds), "log_joint": np.mean(log_joint)}
     row["bound"] = finite[-1] if kind == "variational" and finite.size else None
-    row["heldout"] = _attempt(notes, "held-out score", lambda: heldout_score(fit, task.heldout, aligned))
+    row["heldout"] = _attempt(notes, "held-out score", lambda: heldout_score(fit, task.heldout))
     if kind == "variational":
-        values = nonzero(flatten(chains))
-        row["khat"] = _attempt(notes, "k-hat", lambda: pareto_khat(log_joint - np.asarray(fit.posterior.log_density(values), np.float64)))
+        log_q = fit.posterior.log_density(nonzero(flatten(chains)))
+        row["khat"] = _attempt(notes, "k-hat", lambda: arviz_bridge.pareto_khat(log_joint - np.asarray(log_q, np.float64)))
     if kind == "draws":
         shape = next(iter(chains.values())).shape[:2]
         functionals = np.concatenate([expected[:, :MAX_FUNCTIONALS], log_joint[:, None]], axis=1).reshape(*shape, -1)
-        row |= _attempt(notes, "diagnostics", lambda: chain_diagnostics(functionals)) or {}
+        row |= _attempt(notes, "diagnostics", lambda: arviz_bridge.chain_diagnostics(functionals)) or {}
         row["divergences"] = int(np.sum(fit.posterior.sample_stats["diverging"])) if "diverging" in fit.posterior.sample_stats else None
     return row | {"notes": notes}
 
@@ -315,18 +307,10 @@ def nonzero(draws: Draws) -> Draws:
     return {site: np.where(value == 0, np.finfo(value.dtype).tiny, value) for site, value in draws.items()}
 
 
-def heldout_score(fit: Any, heldout: Data | None, aligned: Draws) -> float | None:
-    """Log probability per held-out word in nats, by document completion; None for data without words or too few rows.
-
-    The score is taken at posterior means, and those of a Markov chain mean something only after alignment: chains that label topics
-    differently average to a blur of all of them.
-    """
+def heldout_score(fit: Any, heldout: Data | None) -> float | None:
+    """Log probability per held-out word in nats, by document completion; None for data without words or too few rows."""
     if heldout is None or heldout.kind != "counts" or heldout.total == 0:
         return None
-    if fit.posterior.kind == "draws":
-        means = {site: value.mean(0) for site, value in aligned.items()}
-        fit = copy.copy(fit)
-        fit.posterior = SimpleNamespace(kind="point", sites=list(means), mean=means.__getitem__)
     return float(inference.document_completion(fit, heldout, folds=3).value)
 
 
@@ -337,47 +321,6 @@ def _attempt(notes: list[str], what: str, function: Callable[[], Any]) -> Any:
     except Exception as error:
         notes.append(f"{what}: {type(error).__name__}: {error}")
         return None
-
-
-# Diagnostics: ArviZ 0.23 (Python 3.11) and 1.x --------------------------------------------------------------------------------
-
-
-def _arviz() -> tuple[Any, bool]:
-    """ArviZ's array functions, and whether they are those of 1.x."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # 0.23 announces 1.x on import
-        if int(metadata.version("arviz").split(".")[0]) >= 1:
-            return importlib.import_module("arviz_stats.base").array_stats, True
-        return importlib.import_module("arviz"), False
-
-
-def pareto_khat(log_ratios: np.ndarray) -> float | None:
-    """The Pareto shape of the largest importance ratios; None where a ratio is not a number."""
-    log_ratios = np.asarray(log_ratios, np.float64)
-    if not np.all(np.isfinite(log_ratios)):
-        return None
-    stats, new = _arviz()
-    centred = log_ratios - log_ratios.max()
-    return float(stats.psislw(-centred if new else centred)[1])  # 1.x takes log likelihoods, whose weights are their inverse
-
-
-def chain_diagnostics(values: np.ndarray) -> dict[str, float | None]:
-    """The worst rank-normalised R-hat and effective sample sizes over functionals (chains, draws, functionals). One chain is judged by its halves."""
-    if len(values) == 1:
-        half = values.shape[1] // 2
-        values = values[0, : 2 * half].reshape(2, half, -1)
-    values = np.asarray(values, np.float64)
-    moving = values[..., values.std((0, 1)) > 0]
-    columns = np.moveaxis(moving, -1, 0)
-    if not len(columns):
-        return {"rhat": None, "ess_bulk": None, "ess_tail": None}
-    stats, new = _arviz()
-    tail = {"method": "tail", "prob": INTERVAL} if new else {"method": "tail"}
-    return {
-        "rhat": max(float(stats.rhat(column)) for column in columns),
-        "ess_bulk": min(float(stats.ess(column, method="bulk")) for column in columns),
-        "ess_tail": min(float(stats.ess(column, **tail)) for column in columns),
-    }
 
 
 # Words and records ------------------------------------------------------------------------------------------------------------

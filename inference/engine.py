@@ -29,7 +29,7 @@ class Engine(NamedTuple):
     """
 
     name: str
-    Options: type
+    Options: Any
     build: Callable[..., Algorithm]
     kind: str
     rows: str = "all"

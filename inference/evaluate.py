@@ -42,37 +42,52 @@ def split_tokens(data: Data, folds: int, seed: int = 0) -> list[tuple[Any, Any]]
 
 
 @partial(jax.jit, static_argnames=("model", "structure", "options"))
-def _complete(model, structure, values, shared, batch, held, options):
-    """Per row: log probability of the held-out counts under the posterior-mean prediction from the observed ones."""
+def _complete(model, structure, values, draws, batch, held, options):
+    """Per row: log probability of the held-out counts, the prediction from the observed ones averaged over draws of the global sites."""
     hyper = obj.make(model, structure, values)
-    stats = {site: model.families[site].stats(x) for site, x in shared.items()}
     start = obj.start_local(model, hyper, batch)
-    part = obj.local_part(model, hyper, stats, batch, start, options)
-    means = {site: model.families[site].distribution(eta).mean for site, eta in part.natural.items()}
-    rates = model.predict(hyper, {**shared, **means})
-    log_p = jnp.log(jnp.maximum(rates, jnp.finfo(rates.dtype).tiny)) - jnp.log(jnp.sum(rates, 1, keepdims=True))
+
+    def add(total, shared):
+        stats = {site: model.families[site].stats(x) for site, x in shared.items()}
+        part = obj.local_part(model, hyper, stats, batch, start, options)
+        means = {site: model.families[site].distribution(eta).mean for site, eta in part.natural.items()}
+        rates = model.predict(hyper, {**shared, **means})
+        return total + rates / jnp.sum(rates, 1, keepdims=True), None
+
+    nothing = jnp.zeros((batch.num_rows, batch.num_columns), batch.mask.dtype)
+    total, _ = jax.lax.scan(add, nothing, draws)
+    log_p = jnp.log(jnp.maximum(total, jnp.finfo(total.dtype).tiny)) - jnp.log(len(jax.tree.leaves(draws)[0]))
     return jnp.sum(held.entries.dense(held.num_columns) * log_p, 1)
 
 
-def document_completion(fit: Any, heldout: Data, folds: int = 3, seed: int = 0, num_local: int = 50) -> Score:
+def document_completion(fit: Any, heldout: Data, folds: int = 3, seed: int = 0, num_local: int = 50, num_draws: int = 20) -> Score:
     """log p per held-out word (P 11.6): each document's tokens are split into `folds` parts at random; each part is predicted from the others.
 
-    Global sites are fixed at their posterior means, a document's own sites are inferred from its observed tokens, and the prediction is the
-    mean rate, normalised over words. Units: nats per token; perplexity is exp(-value).
+    A distribution's or a point's global sites are fixed at their means; of a Markov chain, `num_draws` draws are used in turn and their
+    predictions averaged, whatever their labels. A document's own sites are inferred from its observed tokens, and the prediction is the
+    mean rate, normalised over words.
+    Units: nats per token; perplexity is exp(-value).
     """
     if heldout.kind != "counts":
         raise InputError(f"document_completion scores counts, not {heldout.kind}.")
-    columns = fit.posterior.mean(fit.model.shared[-1]).shape[-1]
+    if folds < 2:
+        raise InputError(f"folds must be at least 2, not {folds}: some words must stay observed.")
+    if fit.posterior.kind == "draws":
+        sampled = fit.posterior.sample(jax.random.key(seed), num_draws)
+        shared = {site: jnp.asarray(sampled[site]) for site in fit.model.shared}
+    else:
+        shared = {site: jnp.asarray(fit.posterior.mean(site))[None] for site in fit.model.shared}
+    columns = shared[fit.model.shared[-1]].shape[-1]
     if heldout.num_columns != columns:
         raise InputError(f"The held-out documents have {heldout.num_columns} words but the model was fitted to {columns}: use the same vocabulary.")
-    shared = {site: jnp.asarray(fit.posterior.mean(site)) for site in fit.model.shared}
     size = max(1, min(heldout.num_rows, MOST_CELLS // heldout.num_columns))
     logs, tokens = np.zeros(heldout.num_rows), np.zeros(heldout.num_rows)
+    problem = fit.problem
     for observed, held in split_tokens(heldout, folds, seed):
+        sides = [Data("counts", matrix=part) for part in (observed, held)]
         for first in range(0, heldout.num_rows, size):  # batches of rows
             rows = np.arange(first, min(first + size, heldout.num_rows))
-            batches = [Data("counts", matrix=part).pack(rows, size) for part in (observed, held)]
-            problem = fit.problem
+            batches = [side.pack(rows, size) for side in sides]
             value = _complete(problem.model, problem.structure, problem.values, shared, *batches, RowOptions(num_local, 0.0))
             logs[rows] += np.asarray(value, np.float64)[: len(rows)]
         tokens += np.asarray(held.sum(axis=1)).ravel()
@@ -82,12 +97,19 @@ def document_completion(fit: Any, heldout: Data, folds: int = 3, seed: int = 0, 
     return Score(float(mean), float(error), logs, tokens)
 
 
-def hold_out(data: Data, share: float = 0.1, seed: int = 0) -> tuple[Data, Data]:
+class Split(NamedTuple):
+    """Rows to fit, rows to score on, and where the former stand in the data."""
+
+    training: Data
+    heldout: Data
+    kept: np.ndarray
+
+
+def hold_out(data: Data, share: float = 0.1, seed: Any = 0) -> Split:
     """Rows split at random into training and held-out ones, at least one of each."""
-    order = np.random.default_rng(seed).permutation(data.num_rows)
-    size = min(max(1, round(share * data.num_rows)), data.num_rows - 1)
     if data.num_rows < 2:
         raise InputError("Holding out rows needs at least two of them.")
-    return data.select(np.sort(order[size:])), data.select(np.sort(order[:size]))
-
-
+    order = np.random.default_rng(seed).permutation(data.num_rows)
+    size = min(max(1, round(share * data.num_rows)), data.num_rows - 1)
+    kept = np.sort(order[size:])
+    return Split(data.select(kept), data.select(np.sort(order[:size])), kept)

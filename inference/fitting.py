@@ -24,7 +24,16 @@ from pp_models.errors import InputError
 class Fit:
     """A fitted model: the posterior, how it was reached, and what is needed to use, store and compare it."""
 
-    def __init__(self, problem: obj.Problem, engine: str, options: dict[str, Any], posterior: Posterior, history: dict[str, np.ndarray], seconds: float, provenance: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        problem: obj.Problem,
+        engine: str,
+        options: dict[str, Any],
+        posterior: Posterior,
+        history: dict[str, np.ndarray],
+        seconds: float,
+        provenance: dict[str, Any] | None = None,
+    ) -> None:
         self.problem = problem
         self._provenance = provenance
         self.engine = engine

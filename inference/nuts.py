@@ -13,7 +13,7 @@ from inference.stock import check_stock
 
 
 class Options(NamedTuple):
-    """num_samples: draws kept per chain. num_warmup: adaptation. num_chains: chains, in parallel where devices allow. target_accept: of the sampler."""
+    """num_samples: draws kept per chain. num_warmup: adaptation. num_chains: in parallel where devices allow. target_accept: of the sampler."""
 
     num_samples: int = 1000
     num_warmup: int = 1000

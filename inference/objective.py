@@ -61,9 +61,7 @@ class LocalPart(NamedTuple):
     info: RowInfo
 
 
-def local_part(
-    model: Model, hyper: Any, stats: Sites, batch: Batch, start: Sites, options: RowOptions, summary: str = "mean"
-) -> LocalPart:
+def local_part(model: Model, hyper: Any, stats: Sites, batch: Batch, start: Sites, options: RowOptions, summary: str = "mean") -> LocalPart:
     """Solve the batch's local sites given the statistics of the global ones, then differentiate F with respect to those.
 
     start: statistics of the local sites to begin with. When F is evaluated, the allocations that the solver ended with are
@@ -108,9 +106,7 @@ def _iterate(model: Model, hyper: Any, stats: Sites, batch: Batch, start: Sites,
         nothing = jnp.zeros(batch.num_rows)
         return {}, RowInfo(nothing.astype(int), nothing), batch
     begin = (0, start, first, jnp.asarray(jnp.inf, batch.mask.dtype))
-    step, _, natural, change = jax.lax.while_loop(
-        lambda state: (state[0] < options.num_local) & (state[3] > options.tolerance), improve, begin
-    )
+    step, _, natural, change = jax.lax.while_loop(lambda state: (state[0] < options.num_local) & (state[3] > options.tolerance), improve, begin)
     rows = jnp.ones(batch.num_rows)
     return natural, RowInfo((rows * step).astype(int), rows * change), batch
 

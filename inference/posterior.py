@@ -1,8 +1,8 @@
 """What an engine found: a distribution, draws, or a point, all answering the same questions.
 
-    mean(site), sd(site)     arrays of the site's shape
-    sample(key, n)           site -> (n, ...) values
-    log_density(draws)       log q of such values (distributions only)
+mean(site), sd(site)     arrays of the site's shape
+sample(key, n)           site -> (n, ...) values
+log_density(draws)       log q of such values (distributions only)
 """
 
 from functools import partial
@@ -109,7 +109,8 @@ class Variational(_Sites):
             batch = problem.data.pack(rows, size)
             shared = jax.device_put(self._shared, batch.mask.sharding)
             natural = _solve(problem.model, problem.structure, problem.values, shared, batch, RowOptions(100, 1e-4))
-            parts.append(jax.tree.map(lambda x, keep=len(rows): np.asarray(x[:keep]), natural))
+            keep = slice(len(rows))
+            parts.append(jax.tree.map(lambda x, keep=keep: np.asarray(x[keep]), natural))
             positions.append(rows)
         return in_row_order(tuple(parts), tuple(positions), problem.data.num_rows)
 
@@ -130,7 +131,8 @@ class Variational(_Sites):
 
     def log_density(self, draws: dict[str, Any]) -> np.ndarray:
         families = self.problem.model.families
-        return sum(np.asarray(_log_density(families[self._check(s)], self.natural(s), jnp.asarray(x)), np.float64) for s, x in draws.items())
+        terms = [_log_density(families[self._check(s)], self.natural(s), jnp.asarray(x)) for s, x in draws.items()]
+        return np.sum([np.asarray(term, np.float64) for term in terms], axis=0)
 
 
 class Point(_Sites):

@@ -1,9 +1,9 @@
 """Fits on disk: one .npz file of plain arrays with a JSON header. Never pickle.
 
-    header            JSON as bytes: format version, model, engine, hyper-parameters, options, seconds, data hash and size
-    history/NAME      the history's columns
-    SITE/LEAF         natural parameters (variational), values (point) or draws (draws)
-    sample_stats/NAME of a sampler
+header            JSON as bytes: format version, model, engine, hyper-parameters, options, seconds, data hash and size
+history/NAME      the history's columns
+SITE/LEAF         natural parameters (variational), values (point) or draws (draws)
+sample_stats/NAME of a sampler
 """
 
 import dataclasses
@@ -65,7 +65,7 @@ def save(fit: Fit, path: str | Path) -> Path:
     handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".partial")
     try:
         with os.fdopen(handle, "wb") as file:
-            np.savez(file, **arrays)
+            np.savez(file, **arrays)  # type: ignore[arg-type]
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
@@ -110,7 +110,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     if not path.is_file():
         raise InputError(f"There is no fit at {path}: give the file that fit.save wrote.")
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as handle, np.load(handle, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
         header = json.loads(bytes(arrays.pop("header")).decode())
         if header["format"] != FORMAT:

@@ -135,9 +135,7 @@ def build(problem: obj.Problem, options: Options) -> Algorithm:
             for device, batch in zip(problem.devices, batches, strict=True)
         ]
         bound = obj.shared_bound(model, structure, values, state.shared) if evaluate else jnp.nan
-        state, rate, iterations, local = _move(
-            model, structure, values, state, tuple(obj.gather(problem, parts)), problem.data.num_rows, schedule
-        )
+        state, rate, iterations, local = _move(model, structure, values, state, tuple(obj.gather(problem, parts)), problem.data.num_rows, schedule)
         return state, Info(bound + local, rate, iterations)
 
     def posterior(state):

@@ -1,9 +1,9 @@
 """A zoo of latent-factor models, each declared once and fitted by every engine of `inference`.
 
-    import pp_models
-    pp_models.available()                  # ['bayesian_nmf', 'lda']
-    model = pp_models.load("lda")
-    data = pp_models.data.counts(X)
+import pp_models
+pp_models.available()                  # ['bayesian_nmf', 'lda']
+model = pp_models.load("lda")
+data = pp_models.data.counts(X)
 """
 
 import importlib

@@ -35,7 +35,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="pp-models", description="Fit and compare Bayesian factor and topic models.", epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="pp-models",
+        description="Fit and compare Bayesian factor and topic models.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(title="commands", required=True, metavar="list | fit | compare | evaluate")
 
@@ -60,7 +63,9 @@ def _parser() -> argparse.ArgumentParser:
     evaluating.set_defaults(run=run_evaluate)
 
     for command in (fitting, comparing):
-        command.add_argument("--data", metavar="NAME|PATH", default="synthetic", help="a data set's name or a file (default: draws from the model's prior)")
+        command.add_argument(
+            "--data", metavar="NAME|PATH", default="synthetic", help="a data set's name or a file (default: draws from the model's prior)"
+        )
         command.add_argument("--out", required=True, metavar="DIR", help="folder for the results")
         command.add_argument("--overwrite", action="store_true", help="replace results that are already there")
         command.add_argument("--seed", type=int, default=0, metavar="N", help="random seed (default: 0)")

@@ -47,7 +47,7 @@ class Model:
 
     name: str
     kind: str
-    Hyper: type
+    Hyper: Any
     generate: Callable[..., None]
     guide: Callable[..., None]
     families: Mapping[str, fam.Family]
@@ -107,6 +107,8 @@ def check_count(name: str, value: Any) -> None:
 
 def check_positive(name: str, value: Any) -> None:
     """Priors' parameters must be positive and finite."""
+    if isinstance(value, str | bool):
+        raise InputError(f"{name} must be a positive number, not {value!r}.")
     numbers = np.atleast_1d(np.asarray(value, float))
     if not np.all(np.isfinite(numbers)) or np.any(numbers <= 0):
         raise InputError(f"{name} must be positive and finite, not {value!r}.")

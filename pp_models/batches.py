@@ -58,7 +58,7 @@ class Batch:
     dense:       (rows, columns) observations, or None
     totals:      (rows,) sum of the entries
     log_factorials: (rows,) sum of log n! over the entries (0 unless they are counts)
-    num_data_rows, num_columns: size of the whole data set
+    num_data_rows, num_columns, max_total: rows, columns and largest row total of the whole data set
     """
 
     positions: jax.Array
@@ -70,6 +70,7 @@ class Batch:
     log_factorials: jax.Array
     num_data_rows: int
     num_columns: int
+    max_total: int
 
     @property
     def num_rows(self) -> int:
@@ -89,13 +90,11 @@ class Batch:
         return dataclasses.replace(self, **changes)
 
 
-jax.tree_util.register_dataclass(
-    Entries, ["columns", "values", "starts", "lengths", "order", "sizes", "solved"], ["widths"]
-)
+jax.tree_util.register_dataclass(Entries, ["columns", "values", "starts", "lengths", "order", "sizes", "solved"], ["widths"])
 jax.tree_util.register_dataclass(
     Batch,
     ["positions", "mask", "entries", "votes", "dense", "totals", "log_factorials"],
-    ["num_data_rows", "num_columns"],
+    ["num_data_rows", "num_columns", "max_total"],
 )
 
 

@@ -55,7 +55,7 @@ class Data:
 
     @property
     def num_entries(self) -> int:
-        return int(self.values.size if self.matrix is None else self.matrix.nnz)
+        return int(self._main.size if self.matrix is None else self.matrix.nnz)
 
     @property
     def _main(self) -> Any:
@@ -98,18 +98,14 @@ class Data:
         """The same data with only these rows."""
         rows = np.arange(self.num_rows)[rows]  # a mask or a slice will do as well
         names = None if self.row_names is None else tuple(self.row_names[i] for i in rows)
-        parts = {name: None if getattr(self, name) is None else getattr(self, name)[rows] for name in ("matrix", "votes", "values")}
+        parts: dict[str, Any] = {name: None if getattr(self, name) is None else getattr(self, name)[rows] for name in ("matrix", "votes", "values")}
         return dataclasses.replace(self, **parts, row_names=names)
 
     # Batches ------------------------------------------------------------------------------------------------------------------
 
     @functools.cached_property
     def _widths(self) -> dict[str, tuple[int, ...]]:
-        return {
-            name: window_widths(np.diff(getattr(self, name).indptr))
-            for name in ("matrix", "votes")
-            if getattr(self, name) is not None
-        }
+        return {name: window_widths(np.diff(getattr(self, name).indptr)) for name in ("matrix", "votes") if getattr(self, name) is not None}
 
     @functools.cached_property
     def _capacities(self) -> dict[tuple[str, int], int]:
@@ -147,6 +143,7 @@ class Data:
             log_factorials=padded(self._log_factorials),
             num_data_rows=self.num_rows,
             num_columns=self.num_columns,
+            max_total=int(self._row_sums.max()),
         )
         return jax.device_put(batch, device)
 
@@ -236,7 +233,9 @@ def counts(X: Any, column_names: Any = None, row_names: Any = None) -> Data:
     if values.sum() == 0:
         raise InputError("The corpus is empty: every count is zero.")
     if values.max() >= 2**24:
-        raise InputError(f"Counts above {2**24 - 1} cannot be held exactly in single precision, but the largest is {values.max():g}: rescale that column.")
+        raise InputError(
+            f"Counts above {2**24 - 1} cannot be held exactly in single precision, but the largest is {values.max():g}: rescale that column."
+        )
     parts = values.astype(np.float32), matrix.indices.astype(np.int32), matrix.indptr.astype(np.int64)  # the caller's matrix stays as it is
     matrix = scipy.sparse.csr_array(parts, shape=matrix.shape)
     matrix.eliminate_zeros()
@@ -298,7 +297,9 @@ def dense(Y: Any, column_names: Any = None, row_names: Any = None) -> Data:
     """Real observations, one row each: images, patches."""
     values = _array(Y, "Observations")
     if values.ndim != 2:
-        raise InputError(f"Observations must be a two-dimensional array, rows by columns, but there are {values.ndim} dimension(s): flatten each image.")
+        raise InputError(
+            f"Observations must be a two-dimensional array, rows by columns, but there are {values.ndim} dimension(s): flatten each image."
+        )
     if values.size == 0:
         raise InputError("There are no observations: there is nothing to fit.")
     if not np.all(np.isfinite(values)):

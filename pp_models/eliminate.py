@@ -28,7 +28,7 @@ from pp_models.batches import Entries
 from pp_models.special import digamma_parts
 
 LANES = 16  # factors are padded to a multiple of this: whole vector registers
-TOKENS = 128  # tokens allocated at a time when sampling
+TOKENS = 32  # tokens allocated at a time when sampling
 
 
 class Solved(NamedTuple):
@@ -169,6 +169,30 @@ def _expect(row_logits, column_logits, entries, row_side, column_side) -> Solved
 # Sampling: the auxiliary variables drawn instead of averaged -------------------------------------------------------------------
 
 
+def _pick(weights: jax.Array, uniform: jax.Array) -> jax.Array:
+    """For each row of (tokens, padded K) weights, a factor drawn with those odds: first a block of LANES, then a factor in it.
+
+    Two short running sums are several times faster here than one `cumsum` over all factors.
+    """
+    num_tokens, blocks = weights.shape[0], weights.shape[1] // LANES
+    by_block = weights.reshape(num_tokens, blocks, LANES)
+    masses = jnp.sum(by_block, 2)
+    height = uniform * sum(masses[:, b] for b in range(blocks))
+    block, below, running = jnp.zeros(num_tokens, jnp.int32), jnp.zeros_like(height), jnp.zeros_like(height)
+    for b in range(blocks - 1):
+        running += masses[:, b]
+        beyond = running <= height
+        block, below = block + beyond, jnp.where(beyond, running, below)
+    inside = by_block[jnp.arange(num_tokens), block]
+    lane, running = jnp.zeros(num_tokens, jnp.int32), below
+    for k in range(LANES - 1):
+        running += inside[:, k]
+        lane += running <= height
+    found = jnp.take_along_axis(inside, lane[:, None], 1)[:, 0]
+    lane = jnp.where(found > 0, lane, jnp.argmax(inside, 1).astype(jnp.int32))  # rounding must not reach an empty factor
+    return block * LANES + lane
+
+
 def _draw_row(key, row: _Row, weights: jax.Array, sums: _Sums) -> _Sums:
     """Give each of the row's tokens to a factor, TOKENS at a time, and count them on the sides asked for."""
     cumulative = jnp.cumsum(row.values.astype(jnp.int32))
@@ -176,12 +200,10 @@ def _draw_row(key, row: _Row, weights: jax.Array, sums: _Sums) -> _Sums:
 
     def some(i, sums):
         token = i * TOKENS + jnp.arange(TOKENS, dtype=jnp.int32)
-        entry = jnp.minimum(jnp.searchsorted(cumulative, token, side="right"), cumulative.shape[0] - 1)
-        ladder = jnp.cumsum(row.gathered[entry] * weights, axis=1)
-        height = jax.random.uniform(jax.random.fold_in(key, i), (TOKENS,), ladder.dtype) * ladder[:, -1]
-        factor = jnp.sum(ladder <= height[:, None], axis=1)
-        factor = jnp.minimum(factor, jnp.sum(ladder < ladder[:, -1:], axis=1))  # rounding must not reach an empty factor
-        one = (token < num_tokens).astype(ladder.dtype)
+        entry = jnp.minimum(jnp.searchsorted(cumulative, token, side="right", method="compare_all"), cumulative.shape[0] - 1)
+        uniform = jax.random.uniform(jax.random.fold_in(key, i), (TOKENS,), weights.dtype)
+        factor = _pick(row.gathered[entry] * weights, uniform)
+        one = (token < num_tokens).astype(weights.dtype)
         return sums._replace(
             rows=None if sums.rows is None else sums.rows.at[row.index, factor].add(one),
             columns=None if sums.columns is None else sums.columns.at[row.columns[entry], factor].add(one),
@@ -200,9 +222,7 @@ def _draw(row_logits, column_logits, entries, key, row_side, column_side) -> Sol
     sums = _each_row(entries, table, visit, _empty_sums(entries, table, row_side, column_side))
     rows = None if sums.rows is None else sums.rows[:, : row_logits.shape[1]]
     columns = None if sums.columns is None else sums.columns[:, : row_logits.shape[1]].T
-    value = sum(
-        jnp.sum(logits * counts) for logits, counts in ((row_logits, rows), (column_logits, columns)) if counts is not None
-    )
+    value = sum(jnp.sum(logits * counts) for logits, counts in ((row_logits, rows), (column_logits, columns)) if counts is not None)
     return Solved(jnp.asarray(value, row_logits.dtype), rows, columns)
 
 
@@ -223,11 +243,14 @@ def _evaluate(row_logits, column_logits, entries, key, row_side, column_side) ->
 
 
 def _allocate_forward(row_logits: CustomVJPPrimal, column_logits: CustomVJPPrimal, entries, key):
-    plain = jax.tree.map(lambda x: x.value, (entries, key), is_leaf=lambda x: isinstance(x, CustomVJPPrimal))
-    if any(x.perturbed for x in jax.tree.leaves(entries, is_leaf=lambda x: isinstance(x, CustomVJPPrimal)) if x is not None):
+    def is_primal(x):
+        return isinstance(x, CustomVJPPrimal)
+
+    if any(x.perturbed for x in jax.tree.leaves(entries, is_leaf=is_primal)):
         raise TypeError("allocate has no gradient with respect to the counts: they are data.")
+    plain, plain_key = jax.tree.map(lambda x: x.value, (entries, key), is_leaf=is_primal)
     sides = row_logits.perturbed, column_logits.perturbed
-    solved = _evaluate(row_logits.value, column_logits.value, *plain, *sides)
+    solved = _evaluate(row_logits.value, column_logits.value, plain, plain_key, sides[0], sides[1])
     residual = (solved.row_statistics if sides[0] else None, solved.column_statistics if sides[1] else None)
     return solved.value, residual
 
@@ -292,8 +315,8 @@ def converge_rows(
 ) -> tuple[jax.Array, RowInfo, Entries]:
     """Iterate c <- concentration + d allocate / d row_logits at row_logits = log weight(c) + log_scale, each row to its own convergence.
 
-    concentration: (rows or 1, K) prior concentrations or shapes; log_scale: (rows or 1, K or 1), what else the row logits hold: minus the log rate of a
-    gamma, minus digamma of the total of a Dirichlet; start: (rows, K) row logits to begin with.
+    concentration: (rows or 1, K) prior concentrations or shapes; log_scale: (rows or 1, K or 1), what else the row logits hold: minus the
+    log rate of a gamma, minus digamma of the total of a Dirichlet; start: (rows, K) row logits to begin with.
 
     Returns the allocated counts (concentration + counts is the new parameter) and the entries with `solved` set: value and gradients of
     `allocate` at the new logits, without a second pass over the rows.

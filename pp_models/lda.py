@@ -69,7 +69,7 @@ def generate(hyper, data):
         beta = numpyro.sample("beta", dist.Dirichlet(jnp.full(data.num_columns, hyper.eta)))
     with documents(data):
         theta = numpyro.sample("theta", dist.Dirichlet(_alpha(hyper, hyper.num_topics)))
-        words = dist.MultinomialProbs(theta @ beta, data.totals.astype(int), total_count_max=None)
+        words = dist.MultinomialProbs(theta @ beta, data.totals.astype(int), total_count_max=data.max_total)
         numpyro.sample("counts", words, obs=data.entries.dense(data.num_columns))
 
 

@@ -3,6 +3,8 @@
 import os
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# Examples are tiny and programs many: compiling costs more than running. JAX_DISABLE_MOST_OPTIMIZATIONS=0 tests what users run.
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
 import jax
 
@@ -12,27 +14,18 @@ import pytest
 
 import pp_models
 from inference import fitting
-from inference.registry import engines, load_engine
+from inference.registry import engines
 
 
 def pytest_generate_tests(metafunc):
-    """A test that takes `model_name` or `engine_name` runs for every model or engine there is: a new one joins by being discovered."""
-    if "model_name" in metafunc.fixturenames:
-        metafunc.parametrize("model_name", pp_models.available(), scope="module")
-    if "engine_name" in metafunc.fixturenames:
-        kinds = getattr(metafunc.function, "engine_kinds", ("variational", "point", "draws"))
-        names = [name for name in engines() if load_engine(name).kind in kinds]
-        metafunc.parametrize("engine_name", names, scope="module")
+    """A test that takes `model_name` or `engine_name` runs for every model or engine there is: a new one joins by being discovered.
 
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
-    """Tests of one file on one model and engine share their fits: they go to the same process (pytest-xdist's loadgroup)."""
-    for item in items:
-        parameters = getattr(item, "callspec", None)
-        names = [parameters.params[name] for name in ("model_name", "engine_name") if parameters and name in parameters.params]
-        if names:
-            item.add_marker(pytest.mark.xdist_group("-".join([item.path.stem, *names])))
+    Tests of one model and engine share their fits, so they go to the same process (pytest-xdist's loadgroup).
+    """
+    for argument, names in (("model_name", pp_models.available()), ("engine_name", engines())):
+        if argument in metafunc.fixturenames:
+            values = [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in names]
+            metafunc.parametrize(argument, values, scope="module")
 
 
 @pytest.fixture(scope="module")

@@ -64,9 +64,10 @@ def test_flat_map_matches_scikit_learn():
     X = rng.poisson(2.0, (25, 12)).astype(float)
     W, H = rng.gamma(2, 1, (25, 3)), rng.gamma(2, 1, (3, 12))
     nmf = decomposition.NMF(3, init="custom", solver="mu", beta_loss="kullback-leibler", max_iter=20, tol=0)
-    with pytest.warns(match="Maximum number of iterations"):
-        Ws = nmf.fit_transform(X, W=W.copy(), H=H.copy())
-    fit = inference.fit("bayesian_nmf", pp_models.data.counts(X), "map", {"num_topics": 3, "flat": True}, init={"theta": W, "beta": H}, num_epochs=20, tolerance=0.0)
+    Ws = nmf.fit_transform(X, W=W.copy(), H=H.copy())
+    fit = inference.fit(
+        "bayesian_nmf", pp_models.data.counts(X), "map", {"num_topics": 3, "flat": True}, init={"theta": W, "beta": H}, num_epochs=20, tolerance=0.0
+    )
     np.testing.assert_allclose(fit.posterior.mean("theta") @ fit.posterior.mean("beta"), Ws @ nmf.components_, rtol=1e-5)
 
 
@@ -87,7 +88,9 @@ def test_defaults_are_the_papers(problem):
 def test_one_factor_posterior():
     """With K = 1 and the document weights known, the topic's posterior is gamma: CAVI's fixed point satisfies P(11.25)-(11.29) by hand."""
     X = np.random.default_rng(0).poisson(2.0, (10, 5))
-    fit = inference.fit("bayesian_nmf", pp_models.data.counts(X), "cavi", {"num_topics": 1, "a0": 1.0, "b0": 1.0, "c0": 2.0}, num_epochs=500, tolerance=1e-14)
+    fit = inference.fit(
+        "bayesian_nmf", pp_models.data.counts(X), "cavi", {"num_topics": 1, "a0": 1.0, "b0": 1.0, "c0": 2.0}, num_epochs=500, tolerance=1e-14
+    )
     theta, beta = fit.posterior.natural("theta"), fit.posterior.natural("beta")
     np.testing.assert_allclose(beta.first[0], 2.0 / 5 + X.sum(0), rtol=1e-10)
     np.testing.assert_allclose(np.asarray(theta.first)[:, 0], 1.0 + X.sum(1), rtol=1e-10)

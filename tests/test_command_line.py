@@ -30,7 +30,10 @@ def test_list(capsys):
 def test_fit_then_evaluate(corpus, tmp_path, capsys):
     """`fit` writes a fit that loads, a netCDF file and a summary; `evaluate` scores it."""
     out = tmp_path / "out"
-    assert main(["fit", "lda", "--data", str(corpus), "--engine", "cavi", "--set", "num_topics=3", "num_epochs=20", "--out", str(out), "--devices", "1"]) == 0
+    assert (
+        main(["fit", "lda", "--data", str(corpus), "--engine", "cavi", "--set", "num_topics=3", "num_epochs=20", "--out", str(out), "--devices", "1"])
+        == 0
+    )
     summary = json.loads((out / "summary.json").read_text())
     assert summary["model"] == "lda" and summary["steps"] <= 20 and np.isfinite(summary["bound"])
     assert inference.load(out / "fit.npz").posterior.mean("beta").shape == (3, 20)

@@ -14,6 +14,7 @@ COUNTS = np.array([[2, 0, 1, 0], [0, 0, 0, 0], [0, 12, 0, 3], [1, 0, 0, 130], [5
 VOTES = np.array([[1, np.nan, 0], [0, 1, 1], [np.nan, np.nan, np.nan], [1, 1, np.nan], [0, 0, 0]])
 NAN = float("nan")
 
+
 def random_counts(num_rows=37, num_columns=90, seed=0):
     """Rows of very different lengths, some of them empty, so that several windows are used."""
     rng = np.random.default_rng(seed)
