@@ -26,8 +26,9 @@ compare: .venv/.base ## the main job: engines against MCMC on LDA, and a report
 test: .venv/.test ## the tests, on two cores
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow"
 
-calibrate: .venv/.test ## the slow statistical tests
+calibrate: .venv/.test ## the slow tests, and the shared ones as users run them: with XLA's optimisations
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m slow
+	JAX_DISABLE_MOST_OPTIMIZATIONS=0 $(BIN)/python -m pytest -n 2 --dist loadgroup tests/test_*contract.py tests/test_eliminate.py tests/test_families.py tests/test_memory.py
 
 lint: .venv/.test ## ruff and mypy, changing nothing
 	$(BIN)/ruff check .

@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 
 from inference import objective as obj
 from inference.engine import Algorithm, Engine
@@ -37,10 +36,9 @@ class State(NamedTuple):
 
 
 class Info(NamedTuple):
-    """bound: after the local updates of this sweep. local_iterations: mean over rows."""
+    """bound: after the local updates of this sweep, as terms to be added up."""
 
     bound: Any
-    local_iterations: Any
 
 
 @partial(jax.jit, static_argnames=("model", "structure", "options"))
@@ -50,19 +48,7 @@ def _local(model, structure, values, shared, local, batch, options):
     return obj.local_part(model, hyper, obj.summarise(model, shared), batch, start, options)
 
 
-@partial(jax.jit, static_argnames=("model", "structure", "site"))
-def _gradient(model, structure, values, shared, local, batch, site):
-    """d log_local / d mu of one global site with everything else as it is now."""
-    hyper = obj.make(model, structure, values)
-    stats = obj.summarise(model, {**shared, **local})
-    return jax.grad(lambda t: model.log_local(hyper, {**stats, site: t}, batch))(stats[site])
-
-
-@partial(jax.jit, static_argnames=("model", "structure", "site"))
-def _target(model, structure, values, shared, gradients, site):
-    """dF/dmu of one global site: the prior's part and the devices' shares."""
-    prior = obj.prior_gradient(model, obj.make(model, structure, values), obj.summarise(model, shared))
-    return obj.add(prior[site], *gradients)
+_stats = jax.jit(obj.summarise, static_argnames=("model", "summary"))
 
 
 @partial(jax.jit, static_argnames=("model", "structure"))
@@ -87,16 +73,15 @@ def build(problem: obj.Problem, options: Options) -> Algorithm:
         local = state.local or [_start(model, structure, values, batch) for batch in batches]
         parts = [_local(model, structure, values, s, n, b, rows) for s, n, b in zip(everywhere(shared), local, batches, strict=True)]
         local = tuple(part.natural for part in parts)
-        bound = obj.shared_bound(model, structure, values, shared) + sum(obj.gather(problem, [part.value + part.entropy for part in parts]))
+        bound = (obj.shared_bound(model, structure, values, shared), [(part.value, part.entropy) for part in parts])
         gradients = [part.gradient for part in parts]
         for i, site in enumerate(model.shared):
             if i:  # later blocks see the earlier ones' new values
                 now = zip(everywhere(shared), local, batches, strict=True)
-                gradients = [{site: _gradient(model, structure, values, s, n, b, site)} for s, n, b in now]
+                gradients = [{site: obj.block_gradient(model, structure, values, _stats(model, {**s, **n}), b, site)} for s, n, b in now]
             shares = tuple(obj.gather(problem, [gradient[site] for gradient in gradients]))
-            shared[site] = _target(model, structure, values, shared, shares, site)
-        iterations = obj.gather(problem, [jnp.mean(part.info.iterations) for part in parts])
-        return State(shared, local, tuple(batch.positions for batch in batches)), Info(bound, sum(iterations) / len(iterations))
+            shared[site] = obj.block_target(model, structure, values, _stats(model, shared), shares, site)
+        return State(shared, local, tuple(batch.positions for batch in batches)), Info(bound)
 
     def posterior(state):
         return Variational(problem, state.shared, state.local, state.positions)
@@ -104,4 +89,4 @@ def build(problem: obj.Problem, options: Options) -> Algorithm:
     return Algorithm(init, step, posterior)
 
 
-ENGINE = Engine("cavi", Options, build, kind="variational")
+ENGINE = Engine("cavi", Options, build, kind="variational", init="natural")

@@ -170,8 +170,8 @@ def _check_engines(reference: str, engines: Iterable[str], options: Mapping[str,
             raise unknown("engine in options", name, chosen)
     for name, engine in chosen.items():
         make_options(engine, dict(options.get(name, {})))
-    if chosen[reference].kind == "point":
-        raise InputError(f"Engine {reference!r} gives a point, which has no spread to measure by: take gibbs or nuts as the reference.")
+    if chosen[reference].kind != "draws":
+        raise InputError(f"Engine {reference!r} is no sampler, and only a Markov chain is exact enough to judge by: take gibbs or nuts.")
     names = [name for name in names if name != reference]
     if not names:
         raise InputError(f"There is nothing to compare with {reference!r}: name at least one other engine.")
@@ -198,7 +198,7 @@ def chains_of(posterior: Any, key: jax.Array, num_draws: int) -> Draws:
         return {site: np.asarray(value)[None] for site, value in posterior.sample(key, num_draws).items()}
     length = np.shape(posterior.draws[posterior.sites[0]])[1]
     pick = np.linspace(0, length - 1, min(length, num_draws)).round().astype(int)
-    return {site: np.asarray(posterior.draws[site])[:, pick] for site in posterior.sites}
+    return nonzero({site: np.asarray(posterior.draws[site])[:, pick] for site in posterior.sites})
 
 
 def flatten(draws: Draws) -> Draws:
@@ -271,7 +271,7 @@ def judge(task: Task, fit: Any, notes: list[str], yardstick: Yardstick, converge
     """An engine's aligned draws and its row of the summary."""
     chains = chains_of(fit.posterior, task.key_for(fit.engine, "draws"), task.num_draws)
     flat = flatten(chains)
-    log_joint = np.asarray(fit.log_joint(nonzero(flat)), np.float64)
+    log_joint = np.asarray(fit.log_joint(flat), np.float64)
     expected = rates(task.model, fit.hyper, flat, yardstick.entries)
     aligned = align.align_draws(task.model, flat, yardstick.pivot)
     sites = {site: quantities(value) for site, value in aligned.items()}
@@ -292,7 +292,7 @@ def _row(task: Task, fit: Any, notes: list[str], chains: Draws, log_joint: np.nd
     row["bound"] = finite[-1] if kind == "variational" and finite.size else None
     row["heldout"] = _attempt(notes, "held-out score", lambda: heldout_score(fit, task.heldout))
     if kind == "variational":
-        log_q = fit.posterior.log_density(nonzero(flatten(chains)))
+        log_q = fit.posterior.log_density(flatten(chains))
         row["khat"] = _attempt(notes, "k-hat", lambda: arviz_bridge.pareto_khat(log_joint - np.asarray(log_q, np.float64)))
     if kind == "draws":
         shape = next(iter(chains.values())).shape[:2]

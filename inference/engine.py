@@ -25,6 +25,9 @@ class Engine(NamedTuple):
     kind:      what it returns: variational, point or draws
     rows:      what a step is given: "all" rows, a "batch" of them, or "none" (the engine packs its own)
     sharded:   whether its rows are dealt out to all devices
+    check:     (options) raises InputError for values that cannot be
+    init:      what `fit(init=...)` may hold: "natural" parameters of global sites, "values" of any site, or "none"
+    settle:    (options, data) -> options with what depends on the data's size filled in
     num_steps: (options, problem) -> steps of a run; engines on batches run `num_epochs` passes instead
     """
 
@@ -34,4 +37,7 @@ class Engine(NamedTuple):
     kind: str
     rows: str = "all"
     sharded: bool = True
+    check: Callable[[Any], None] = lambda options: None
+    init: str = "none"
+    settle: Callable[..., Any] = lambda options, data: options
     num_steps: Callable[..., int] = lambda options, problem: options.num_epochs

@@ -18,7 +18,7 @@ from inference.registry import load_engine, make_options
 from pp_models import discovery
 from pp_models.base import log_joint, make_hyper, split_hyper
 from pp_models.data import Data
-from pp_models.errors import InputError
+from pp_models.errors import Diverged, InputError, unknown
 
 
 class Fit:
@@ -135,11 +135,15 @@ def fit(
     problem = make_problem(model, data, hyper, devices)
     if not chosen.sharded:
         problem = problem._replace(devices=problem.devices[:1])
+    checked = chosen.settle(checked, data)
+    if chosen.kind != "point" and not problem.model.proper(problem.hyper):
+        raise InputError(f"Engine {engine!r} needs a proper prior, but these hyper-parameters make it improper: use engine 'map', or a proper prior.")
+    start = check_init(chosen, problem, dict(init or {}))
     key = jax.random.key(0) if key is None else key
     begin = time.perf_counter()
     algorithm = chosen.build(problem, checked)
     init_key, batch_key, step_key = jax.random.split(key, 3)
-    state = algorithm.init(init_key, dict(init or {}))
+    state = algorithm.init(init_key, start)
     history: list[dict[str, Any]] = []
     num_steps, window = run_length(chosen, checked, problem)
     with Progress(f"{problem.model.name} by {engine}", num_steps, progress) as bar:
@@ -163,15 +167,9 @@ def run_length(engine: Engine, options: Any, problem: obj.Problem) -> tuple[int,
     """Steps of the whole run, and how many of them the stopping rule averages over."""
     if engine.rows != "batch":
         return engine.num_steps(options, problem), 1
-    per_epoch = len(list(range(0, problem.data.num_rows, batch_size(options, problem))))
-    if not engine.sharded:
-        per_epoch = max(1, problem.data.num_rows // batch_size(options, problem))
+    whole, rest = divmod(problem.data.num_rows, options.batch_size)
+    per_epoch = whole + (rest > 0 and engine.sharded)  # stock engines drop a last, smaller batch
     return options.num_epochs * per_epoch, per_epoch
-
-
-def batch_size(options: Any, problem: obj.Problem) -> int:
-    """Rows per step: 0 or more than there are means all."""
-    return min(options.batch_size or problem.data.num_rows, problem.data.num_rows)
 
 
 def feed(engine: Engine, options: Any, problem: obj.Problem, key: jax.Array, num_steps: int) -> Iterator[Any]:
@@ -180,7 +178,7 @@ def feed(engine: Engine, options: Any, problem: obj.Problem, key: jax.Array, num
     if engine.rows == "none":
         yield from (None for _ in range(num_steps))
         return
-    size = batch_size(options, problem) if engine.rows == "batch" else data.num_rows
+    size = options.batch_size if engine.rows == "batch" else data.num_rows
     if size == data.num_rows:
         everything = data.shards(np.arange(size), size, devices)
         yield from (everything for _ in range(num_steps))
@@ -189,14 +187,31 @@ def feed(engine: Engine, options: Any, problem: obj.Problem, key: jax.Array, num
         yield from data.batches(jax.random.fold_in(key, epoch), size, devices, drop_last=not engine.sharded)
 
 
+def check_init(engine: Engine, problem: obj.Problem, init: dict[str, Any]) -> dict[str, Any]:
+    """Starting points that the engine can use, of the right sites and shapes."""
+    if init and engine.init == "none":
+        raise InputError(f"Engine {engine.name!r} chooses its own start: leave init out.")
+    families, shared = problem.model.families, problem.model.shared
+    natural = jax.eval_shape(lambda key: problem.model.init(key, problem.hyper, problem.data), jax.random.key(0))
+    for site, given in init.items():
+        if site not in (shared if engine.init == "natural" else families):
+            raise unknown(f"site that engine {engine.name} can start from", site, shared if engine.init == "natural" else families)
+        known = natural[site] if engine.init == "natural" else jax.tree.leaves(natural[site])[0]
+        shapes = [[np.shape(leaf) for leaf in jax.tree.leaves(tree)] for tree in (given, known)]
+        if shapes[0] != shapes[1]:
+            raise InputError(f"init for {site} has shape {shapes[0]}, but {shapes[1]} is needed.")
+    return init
+
+
 def _settle(row: dict[str, Any]) -> None:
-    """Turn a step's device scalars into numbers, which waits for the step, and note the time."""
+    """Turn a step's device scalars into numbers, which waits for the step, and note the time. Terms of a bound are added in double precision."""
     for name, value in row.items():
         if name not in ("step", "clock"):
-            row[name] = float(value)
+            row[name] = float("nan") if value is None else sum(float(term) for term in jax.tree.leaves(value))
+            if value is not None and not np.isfinite(row[name]):
+                raise Diverged(f"{name} became {row[name]} at step {row['step']}: check the hyper-parameters and the scale of the data.")
+    row.setdefault("bound", float("nan"))  # samplers have none
     row["seconds"] = time.perf_counter() - row.pop("clock")
-    if not np.isfinite(row["bound"]) and not np.isnan(row["bound"]):
-        raise FloatingPointError(f"The bound became {row['bound']} at step {row['step']}.")
 
 
 def _finished(history: list[dict[str, Any]], window: int, tolerance: float) -> bool:
@@ -204,7 +219,10 @@ def _finished(history: list[dict[str, Any]], window: int, tolerance: float) -> b
     settled = [row["bound"] for row in history[-(2 * window + 1) : -1]]
     if tolerance <= 0 or len(settled) < 2 * window or (len(history) - 1) % window:
         return False
-    old, new = np.nanmean(settled[:window]), np.nanmean(settled[window:])
+    parts = [np.asarray(part) for part in (settled[:window], settled[window:])]
+    if any(np.all(np.isnan(part)) for part in parts):
+        return False
+    old, new = (np.nanmean(part) for part in parts)
     return bool(abs(new - old) <= tolerance * abs(old))
 
 

@@ -21,7 +21,7 @@ from pp_models.errors import InputError
 class Options(NamedTuple):
     """num_samples: draws kept per chain, one in `thin` sweeps. num_warmup: sweeps dropped first. num_chains: independent chains."""
 
-    num_samples: int = 1000
+    num_samples: int = 2000
     num_warmup: int = 500
     num_chains: int = 2
     thin: int = 1
@@ -36,9 +36,8 @@ class State(NamedTuple):
 
 
 class Info(NamedTuple):
-    """bound: nan; log_joint: of the last draw, mean over chains."""
+    """log_joint: of the last draw, mean over chains."""
 
-    bound: Any
     log_joint: Any
 
 
@@ -87,11 +86,22 @@ def num_steps(options: Options, problem: obj.Problem) -> int:
     return -(-options.num_warmup // chunk) - (-options.num_samples // chunk)
 
 
+MOST_NUMBERS = 1_000_000_000  # in the draws that are kept
+
+
+def _check_size(problem: obj.Problem, options: Options) -> None:
+    """Draws must fit into memory, and counts of tokens into single precision."""
+    data, shapes = problem.data, jax.eval_shape(lambda key: problem.model.init(key, problem.hyper, problem.data), jax.random.key(0))
+    numbers = sum(jax.tree.leaves(natural)[0].size for natural in shapes.values()) * options.num_samples * options.num_chains
+    if numbers > MOST_NUMBERS:
+        raise InputError(f"The draws would hold {numbers:.1e} numbers, more than {MOST_NUMBERS:.0e}: lower num_samples and raise thin.")
+    if data.kind == "counts" and max(data.matrix.sum(0).max(), data.matrix.sum(1).max()) >= 2**24:
+        raise InputError(f"gibbs counts tokens in single precision, up to {2**24 - 1} in a row or column, but there are more: rescale the counts.")
+
+
 def build(problem: obj.Problem, options: Options) -> Algorithm:
     model, structure, values = problem.model, problem.structure, problem.values
-    for name in ("num_samples", "num_chains", "thin"):
-        if getattr(options, name) < 1:
-            raise InputError(f"{name} must be at least 1, not {getattr(options, name)}.")
+    _check_size(problem, options)
     chunk = chunk_size(options, problem)
     devices = [problem.devices[chain % len(problem.devices)] for chain in range(options.num_chains)]
     copies = {device: problem.data.pack(device=device) for device in set(devices)}
@@ -114,7 +124,7 @@ def build(problem: obj.Problem, options: Options) -> Algorithm:
         ]
         log_joints = [np.asarray(lj, np.float64) for _, (_, lj) in results]
         chains = tuple(stats for stats, _ in results)
-        info = Info(np.nan, np.mean([lj[-1] for lj in log_joints]))
+        info = Info(np.mean([lj[-1] for lj in log_joints]))
         if state.warming:
             return State(chains, state.warming - 1, ()), info
         draws = {site: np.stack([np.asarray(d[site]) for _, (d, _) in results]) for site in model.families}
@@ -128,4 +138,4 @@ def build(problem: obj.Problem, options: Options) -> Algorithm:
     return Algorithm(init, step, posterior)
 
 
-ENGINE = Engine("gibbs", Options, build, kind="draws", rows="none", num_steps=num_steps)
+ENGINE = Engine("gibbs", Options, build, kind="draws", rows="none", init="values", num_steps=num_steps)

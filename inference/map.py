@@ -42,7 +42,7 @@ class State(NamedTuple):
 
 
 class Info(NamedTuple):
-    """bound: the log joint density in the chosen basis, after the local updates of this sweep."""
+    """bound: the log joint density in the chosen basis, after the local updates of this sweep, as terms to be added up."""
 
     bound: Any
 
@@ -54,14 +54,15 @@ def _local(model, structure, values, shared, local, batch, options, summary):
 
 
 @partial(jax.jit, static_argnames=("model", "structure", "summary"))
-def _update(model, structure, values, shared, gradients, summary):
-    """New points of the global sites, and the objective's part without data at the old ones."""
-    hyper = obj.make(model, structure, values)
-    value = model.log_global(hyper, shared)
+def _shared_value(model, structure, values, shared, summary):
+    """The objective's part without data."""
+    value = model.log_global(obj.make(model, structure, values), shared)
     if summary == "mode":
         value += sum(jnp.sum(fam.log_base(model.families[site], shared[site])) for site in shared)
-    target = obj.add(obj.prior_gradient(model, hyper, shared), *gradients)
-    return obj.summarise(model, target, summary), value
+    return value
+
+
+_stats = jax.jit(obj.summarise, static_argnames=("model", "summary"))
 
 
 @partial(jax.jit, static_argnames=("model", "structure", "summary"))
@@ -82,9 +83,12 @@ def has_mode(problem: obj.Problem) -> bool:
     return all(bool(low > -1e-6) for low in jax.tree.leaves(shifted))
 
 
+def check(options: Options) -> None:
+    if options.basis not in ("auto", "identity", "log"):
+        raise unknown("basis", options.basis, ("auto", "identity", "log"))
+
+
 def _summary(problem: obj.Problem, basis: str) -> str:
-    if basis not in ("auto", "identity", "log"):
-        raise unknown("basis", basis, ("auto", "identity", "log"))
     if basis == "auto" and not has_mode(problem):
         warnings.warn(
             f"The prior of {problem.model.name} has a concentration below 1, so its density has no interior mode: "
@@ -100,6 +104,9 @@ def build(problem: obj.Problem, options: Options) -> Algorithm:
     summary = _summary(problem, options.basis)
     rows = RowOptions(options.num_local, options.local_tolerance)
 
+    def everywhere(shared):
+        return [jax.device_put(shared, device) for device in problem.devices]
+
     def init(key, start):
         first = obj.summarise(model, model.init(key, problem.hyper, problem.data), summary)
         points = {**first, **{site: model.families[site].stats(jnp.asarray(x, float)) for site, x in start.items()}}
@@ -107,13 +114,19 @@ def build(problem: obj.Problem, options: Options) -> Algorithm:
         return State({site: points[site] for site in model.shared}, (local,) if local else (), ())
 
     def step(key, state, batches):
-        shared = [jax.device_put(state.shared, device) for device in problem.devices]
+        shared = dict(state.shared)
         local = [_begin(batch, state.local[0] if state.local else {}) for batch in batches] if not state.positions else state.local
-        parts = [_local(model, structure, values, s, n, b, rows, summary) for s, n, b in zip(shared, local, batches, strict=True)]
-        gathered = obj.gather(problem, [(part.gradient, part.value + part.entropy) for part in parts])
-        new, value = _update(model, structure, values, state.shared, tuple(g for g, _ in gathered), summary)
-        state = State(new, tuple(part.natural for part in parts), tuple(batch.positions for batch in batches))
-        return state, Info(value + sum(v for _, v in gathered))
+        parts = [_local(model, structure, values, s, n, b, rows, summary) for s, n, b in zip(everywhere(shared), local, batches, strict=True)]
+        bound = (_shared_value(model, structure, values, shared, summary), [(part.value, part.entropy) for part in parts])
+        gradients, points = [part.gradient for part in parts], tuple(part.natural for part in parts)
+        for i, site in enumerate(model.shared):
+            if i:  # later blocks see the earlier ones' new values
+                now = zip(everywhere(shared), points, batches, strict=True)
+                gradients = [{site: obj.block_gradient(model, structure, values, {**s, **n}, b, site)} for s, n, b in now]
+            shares = tuple(obj.gather(problem, [gradient[site] for gradient in gradients]))
+            target = obj.block_target(model, structure, values, shared, shares, site)
+            shared |= _stats(model, {site: target}, summary)
+        return State(shared, points, tuple(batch.positions for batch in batches)), Info(bound)
 
     def _begin(batch, given):
         """The rows' starting points: the model's, or the given ones in this batch's order."""
@@ -127,4 +140,4 @@ def build(problem: obj.Problem, options: Options) -> Algorithm:
     return Algorithm(init, step, posterior)
 
 
-ENGINE = Engine("map", Options, build, kind="point")
+ENGINE = Engine("map", Options, build, kind="point", check=check, init="values")

@@ -17,14 +17,13 @@ from inference.stock import check_stock
 class Options(NamedTuple):
     """num_epochs: passes over the data. batch_size: rows per step (0: all). learning_rate: Adam's at the start, falling to a hundredth.
 
-    num_particles: draws per gradient. tolerance: stop when the mean bound of the last tenth of the steps no longer improves by this (0: never).
+    num_particles: draws per gradient.
     """
 
     num_epochs: int = 3000
     batch_size: int = 0
     learning_rate: float = 0.05
     num_particles: int = 1
-    tolerance: float = 0.0
 
 
 class Info(NamedTuple):
@@ -34,8 +33,12 @@ class Info(NamedTuple):
     rate: Any
 
 
+def settle(options: Options, data: Any) -> Options:
+    return options._replace(batch_size=min(options.batch_size or data.num_rows, data.num_rows))
+
+
 def build(problem: obj.Problem, options: Options) -> Algorithm:
-    size = options.batch_size or problem.data.num_rows
+    size = options.batch_size
     check_stock(problem, "numpyro_svi", size)
     model, hyper = problem.model, problem.hyper
     num_steps = options.num_epochs * max(1, problem.data.num_rows // size)
@@ -66,4 +69,4 @@ def build(problem: obj.Problem, options: Options) -> Algorithm:
     return Algorithm(init, step, posterior)
 
 
-ENGINE = Engine("numpyro_svi", Options, build, kind="variational", rows="batch", sharded=False)
+ENGINE = Engine("numpyro_svi", Options, build, kind="variational", rows="batch", sharded=False, settle=settle)

@@ -22,9 +22,8 @@ class Options(NamedTuple):
 
 
 class Info(NamedTuple):
-    """bound: nan; divergences: divergent transitions in all chains; num_leapfrog: mean per draw."""
+    """divergences: divergent transitions in all chains; num_leapfrog: mean per draw."""
 
-    bound: Any
     divergences: Any
     num_leapfrog: Any
 
@@ -53,7 +52,7 @@ def build(problem: obj.Problem, options: Options) -> Algorithm:
         stats = {"diverging": extra["diverging"], "energy": extra["energy"], "n_steps": extra["num_steps"]}
         stats |= {"acceptance_rate": extra["accept_prob"], "lp": -extra["potential_energy"]}
         draws = {site: np.asarray(sites[site]) for site in problem.model.families}
-        return (draws, stats), Info(np.nan, extra["diverging"].sum(), extra["num_steps"].mean())
+        return (draws, stats), Info(extra["diverging"].sum(), extra["num_steps"].mean())
 
     def posterior(state):
         return Draws(problem, *state)

@@ -88,9 +88,15 @@ def _local_entropy(model: Model, natural: Sites, stats: Sites, batch: Batch, sum
 def _iterate(model: Model, hyper: Any, stats: Sites, batch: Batch, start: Sites, options: RowOptions, summary: str) -> tuple[Sites, RowInfo, Batch]:
     """The local fixed point of any model: one site after the other by the gradient of F, all rows of the batch together."""
     sites = [site for site in model.families if site in model.local]
+    if not sites:
+        nothing = jnp.zeros(batch.num_rows)
+        return {}, RowInfo(nothing.astype(int), nothing), batch
+    first = model.init(jax.random.key(0), hyper, batch)
 
     def target(site: str, local: Sites) -> Any:
-        return jax.grad(lambda t: model.log_local(hyper, {**stats, **local, site: t}, batch))(local[site])
+        gradient = jax.grad(lambda t: model.log_local(hyper, {**stats, **local, site: t}, batch))(local[site])
+        # padding has no gradient: it keeps the starting point, which is a distribution, so that nothing there becomes NaN
+        return jax.tree.map(lambda g, f: jnp.where(jnp.reshape(batch.mask > 0, (-1,) + (1,) * (g.ndim - 1)), g, f), gradient, first[site])
 
     def improve(state):
         step, local, natural, _ = state
@@ -101,14 +107,23 @@ def _iterate(model: Model, hyper: Any, stats: Sites, batch: Batch, start: Sites,
         moved = [jnp.mean(jnp.abs(a - b)) for a, b in zip(jax.tree.leaves(new), jax.tree.leaves(natural), strict=True)]
         return step + 1, local, new, jnp.max(jnp.stack(moved))
 
-    first = {site: jax.tree.map(jnp.zeros_like, start[site]) for site in sites}
-    if not sites:
-        nothing = jnp.zeros(batch.num_rows)
-        return {}, RowInfo(nothing.astype(int), nothing), batch
-    begin = (0, start, first, jnp.asarray(jnp.inf, batch.mask.dtype))
+    begin = (0, start, {site: first[site] for site in sites}, jnp.asarray(jnp.inf, batch.mask.dtype))
     step, _, natural, change = jax.lax.while_loop(lambda state: (state[0] < options.num_local) & (state[3] > options.tolerance), improve, begin)
     rows = jnp.ones(batch.num_rows)
     return natural, RowInfo((rows * step).astype(int), rows * change), batch
+
+
+@partial(jax.jit, static_argnames=("model", "structure", "site"))
+def block_gradient(model: Model, structure: Any, values: dict[str, jax.Array], stats: Sites, batch: Batch, site: str) -> Any:
+    """d log_local / d mu of one global site with everything else as it is now: for blocks after the first."""
+    hyper = make(model, structure, values)
+    return jax.grad(lambda t: model.log_local(hyper, {**stats, site: t}, batch))(stats[site])
+
+
+@partial(jax.jit, static_argnames=("model", "structure", "site"))
+def block_target(model: Model, structure: Any, values: dict[str, jax.Array], stats: Sites, gradients: Any, site: str) -> Any:
+    """dF/dmu of one global site: the prior's part and the devices' shares."""
+    return add(prior_gradient(model, make(model, structure, values), stats)[site], *gradients)
 
 
 def start_local(model: Model, hyper: Any, batch: Batch, summary: str = "mean") -> Sites:

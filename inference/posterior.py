@@ -33,13 +33,13 @@ class Posterior(Protocol):
 
 
 def in_row_order(parts: tuple[Any, ...], positions: tuple[Any, ...], num_rows: int) -> Any:
-    """The devices' rows put back into the order of the data; padding is dropped."""
+    """The devices' rows put back into the order of the data. Padding is written past the last row and dropped."""
 
     def merge(*leaves: Any) -> np.ndarray:
-        out = np.empty((num_rows, *leaves[0].shape[1:]), np.asarray(leaves[0]).dtype)
-        for leaf, place in zip(reversed(leaves), reversed(positions), strict=True):
-            out[np.asarray(place)[::-1]] = np.asarray(leaf)[::-1]  # padding points at row 0 and comes first, to be overwritten
-        return out
+        out = np.empty((num_rows + 1, *leaves[0].shape[1:]), np.asarray(leaves[0]).dtype)
+        for leaf, place in zip(leaves, positions, strict=True):
+            out[np.asarray(place)] = np.asarray(leaf)
+        return out[:num_rows]
 
     return jax.tree.map(merge, *parts)
 

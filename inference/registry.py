@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from pp_models.errors import InputError, unknown
 
 if TYPE_CHECKING:
@@ -38,14 +40,16 @@ def make_options(engine: "Engine", given: dict[str, Any]) -> Any:
         if isinstance(default, str):
             good = isinstance(value, str)
         elif isinstance(default, int):
-            good = isinstance(value, int) and not isinstance(value, bool) and value >= (0 if name in MAY_BE_ZERO else 1)
+            good = isinstance(value, int | np.integer) and not isinstance(value, bool) and int(value) >= (0 if name in MAY_BE_ZERO else 1)
         else:
-            good = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf")
+            good = isinstance(value, int | float | np.number) and not isinstance(value, bool) and 0 <= float(value) < float("inf")
         if not good:
             kind = "text" if isinstance(default, str) else "a whole number" if isinstance(default, int) else "a number"
             least = "" if isinstance(default, str) else " of at least 0" if name in MAY_BE_ZERO or isinstance(default, float) else " of at least 1"
             raise InputError(f"Option {name} of engine {engine.name} must be {kind}{least}, not {value!r}.")
-    return defaults._replace(**{name: type(getattr(defaults, name))(value) for name, value in given.items()})
+    options = defaults._replace(**{name: type(getattr(defaults, name))(value) for name, value in given.items()})
+    engine.check(options)
+    return options
 
 
-MAY_BE_ZERO = ("batch_size", "bound_every", "num_warmup")
+MAY_BE_ZERO = ("num_epochs", "batch_size", "bound_every", "num_warmup")

@@ -8,7 +8,6 @@ import functools
 import html
 import io
 import json
-import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -22,6 +21,7 @@ from matplotlib.ticker import LogLocator, NullFormatter
 from scipy.stats import gaussian_kde
 
 from inference.comparison import MAX_RHAT, Comparison
+from inference.files import write_whole
 
 COLOURS = {"gibbs": "#0072B2", "nuts": "#56B4E9", "cavi": "#D55E00", "svi": "#E69F00", "numpyro_svi": "#CC79A7", "map": "#009E73"}
 SPARE_COLOURS = ("#999933", "#882255", "#44AA99", "#AA4499", "#DDCC77", "#6699CC", "#117733")
@@ -59,28 +59,18 @@ TERMINAL = ("seconds", "bound", "mean_error_sd", "sd_ratio", "coverage90", "khat
 def write(comparison: Comparison, folder: str | Path, command: str | None = None) -> Path:
     """Write report.html, summary.json and one .nc file per engine; returns the page's path. Each file appears whole or not at all."""
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps(comparison.summary, indent=2, allow_nan=False) + "\n"
-    _replace(folder / "summary.json", lambda path: path.write_text(text, encoding="utf-8"))
+    write_whole(folder / "summary.json", lambda path: path.write_text(text, encoding="utf-8"))
     page = render(comparison, command)
-    _replace(folder / "report.html", lambda path: path.write_text(page, encoding="utf-8"))
+    write_whole(folder / "report.html", lambda path: path.write_text(page, encoding="utf-8"))
     for engine, fit in comparison.fits.items():
         tree = fit.to_arviz()
-        _replace(folder / f"{engine}.nc", functools.partial(_write_tree, tree))
+        write_whole(folder / f"{engine}.nc", functools.partial(_write_tree, tree))
     return folder / "report.html"
 
 
 def _write_tree(tree: Any, path: Path) -> None:
     tree.to_netcdf(str(path))
-
-
-def _replace(path: Path, write_to: Callable[[Path], Any]) -> None:
-    temporary = path.with_name(f".tmp-{os.getpid()}-{path.name}")
-    try:
-        write_to(temporary)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def table(comparison: Comparison) -> str:

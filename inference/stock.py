@@ -7,9 +7,7 @@ MOST_CELLS = 20_000_000  # rows x columns of the dense observation matrix that N
 
 
 def check_stock(problem: Problem, engine: str, num_rows: int) -> None:
-    """Stock engines need a proper prior and hold the rows of one step as a dense matrix."""
-    if not problem.model.proper(problem.hyper):
-        raise InputError(f"Engine {engine!r} needs a proper prior, but the hyper-parameters make it improper: use engine 'map', 'cavi' or 'svi'.")
+    """Stock engines hold the rows of one step as a dense matrix."""
     if num_rows * problem.data.num_columns > MOST_CELLS:
         raise InputError(
             f"Engine {engine!r} holds {num_rows} x {problem.data.num_columns} observations as a dense matrix, which is too large: "

@@ -8,9 +8,8 @@ sample_stats/NAME of a sampler
 
 import dataclasses
 import json
-import os
-import tempfile
 import zipfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ import jax
 import numpy as np
 
 from inference import objective as obj
+from inference.files import write_whole
 from inference.fitting import Fit
 from inference.posterior import Draws, Point, Variational
 from pp_models import discovery
@@ -61,18 +61,12 @@ def save(fit: Fit, path: str | Path) -> Path:
         "data": fit.provenance,
     }
     arrays["header"] = np.frombuffer(json.dumps(header).encode(), np.uint8)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".partial")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            np.savez(file, **arrays)  # type: ignore[arg-type]
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-    return path
+    return write_whole(path, partial(_write, arrays))
+
+
+def _write(arrays: dict[str, np.ndarray], path: Path) -> None:
+    with path.open("wb") as file:
+        np.savez(file, **arrays)  # type: ignore[arg-type]
 
 
 def load(path: str | Path, data: Data | None = None) -> Fit:

@@ -21,14 +21,16 @@ from pp_models.errors import InputError, unknown
 
 
 class Options(NamedTuple):
-    """num_epochs: passes over the data. batch_size: rows per step. rate: "schedule" for (tau + t)^-kappa, or "adaptive".
+    """num_epochs: passes over the data (0: three, or as many as make 500 steps). batch_size: rows per step (0: an eighth of them, at most 256).
+
+    rate: "schedule" for (tau + t)^-kappa, or "adaptive" for the one of Ranganath et al.
 
     num_local, local_tolerance: the rows' fixed point. bound_every: steps between evaluations of the bound (0: never).
     tolerance: stop when an epoch's mean bound improves by less than this, relatively (0: run all epochs).
     """
 
-    num_epochs: int = 10
-    batch_size: int = 256
+    num_epochs: int = 0
+    batch_size: int = 0
     tau: float = 10.0
     kappa: float = 0.7
     rate: str = "schedule"
@@ -55,7 +57,7 @@ class State(NamedTuple):
 
 
 class Info(NamedTuple):
-    """bound: estimate from this batch before its step (nan when not evaluated). rate: rho. local_iterations: mean over rows."""
+    """bound: estimate from this batch before its step, as terms to be added up. rate: rho. local_iterations: mean over rows."""
 
     bound: Any
     rate: Any
@@ -70,7 +72,7 @@ def _local(model, structure, values, shared, batch, options, bound):
     hyper = obj.make(model, structure, values)
     start = obj.start_local(model, hyper, batch)
     part = obj.local_part(model, hyper, obj.summarise(model, shared), batch, start, options)
-    value = part.value + part.entropy if bound else jnp.nan
+    value = (part.value, part.entropy) if bound else ()
     return part.gradient, value, jnp.sum(part.info.iterations * batch.mask), jnp.sum(batch.mask)
 
 
@@ -88,7 +90,7 @@ def _move(model, structure, values, state, parts, num_rows, schedule):
     shared = jax.tree.map(lambda old, new: (1 - rate) * old + rate * new, state.shared, target)
     rows = sum(rows for _, _, _, rows in parts)
     iterations = sum(count for _, _, count, _ in parts) / rows
-    local = scale * sum(value for _, value, _, _ in parts)
+    local = [scale * term for _, value, _, _ in parts for term in value]
     return State(shared, state.step + 1, adaptive), rate, iterations, local
 
 
@@ -108,12 +110,24 @@ def _square(gradient: Sites) -> jax.Array:
     return sum((jnp.sum(g * g) for g in jax.tree.leaves(gradient)), jnp.zeros(()))
 
 
-def build(problem: obj.Problem, options: Options) -> Algorithm:
-    model, structure, values = problem.model, problem.structure, problem.values
+def check(options: Options) -> None:
     if options.rate not in ("schedule", "adaptive"):
         raise unknown("rate", options.rate, ("schedule", "adaptive"))
-    if not (0 <= options.kappa <= 1 and options.tau + 0.0 > 0):
-        raise InputError(f"The schedule (tau + t)^-kappa needs tau > 0 and 0 <= kappa <= 1, not tau={options.tau}, kappa={options.kappa}.")
+    if options.kappa > 1 or (options.tau < 1 and options.kappa > 0):
+        raise InputError(f"The rate (tau + t)^-kappa needs tau >= 1 and 0 <= kappa <= 1, not tau={options.tau}, kappa={options.kappa}.")
+    if options.tolerance > 0 and options.bound_every == 0:
+        raise InputError("tolerance stops by the bound, but bound_every=0 never evaluates it: set bound_every to at least 1.")
+
+
+def settle(options: Options, data: Any) -> Options:
+    """Batches and passes that suit the number of rows, where the user left them open."""
+    size = min(options.batch_size or min(256, -(-data.num_rows // 8)), data.num_rows)
+    steps_per_epoch = -(-data.num_rows // size)
+    return options._replace(batch_size=size, num_epochs=options.num_epochs or max(3, -(-500 // steps_per_epoch)))
+
+
+def build(problem: obj.Problem, options: Options) -> Algorithm:
+    model, structure, values = problem.model, problem.structure, problem.values
     schedule = (options.tau, options.kappa) if options.rate == "schedule" else None
     rows = RowOptions(options.num_local, options.local_tolerance)
     seen = 0  # steps dispatched: which of them evaluate the bound
@@ -134,9 +148,9 @@ def build(problem: obj.Problem, options: Options) -> Algorithm:
             _local(model, structure, values, jax.device_put(state.shared, device), batch, rows, evaluate)
             for device, batch in zip(problem.devices, batches, strict=True)
         ]
-        bound = obj.shared_bound(model, structure, values, state.shared) if evaluate else jnp.nan
+        shared_bound = obj.shared_bound(model, structure, values, state.shared) if evaluate else None
         state, rate, iterations, local = _move(model, structure, values, state, tuple(obj.gather(problem, parts)), problem.data.num_rows, schedule)
-        return state, Info(bound + local, rate, iterations)
+        return state, Info((shared_bound, local) if evaluate else None, rate, iterations)
 
     def posterior(state):
         return Variational(problem, state.shared)
@@ -144,4 +158,4 @@ def build(problem: obj.Problem, options: Options) -> Algorithm:
     return Algorithm(init, step, posterior)
 
 
-ENGINE = Engine("svi", Options, build, kind="variational", rows="batch")
+ENGINE = Engine("svi", Options, build, kind="variational", rows="batch", check=check, init="natural", settle=settle)

@@ -5,13 +5,15 @@ import ast
 import contextlib
 import json
 import os
+import shlex
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from pp_models.discovery import available
-from pp_models.errors import InputError, unknown
+from pp_models.errors import Diverged, InputError, unknown
 
 EPILOG = """examples:
   pp-models list
@@ -28,6 +30,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except InputError as error:
         print(f"pp-models: {error}", file=sys.stderr)
         return 2
+    except Diverged as error:
+        print(f"pp-models: {error}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("pp-models: interrupted.", file=sys.stderr)
         return 130
@@ -88,19 +93,22 @@ def run_fit(chosen: argparse.Namespace) -> int:
     """DIR/fit.npz, DIR/posterior.nc and DIR/summary.json."""
     model, settings = _prepare(chosen, [chosen.engine])
     folder = _folder(chosen)
-    data, hyper = _data(chosen, model, settings["hyper"])
+    data, hyper, _ = _data(chosen, model, settings["hyper"])
+    _make_folder(folder)
     import jax
 
     import inference
+    from inference.files import write_whole
 
     options = settings["options"][chosen.engine]
     fit = inference.fit(chosen.model, data, chosen.engine, hyper, jax.random.key(chosen.seed), progress=False if chosen.quiet else None, **options)
-    folder.mkdir(parents=True, exist_ok=True)
     fit.save(folder / "fit.npz")
-    fit.to_arviz().to_netcdf(folder / "posterior.nc")
+    tree = fit.to_arviz()
+    write_whole(folder / "posterior.nc", lambda path: tree.to_netcdf(str(path)))
     summary = {"model": chosen.model, "engine": chosen.engine, "seconds": fit.seconds, "bound": None if fit.bound != fit.bound else fit.bound}
     summary |= {"seed": chosen.seed, "steps": len(fit.history["step"]), "options": fit.options, "data": fit.provenance}
-    (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+    text = json.dumps(summary, indent=2) + "\n"
+    write_whole(folder / "summary.json", lambda path: path.write_text(text, encoding="utf-8"))
     print(fit)
     print(f"written to {folder}")
     return 0
@@ -111,21 +119,31 @@ def run_compare(chosen: argparse.Namespace) -> int:
     names = [name for name in chosen.engines.split(",") if name]
     model, settings = _prepare(chosen, [*names, chosen.reference])
     folder = _folder(chosen)
-    data, hyper = _data(chosen, model, settings["hyper"])
+    data, hyper, truth = _data(chosen, model, settings["hyper"])
+    _make_folder(folder)
     import jax
 
     import inference
     from inference import report
 
+    def tell(engine: str, row: dict[str, Any]) -> None:
+        print(f"{engine}: {row['error'] or row['verdict']}", flush=True)
+
     comparison = inference.compare(
-        chosen.model, data, reference=chosen.reference, engines=names, hyper=hyper, key=jax.random.key(chosen.seed),
-        options=settings["options"], progress=False if chosen.quiet else None,
-    )  # fmt: skip
-    folder.mkdir(parents=True, exist_ok=True)
-    page = report.write(comparison, folder)
-    print(report.table(comparison))
-    print(f"report: {page}")
-    return 0
+        chosen.model,
+        data,
+        reference=chosen.reference,
+        engines=names,
+        hyper=hyper,
+        key=jax.random.key(chosen.seed),
+        options=settings["options"],
+        progress=False if chosen.quiet else None,
+        on_result=tell,
+        truth=truth,
+    )
+    page = report.write(comparison, folder, f"pp-models {shlex.join(sys.argv[1:])}")
+    print(f"\n{report.table(comparison)}\n\nreport: {page}")
+    return 0 if len(comparison.fits) > 1 else 1
 
 
 def run_evaluate(chosen: argparse.Namespace) -> int:
@@ -195,19 +213,29 @@ def _folder(chosen: argparse.Namespace) -> Path:
     return folder
 
 
-def _data(chosen: argparse.Namespace, model: Any, hyper: dict[str, Any]) -> tuple[Any, Any]:
-    """The data, and the hyper-parameters to fit with: those given, or for draws from the prior those of the draw."""
+def _make_folder(folder: Path) -> None:
+    """Make the folder and try to write there before hours of fitting."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise InputError(f"Cannot write to {folder} ({error.strerror}): choose another --out.") from error
+
+
+def _data(chosen: argparse.Namespace, model: Any, hyper: dict[str, Any]) -> tuple[Any, Any, Any]:
+    """The data, the hyper-parameters to fit with (for draws from the prior those of the draw), and the values drawn, or None."""
     import jax
 
     from pp_models import datasets
     from pp_models.base import make_hyper
 
     if chosen.data == "synthetic":
-        drawn, data, _ = datasets.synthetic(model, jax.random.key(chosen.seed), hyper=hyper or None)
-        return data, drawn
+        drawn, data, truth = datasets.synthetic(model, jax.random.key(chosen.seed), hyper=hyper or None)
+        return data, drawn, truth
     data = datasets.load(chosen.data)
     make_hyper(model, hyper, data)
-    return data, hyper
+    return data, hyper, None
 
 
 if __name__ == "__main__":

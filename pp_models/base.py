@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from numbers import Integral
 from typing import Any
 
 import jax
@@ -87,12 +88,16 @@ def make_hyper(model: Model, given: Any, data: Data) -> Any:
             raise unknown(f"hyper-parameter of {model.name}", name, model.Hyper._fields)
     if data.kind != model.kind:
         raise InputError(f"Model {model.name!r} explains {model.kind} data, but these are {data.kind}: make them with pp_models.data.{model.kind}.")
-    return model.resolve(model.Hyper(**{name: _number(name, value) for name, value in given.items()}), data)
+    numbers = {name: _number(name, value) for name, value in given.items()}
+    structure = {name for name, default in model.Hyper()._asdict().items() if isinstance(default, bool | int | str)}
+    return model.resolve(model.Hyper(**{n: float(x) if type(x) is int and n not in structure else x for n, x in numbers.items()}), data)
 
 
 def _number(name: str, value: Any) -> Any:
-    if value is None or isinstance(value, bool | int | str):
+    if value is None or isinstance(value, bool | str):
         return value
+    if isinstance(value, Integral):
+        return int(value)
     array = np.asarray(value)
     if not np.issubdtype(array.dtype, np.number):
         raise InputError(f"Hyper-parameter {name} must be a number or a list of numbers, not {value!r}.")

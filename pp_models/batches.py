@@ -51,7 +51,7 @@ class Entries:
 class Batch:
     """A set of rows with fixed shapes. Rows beyond the real ones are padding: `mask` is 0 there.
 
-    positions:   (rows,) index of each row in the data set
+    positions:   (rows,) index of each row in the data set; of padding, one past the last
     mask:        (rows,) 1 for real rows, 0 for padding
     entries:     counts or ratings, or None
     votes:       the 0/1 votes of `text_and_votes`, or None

@@ -132,7 +132,7 @@ def predict(hyper, values):
 
 
 def example(key):
-    hyper = Hyper(num_topics=3, a0=1.3, b0=0.5, c0=9.0)
+    hyper = Hyper(num_topics=3, a0=1.3, b0=0.15, c0=9.0)
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
     topics, weights = rng.dirichlet(np.full(8, 0.4), 3), rng.gamma(0.6, 12, (13, 3))
     return hyper, data_.counts(rng.poisson(weights @ topics))

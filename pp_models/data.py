@@ -134,7 +134,7 @@ class Data:
             return out
 
         batch = Batch(
-            positions=padded(np.arange(self.num_rows), np.int32),
+            positions=np.append(rows, np.full(num_rows - len(rows), self.num_rows)).astype(np.int32),
             mask=(np.arange(num_rows) < len(rows)).astype(dtype),
             entries=entries("matrix"),
             votes=entries("votes"),

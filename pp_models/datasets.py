@@ -40,19 +40,21 @@ def _is_path(name: str) -> bool:
 
 
 def synthetic(
-    model: Model, key: jax.Array, num_rows: int = 200, num_columns: int = 100, hyper: Any = None, row_length: float = 50.0
+    model: Model, key: jax.Array, num_rows: int = 100, num_columns: int = 25, hyper: Any = None, row_length: float = 60.0
 ) -> tuple[Any, Data, dict[str, np.ndarray]]:
     """Hyper-parameters, data drawn from the model's own prior, and the values of the latent sites that made them.
 
-    `row_length` is the mean number of tokens of a row, for models that take the rows' totals as given. Models of other data than
-    counts answer with their `example`, whose latent values are not known.
+    The hyper-parameters are those of the model's example where none are given. `row_length` is the mean number of tokens of a row, for
+    models that take the rows' totals as given. Models of other data than counts answer with their `example`, whose latent values are
+    not known.
     """
     check_count("num_rows", num_rows)
     check_count("num_columns", num_columns)
     check_positive("row_length", row_length)
+    own, example = model.example(key)
+    hyper = {**own._asdict(), **_as_dict(hyper)}
     if model.kind != "counts":
-        own, data = model.example(key)
-        return make_hyper(model, {**own._asdict(), **_as_dict(hyper)}, data), data, {}
+        return make_hyper(model, hyper, example), example, {}
 
     lengths, draw = jax.random.split(key)
     template = _template(lengths, num_rows, num_columns, row_length)

@@ -27,6 +27,7 @@ from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 from pp_models.batches import Entries
 from pp_models.special import digamma_parts
 
+BLOCK = 256  # columns whose weights are laid out at a time
 LANES = 16  # factors are padded to a multiple of this: whole vector registers
 TOKENS = 32  # tokens allocated at a time when sampling
 
@@ -40,9 +41,12 @@ class Solved(NamedTuple):
 
 
 class _Table(NamedTuple):
-    """The columns' side, laid out for gathering: weights exp(logit - shift), and the shift, per column."""
+    """The columns' side, laid out for gathering: weights exp(logit - shift), and the shift, per column.
 
-    weights: jax.Array  # (columns, padded K)
+    A weight that would be clipped is stored as its logit - shift itself, a negative number, so that nothing is lost and the logits need not be kept.
+    """
+
+    weights: jax.Array  # (columns, padded K); zero in the padding
     shift: jax.Array  # (columns,)
 
 
@@ -52,10 +56,29 @@ def _clip(dtype: Any) -> float:
 
 
 def _table(column_logits: jax.Array) -> _Table:
-    num_factors = column_logits.shape[0]
-    shift = jnp.max(column_logits, 0)
-    weights = jnp.exp(jnp.maximum(column_logits - shift, _clip(column_logits.dtype))).T
-    return _Table(jnp.pad(weights, ((0, 0), (0, -num_factors % LANES))), shift)
+    """Built some columns at a time: the transposition stays in cache, and nothing else as large as the table is ever alive."""
+    num_factors, num_columns = column_logits.shape
+    size = min(BLOCK, num_columns)
+
+    def fill(i, table):
+        first = jnp.minimum(i * size, num_columns - size)  # the last block may overlap: the same numbers again
+        logits = lax.dynamic_slice_in_dim(column_logits, first, size, axis=1)
+        shift = jnp.max(logits, 0)
+        scaled = logits - shift
+        weights = jnp.where(scaled < _clip(scaled.dtype), scaled, jnp.exp(scaled)).T
+        weights = jnp.pad(weights, ((0, 0), (0, -num_factors % LANES)))
+        return _Table(
+            lax.dynamic_update_slice_in_dim(table.weights, weights, first, 0), lax.dynamic_update_slice_in_dim(table.shift, shift, first, 0)
+        )
+
+    width = num_factors + -num_factors % LANES
+    empty = _Table(jnp.zeros((num_columns, width), column_logits.dtype), jnp.zeros(num_columns, column_logits.dtype))
+    return lax.fori_loop(0, -(-num_columns // size), fill, empty)
+
+
+def _clipped(stored: jax.Array) -> jax.Array:
+    """Weights as the fast path uses them."""
+    return jnp.where(stored < 0, jnp.asarray(math.exp(_clip(stored.dtype)), stored.dtype), stored)
 
 
 def _row_weights(row_logits: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -80,7 +103,7 @@ def _read(entries: Entries, table: _Table, index: jax.Array, width: int) -> _Row
     columns = lax.dynamic_slice(entries.columns, (start,), (width,))
     values = lax.dynamic_slice(entries.values, (start,), (width,))
     inside = jnp.arange(width, dtype=jnp.int32) < entries.lengths[index]
-    return _Row(index, columns, jnp.where(inside, values, 0), table.weights[columns])
+    return _Row(index, columns, jnp.where(inside, values, 0), _clipped(table.weights[columns]))
 
 
 def _each_row(entries: Entries, table: _Table, visit: Callable[[_Row, Any], Any], carry: Any) -> Any:
@@ -130,13 +153,14 @@ def _collect(row: _Row, weights: jax.Array, row_shift: Any, table: _Table, sums:
     )
 
 
-def _finish(sums: _Sums, entries: Entries, table: _Table, column_logits: jax.Array, row_logits: Callable[[], jax.Array]) -> Solved:
+def _finish(sums: _Sums, entries: Entries, table: _Table, num_factors: int, row_logits: Callable[[], jax.Array]) -> Solved:
     """The pass's result. Rows it missed (with next to no factor in common with one of their columns) are done from the logits, slowly and exactly."""
-    num_factors = column_logits.shape[0]
 
     def exact(all_logits, index, sums):
         row = _read(entries, table, index, entries.widths[-1])
-        logits = all_logits[index] + column_logits[:, row.columns].T
+        stored = table.weights[row.columns, :num_factors]
+        column_logits = jnp.where(stored < 0, stored, jnp.log(jnp.where(stored < 0, 1, stored))) + table.shift[row.columns, None]
+        logits = all_logits[index] + column_logits
         total = jax.nn.logsumexp(logits, axis=1, keepdims=True)
         counts = jnp.pad(row.values[:, None] * jnp.exp(logits - total), ((0, 0), (0, -num_factors % LANES)))
         return sums._replace(
@@ -151,7 +175,7 @@ def _finish(sums: _Sums, entries: Entries, table: _Table, column_logits: jax.Arr
 
     sums = lax.cond(jnp.any(sums.missed), mend, lambda s: s, sums)
     rows = None if sums.rows is None else sums.rows[:, :num_factors]
-    columns = None if sums.columns is None else (sums.columns * table.weights)[:, :num_factors].T
+    columns = None if sums.columns is None else (sums.columns * _clipped(table.weights))[:, :num_factors].T
     return Solved(jnp.sum(sums.values), rows, columns)
 
 
@@ -163,7 +187,7 @@ def _expect(row_logits, column_logits, entries, row_side, column_side) -> Solved
         return _collect(row, weights[row.index], shift[row.index], table, sums)
 
     sums = _each_row(entries, table, visit, _empty_sums(entries, table, row_side, column_side))
-    return _finish(sums, entries, table, column_logits, lambda: row_logits)
+    return _finish(sums, entries, table, row_logits.shape[1], lambda: row_logits)
 
 
 # Sampling: the auxiliary variables drawn instead of averaged -------------------------------------------------------------------
@@ -367,5 +391,5 @@ def converge_rows(
         mantissa, exponent = WEIGHTS[summary](concentration.astype(dtype) + counts)
         return jnp.log(mantissa) + exponent + log_scale
 
-    solved = _finish(sums, entries, table, column_logits, final_logits)
+    solved = _finish(sums, entries, table, num_factors, final_logits)
     return counts, info, dataclasses.replace(entries, solved=solved)

@@ -8,6 +8,10 @@ class InputError(ValueError):
     """Bad input: one sentence that names the problem and the fix. The command line prints it and exits with 2."""
 
 
+class Diverged(ArithmeticError):
+    """A fit left the finite numbers. The command line prints it and exits with 1."""
+
+
 def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:
     """The error for a name that is not among the known ones, suggesting the nearest."""
     known = sorted(known)

@@ -88,9 +88,6 @@ def entropy(family: Family, natural: Stats) -> jax.Array:
     return -log_prior(family, natural, family.mean(natural))
 
 
-SUMMARIES = ("mean", "mode", "log_mode")
-
-
 def summarise(family: Family, natural: Stats, summary: str = "mean") -> Stats:
     """The statistics that stand for q: its mean (variational inference) or those of a point.
 
@@ -129,8 +126,8 @@ def log_gamma_draw(key: jax.Array, shape: jax.Array) -> jax.Array:
         key, normal_key, uniform_key = jax.random.split(key, 3)
         x = jax.random.normal(normal_key, shape.shape, shape.dtype)
         log_u = -jax.random.exponential(uniform_key, shape.shape, shape.dtype)
-        log_v = 3 * jnp.log(jnp.maximum(1 + c * x, _tiny(x)))
-        accept = (1 + c * x > 0) & (log_u < 0.5 * x * x + d * (1 - jnp.exp(log_v) + log_v))
+        log_v = 3 * jnp.log1p(jnp.maximum(c * x, -1 + 1e-6))
+        accept = (c * x > -1) & (log_u < 0.5 * x * x + d * (log_v - jnp.expm1(log_v)))
         draw = jnp.where(accept & ~accepted, jnp.log(d) + log_v, draw)
         return key, draw, accepted | accept
 

@@ -14,7 +14,7 @@ import xarray
 
 import inference
 import pp_models
-from inference import align, arviz_bridge, comparison, report
+from inference import align, arviz_bridge, comparison, files, report
 from pp_models.errors import InputError
 
 LDA = pp_models.load("lda")
@@ -276,7 +276,7 @@ def test_wasserstein_of_a_shift_is_the_shift():
         ({"engines": ["cavi"], "options": {"svi": {}}}, "svi"),
         ({"engines": ["cavi"], "options": {"cavi": {"num_epoch": 3}}}, "num_epochs"),
         ({"engines": ["gibbs"]}, "at least one other"),
-        ({"engines": ["cavi"], "reference": "map"}, "no spread"),
+        ({"engines": ["cavi"], "reference": "map"}, "no sampler"),
         ({"data": np.ones((3, 3))}, "pp_models.data.counts"),
         ({"hyper": {"num_topic": 3}}, "num_topics"),
     ],
@@ -338,7 +338,7 @@ def test_table_has_a_line_per_engine(compared):
 def test_an_interrupted_write_keeps_the_old_page(compared, tmp_path, monkeypatch):
     report.write(compared, tmp_path)
     before = (tmp_path / "report.html").read_text(encoding="utf-8")
-    monkeypatch.setattr(report.os, "replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+    monkeypatch.setattr(files.os, "replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
     with pytest.raises(OSError, match="disk full"):
         report.write(compared, tmp_path)
     assert (tmp_path / "report.html").read_text(encoding="utf-8") == before

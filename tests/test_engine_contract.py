@@ -8,6 +8,7 @@ import pytest
 import inference
 from inference import fitting, svi
 from inference import objective as obj
+from pp_models.data import Data
 from pp_models.eliminate import RowOptions
 from pp_models.errors import InputError
 
@@ -139,12 +140,19 @@ def test_svi_rates(problem):
 
 
 def test_svi_reaches_cavis_neighbourhood(problem):
-    """From CAVI's optimum, long SVI with a decaying rate stays within 2 % of its bound: the noise averages out, no bias carries it away."""
+    """From the same random start, long SVI with a decaying rate ends within 2 % of CAVI's bound, well above where it began."""
     best = run(problem, "cavi", num_epochs=1000, tolerance=1e-12)
-    start = {site: best.posterior.natural(site) for site in problem.model.shared}
-    last = run(problem, "svi", num_epochs=60, batch_size=5, kappa=0.9, tau=20.0, init=start)
+    last = run(problem, "svi", num_epochs=80, batch_size=5, kappa=0.8, tau=2.0)
     again = run(problem, "cavi", num_epochs=1, num_local=100, init={s: last.posterior.natural(s) for s in problem.model.shared})
     assert again.bound > best.bound - 0.02 * abs(best.bound)
+    assert again.bound > best.history["bound"][0] + 0.5 * (best.bound - best.history["bound"][0])
+
+
+def test_single_precision_bound_rises(problem):
+    """In float32 a sweep may lower the bound by rounding only: 1e-6 of its size, some ten units in the last place."""
+    with jax.enable_x64(False):
+        bounds = inference.fit(problem.model.name, problem.data, "cavi", problem.hyper, num_epochs=60, tolerance=0.0, progress=False).history["bound"]
+    assert np.all(np.diff(bounds) > -1e-6 * np.abs(bounds[1:])), np.diff(bounds).min()
 
 
 def test_numpyro_svi_reaches_cavis_neighbourhood(problem):
@@ -169,14 +177,17 @@ def test_nothing_recompiles_per_batch(problem):
         jax.monitoring.clear_event_listeners()
 
 
-def test_devices_change_nothing(problem):
-    """Rows dealt out to two shares give the same step as one share (both shares on this device)."""
-    device = problem.devices[0]
-    one = inference.fit(problem.model.name, problem.data, "cavi", problem.hyper, devices=[device], num_epochs=3, num_local=20, progress=False)
-    two = inference.fit(problem.model.name, problem.data, "cavi", problem.hyper, devices=[device, device], num_epochs=3, num_local=20, progress=False)
-    np.testing.assert_allclose(one.history["bound"], two.history["bound"], rtol=1e-9)
+@pytest.mark.parametrize("num_shares", [2, 3, 5])
+def test_devices_change_nothing(problem, num_shares):
+    """Rows dealt out to several shares, some of them padded, give the same fit as one share (all shares on this device)."""
+    shared = {"num_epochs": 3, "num_local": 20, "progress": False}
+    fits = [
+        inference.fit(problem.model.name, problem.data, "cavi", problem.hyper, devices=[problem.devices[0]] * size, **shared)
+        for size in (1, num_shares)
+    ]
+    np.testing.assert_allclose(fits[0].history["bound"], fits[1].history["bound"], rtol=1e-9)
     for site in problem.model.families:
-        np.testing.assert_allclose(one.posterior.mean(site), two.posterior.mean(site), rtol=1e-7)
+        np.testing.assert_allclose(fits[0].posterior.mean(site), fits[1].posterior.mean(site), rtol=1e-6)
 
 
 def test_lazy_local_sites_are_solved_for_all_rows(problem):
@@ -191,15 +202,27 @@ def test_lazy_local_sites_are_solved_for_all_rows(problem):
 
 
 def test_degenerate_data_in_single_precision(problem, engine_name, quick):
-    """One row and one factor, in single precision, the default: every engine runs and stays finite."""
+    """One factor and an empty row, in single precision, the default: every engine runs and stays finite."""
     model = problem.model
     size = next(name for name in ("num_topics", "rank", "num_components") if name in model.Hyper._fields)
     with jax.enable_x64(False):
-        data, hyper = problem.data.select(np.arange(1)), problem.hyper._replace(**{size: 1})
+        data = problem.data.select(np.arange(2))
+        if data.kind == "counts":
+            matrix = data.matrix.toarray()
+            matrix[0] = 0
+            data = Data("counts", matrix=type(data.matrix)(matrix))
+        hyper = problem.hyper._replace(**{size: 1})
         fit = inference.fit(model.name, data, engine_name, hyper, jax.random.key(1), progress=False, **quick[engine_name])
         for site in model.families:
             assert fit.posterior.mean(site).dtype == np.float32
             assert np.all(np.isfinite(fit.posterior.mean(site)))
+
+
+def test_starting_points_are_checked(problem, engine_name, quick):
+    """An unknown site or a wrong shape is refused in a sentence, as is any start by engines that choose their own."""
+    for start in ({"betaa": np.ones(3)}, {problem.model.shared[0]: np.ones((1, 1, 1))}):
+        with pytest.raises(InputError):
+            run(problem, engine_name, init=start, **quick[engine_name])
 
 
 def test_unknown_names_suggest_the_nearest(problem, engine_name):

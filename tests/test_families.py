@@ -99,6 +99,13 @@ def test_gamma_draws(shape):
     assert scipy.stats.kstest(draws, scipy.stats.loggamma(shape).cdf).pvalue > 1e-4
 
 
+def test_gamma_draws_in_single_precision():
+    """Large shapes do not lose their acceptance test to rounding: standardised draws at shape 1e6 are normal."""
+    with jax.enable_x64(False):
+        draws = np.asarray(fam.log_gamma_draw(jax.random.key(4), jnp.full(20_000, 1e6)), np.float64)
+    assert scipy.stats.kstest((draws - np.log(1e6)) * 1e3, "norm").pvalue > 1e-4
+
+
 def test_tiny_concentrations_in_single_precision():
     """A concentration of 1e-6 gives finite draws, means and normalisers in float32."""
     with jax.enable_x64(False):

@@ -138,7 +138,7 @@ def test_fused_local_solver_is_the_gradient_iterated(problem):
         return  # the generic iteration is what the law compares with
     shared = {site: some_natural(problem)[site] for site in model.shared}
     stats = obj.summarise(model, shared)
-    for summary in ("mean", "log_mode"):
+    for summary in ("mean", "mode", "log_mode"):
         start = obj.start_local(model, hyper, batch, summary)
         options = RowOptions(7, 0.0)
         natural, _, solved = model.solve_local(hyper, stats, batch, start, options, summary)
@@ -150,6 +150,21 @@ def test_fused_local_solver_is_the_gradient_iterated(problem):
         anew = jax.value_and_grad(lambda t, b=batch: model.log_local(hyper, t, b))({**stats, **local})
         for a, b in zip(jax.tree.leaves(known), jax.tree.leaves(anew), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9)
+
+
+def test_padded_rows_change_no_local_solution(problem):
+    """A batch with padding solves its rows, and differentiates F, as the batch without, fused or generic."""
+    model, hyper, data = problem.model, problem.hyper, problem.data
+    stats = obj.summarise(model, {site: some_natural(problem)[site] for site in model.shared})
+    for variant in (model, dataclasses.replace(model, solve_local=None)):
+        parts = []
+        for num_rows in (data.num_rows, data.num_rows + 3):
+            batch = data.pack(np.arange(data.num_rows), num_rows)
+            part = obj.local_part(variant, hyper, stats, batch, obj.start_local(model, hyper, batch), RowOptions(8, 0.0))
+            natural = jax.tree.map(lambda x: x[: data.num_rows], part.natural)
+            parts.append(part._replace(natural=natural, info=None))
+        for a, b in zip(jax.tree.leaves(parts[0]), jax.tree.leaves(parts[1]), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
 
 
 def test_batches_average_to_the_full_target(problem):

@@ -11,7 +11,7 @@ import pytest
 TESTS = Path(__file__).parent
 
 GAP = '''
-"""Gamma-Poisson (GaP) with topics on the simplex: LDA's counts with free document lengths (P 11.3.1, e_k = 1)."""
+"""Gamma-Poisson (GaP) with topics on the simplex and a learned rate per topic: two global sites (P 11.3.1, e_k = 1)."""
 
 from typing import NamedTuple
 
@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+from jax.scipy.special import gammaln
 from numpyro.distributions import constraints
 
 from pp_models import data as data_
@@ -32,15 +33,17 @@ from pp_models.families import Pair
 class Hyper(NamedTuple):
     num_topics: int = 3
     shape: float = 1.5
-    rate: float = 0.2
+    c: float = 2.0
+    d: float = 10.0
     eta: float = 1.3
 
 
 def generate(hyper, data):
     with numpyro.plate("topics", hyper.num_topics):
         beta = numpyro.sample("beta", dist.Dirichlet(jnp.full(data.num_columns, hyper.eta)))
+        rate = numpyro.sample("rate", dist.Gamma(hyper.c, hyper.d))
     with documents(data):
-        theta = numpyro.sample("theta", dist.Gamma(hyper.shape, hyper.rate).expand([hyper.num_topics]).to_event(1))
+        theta = numpyro.sample("theta", dist.Gamma(hyper.shape, rate).to_event(1))
         numpyro.sample("counts", dist.Poisson(theta @ beta).to_event(1), obs=data.entries.dense(data.num_columns))
 
 
@@ -48,28 +51,32 @@ def guide(hyper, data):
     topics = numpyro.param("topics", lambda key: init(key, hyper, data)["beta"], constraint=constraints.positive)
     ones = jnp.ones((data.num_data_rows, hyper.num_topics))
     shape = numpyro.param("shape", 2 * ones, constraint=constraints.positive)
-    rate = numpyro.param("rate", ones, constraint=constraints.positive)
+    rate = numpyro.param("b", ones, constraint=constraints.positive)
+    c = numpyro.param("c", 2.0 * ones[0], constraint=constraints.positive)
+    d = numpyro.param("d", 5.0 * ones[0], constraint=constraints.positive)
     with numpyro.plate("topics", hyper.num_topics):
         numpyro.sample("beta", dist.Dirichlet(topics))
+        numpyro.sample("rate", dist.Gamma(c, d))
     with documents(data):
         numpyro.sample("theta", dist.Gamma(shape[data.positions], rate[data.positions]).to_event(1))
 
 
 def log_global(hyper, t):
-    return jnp.sum(fam.log_prior(fam.dirichlet, jnp.reshape(hyper.eta, (1, 1)), t["beta"]))
+    rates = fam.log_prior(fam.gamma, Pair(jnp.reshape(hyper.c, (1,)), jnp.reshape(-hyper.d, (1,))), t["rate"])
+    return jnp.sum(fam.log_prior(fam.dirichlet, jnp.reshape(hyper.eta, (1, 1)), t["beta"])) + jnp.sum(rates)
 
 
 def log_local(hyper, t, batch, key=None):
-    natural = Pair(jnp.reshape(hyper.shape, (1, 1)), jnp.reshape(-hyper.rate, (1, 1)))
-    prior = fam.log_prior(fam.gamma, natural, t["theta"])
-    lengths = jnp.sum(t["theta"].second, 1)
+    theta, rate = t["theta"], t["rate"]
+    prior = jnp.sum(hyper.shape * (theta.first + rate.first) - theta.second * rate.second - gammaln(hyper.shape), 1)
+    lengths = jnp.sum(theta.second, 1)
     return batch.sum(prior - lengths - batch.log_factorials) + allocate(t["theta"].first, t["beta"], batch.entries, key)
 
 
 def init(key, hyper, data):
     noise = jax.random.uniform(key, (hyper.num_topics, data.num_columns))
     rows = jnp.ones((data.num_rows, hyper.num_topics))
-    return {"theta": Pair(2 * rows, -rows), "beta": hyper.eta + 5 * noise}
+    return {"theta": Pair(2 * rows, -rows), "beta": hyper.eta + 5 * noise, "rate": Pair(2 * rows[0], -5 * rows[0])}
 
 
 def predict(hyper, values):
@@ -83,7 +90,7 @@ def example(key):
 
 
 MODEL = Model(
-    name="gap", kind="counts", Hyper=Hyper, generate=generate, guide=guide, families={"theta": fam.gamma, "beta": fam.dirichlet},
+    name="gap", kind="counts", Hyper=Hyper, generate=generate, guide=guide, families={"theta": fam.gamma, "beta": fam.dirichlet, "rate": fam.gamma},
     local=frozenset({"theta"}), log_global=log_global, log_local=log_local, init=init, predict=predict, symmetry="permutation", example=example,
 )
 '''
