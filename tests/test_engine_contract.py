@@ -177,14 +177,10 @@ def test_nothing_recompiles_per_batch(problem):
         jax.monitoring.clear_event_listeners()
 
 
-@pytest.mark.parametrize("num_shares", [2, 3, 5])
-def test_devices_change_nothing(problem, num_shares):
-    """Rows dealt out to several shares, some of them padded, give the same fit as one share (all shares on this device)."""
+def test_devices_change_nothing(problem):
+    """Rows dealt out to three shares, some of them padded, give the same fit as one share (all shares on this device)."""
     shared = {"num_epochs": 3, "num_local": 20, "progress": False}
-    fits = [
-        inference.fit(problem.model.name, problem.data, "cavi", problem.hyper, devices=[problem.devices[0]] * size, **shared)
-        for size in (1, num_shares)
-    ]
+    fits = [inference.fit(problem.model.name, problem.data, "cavi", problem.hyper, devices=[problem.devices[0]] * size, **shared) for size in (1, 3)]
     np.testing.assert_allclose(fits[0].history["bound"], fits[1].history["bound"], rtol=1e-9)
     for site in problem.model.families:
         np.testing.assert_allclose(fits[0].posterior.mean(site), fits[1].posterior.mean(site), rtol=1e-6)
