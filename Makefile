@@ -24,11 +24,11 @@ compare: .venv/.base ## the main job: engines against MCMC on LDA, and a report
 	@echo "Report: $(abspath $(OUT))/report.html"
 
 test: .venv/.test ## the tests, on two cores
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 
 calibrate: .venv/.test ## the slow tests, and the shared ones as users run them: with XLA's optimisations
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m slow
-	JAX_DISABLE_MOST_OPTIMIZATIONS=0 $(BIN)/python -m pytest -n 2 --dist loadgroup tests/test_*contract.py tests/test_eliminate.py tests/test_families.py tests/test_memory.py
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow
+	JAX_DISABLE_MOST_OPTIMIZATIONS=0 $(BIN)/python -m pytest -n 2 --dist worksteal tests/test_*contract.py tests/test_eliminate.py tests/test_families.py tests/test_memory.py
 
 lint: .venv/.test ## ruff and mypy, changing nothing
 	$(BIN)/ruff check .

@@ -1,5 +1,6 @@
 """Shared fixtures. Laws are checked in double precision; tests of single precision switch it off locally."""
 
+import collections
 import os
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -18,14 +19,18 @@ from inference.registry import engines
 
 
 def pytest_generate_tests(metafunc):
-    """A test that takes `model_name` or `engine_name` runs for every model or engine there is: a new one joins by being discovered.
-
-    Tests of one model and engine share their fits, so they go to the same process (pytest-xdist's loadgroup).
-    """
+    """A test that takes `model_name` or `engine_name` runs for every model or engine there is: a new one joins by being discovered."""
     for argument, names in (("model_name", pp_models.available()), ("engine_name", engines())):
         if argument in metafunc.fixturenames:
-            values = [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in names]
-            metafunc.parametrize(argument, values, scope="module")
+            metafunc.parametrize(argument, names, scope="module")
+
+
+LONGEST = ("test_third_model", "test_samplers", "test_engine_contract")
+
+
+def pytest_collection_modifyitems(items):
+    """The longest tests first, so that two processes end together."""
+    items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +41,7 @@ def problem(model_name):
     return fitting.make_problem(model_name, data, hyper, devices=jax.local_devices()[:1])
 
 
-# Options that make each engine quick enough for the example problems.
+# Options that make each engine quick enough for the example problems; a new engine runs with its defaults.
 QUICK = {
     "cavi": {"num_epochs": 30},
     "svi": {"num_epochs": 10, "batch_size": 4},
@@ -49,4 +54,4 @@ QUICK = {
 
 @pytest.fixture(scope="session")
 def quick():
-    return QUICK
+    return collections.defaultdict(dict, QUICK)

@@ -14,7 +14,7 @@ from inference import gibbs
 from pp_models import base
 from pp_models.data import Data
 
-CHAINS, ROUNDS = 2000, 3
+CHAINS, ROUNDS = 1500, 2
 
 
 def small(problem):
