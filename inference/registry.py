@@ -37,19 +37,20 @@ def make_options(engine: "Engine", given: dict[str, Any]) -> Any:
         if name not in defaults._fields:
             raise unknown(f"option of engine {engine.name}", name, defaults._fields)
         default = getattr(defaults, name)
+        low = 0 if default == 0 or name in MAY_BE_ZERO or isinstance(default, float) else 1
         if isinstance(default, str):
             good = isinstance(value, str)
         elif isinstance(default, int):
-            good = isinstance(value, int | np.integer) and not isinstance(value, bool) and int(value) >= (0 if name in MAY_BE_ZERO else 1)
+            good = isinstance(value, int | np.integer) and not isinstance(value, bool) and int(value) >= low
         else:
             good = isinstance(value, int | float | np.number) and not isinstance(value, bool) and 0 <= float(value) < float("inf")
         if not good:
             kind = "text" if isinstance(default, str) else "a whole number" if isinstance(default, int) else "a number"
-            least = "" if isinstance(default, str) else " of at least 0" if name in MAY_BE_ZERO or isinstance(default, float) else " of at least 1"
+            least = "" if isinstance(default, str) else f" of at least {low}"
             raise InputError(f"Option {name} of engine {engine.name} must be {kind}{least}, not {value!r}.")
     options = defaults._replace(**{name: type(getattr(defaults, name))(value) for name, value in given.items()})
     engine.check(options)
     return options
 
 
-MAY_BE_ZERO = ("num_epochs", "batch_size", "bound_every", "num_warmup")
+MAY_BE_ZERO = ("bound_every", "num_warmup")  # beside options whose default is 0, which leaves the choice to the engine

@@ -61,6 +61,7 @@ BAD = {
     "unknown option": (["fit", "lda", "--set", "num_topic=3", "--out", "X"], "Did you mean 'num_topics'"),
     "no topics": (["fit", "lda", "--set", "num_topics=0", "--out", "X"], "num_topics"),
     "bad number": (["fit", "lda", "--set", "num_epochs=-3", "--out", "X"], "num_epochs"),
+    "no sweeps": (["fit", "lda", "--set", "num_epochs=0", "--out", "X"], "at least 1"),
     "not a setting": (["fit", "lda", "--set", "num_topics", "--out", "X"], "NAME=VALUE"),
     "missing file": (["fit", "lda", "--data", "nowhere/corpus.npz", "--out", "X"], "nowhere/corpus.npz"),
     "unknown data": (["fit", "lda", "--data", "synthetc", "--out", "X"], "synthetic"),
