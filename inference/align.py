@@ -4,15 +4,19 @@ A posterior that is invariant to permuting its factors has K! copies of every mo
 one. Each draw of each posterior is therefore relabelled to lie nearest to one stated pivot: both posteriors are pushed onto the same
 representative of every orbit, and what is compared afterwards depends on nothing but the invariant posterior.
 
-The cost of giving label j of the pivot to factor k is the squared Hellinger distance of the two factors normalised to sum to one,
+The cost of giving label j of the pivot to factor k is, for the positive factors of topic models (Dirichlet and gamma), the squared Hellinger
+distance of the two normalised to sum to one,
 
     1 - sum_v sqrt(p_jv q_kv),
 
-bounded, zero only for equal factors, and not ruled by the few largest words as a squared error would be. The assignment of least
-total cost is found by the Hungarian method. Factors that hardly differ have no labelling to find: say so from the result, not from here.
+bounded, zero only for equal factors, and not ruled by the few largest words as a squared error would be. The size of other factors
+(probabilities, means, precisions) means something, and they may be negative: their cost is the squared difference, every coordinate in units of
+its standard deviation over all factors of all draws. The assignment of least total cost is found by the Hungarian method.
+
+Factors that hardly differ have no labelling to find: say so from the result, not from here.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -22,6 +26,7 @@ from pp_models.base import Model
 from pp_models.errors import InputError
 
 Values = Mapping[str, Any]  # site -> (..., *site shape)
+NORMALISED = ("dirichlet", "gamma", "gamma_tied")  # families of factors of which only the shape matters, not the size
 
 
 def hellinger(reference: np.ndarray, factors: np.ndarray) -> np.ndarray:
@@ -35,9 +40,19 @@ def _root(factors: Any) -> np.ndarray:
     return np.sqrt(factors / np.where(total > 0, total, 1))
 
 
-def topic_order(reference_beta: Any, beta: Any) -> np.ndarray:
+def squared(reference: np.ndarray, factors: np.ndarray) -> np.ndarray:
+    """Squared differences (..., K, K) between reference factors (K, V) and others (..., K, V), coordinates in units of their sd over all of them."""
+    reference, factors = np.asarray(reference, np.float64), np.asarray(factors, np.float64)
+    everything = np.concatenate([reference, factors.reshape(-1, reference.shape[-1])])
+    centre, sd = everything.mean(0), everything.std(0)
+    unit = np.where(sd > 1e-9 * np.abs(centre), sd, np.inf)  # what never varies tells nothing apart
+    a, b = (reference - centre) / unit, (factors - centre) / unit
+    return np.sum(a**2, -1)[:, None] + np.sum(b**2, -1)[..., None, :] - 2 * a @ np.swapaxes(b, -1, -2)
+
+
+def topic_order(reference_beta: Any, beta: Any, distance: Callable[[np.ndarray, np.ndarray], np.ndarray] = hellinger) -> np.ndarray:
     """The permutations (..., K) for which `beta[..., order, :]` is nearest to `reference_beta`, one for each set of topics."""
-    cost = hellinger(np.asarray(reference_beta), np.asarray(beta))
+    cost = distance(np.asarray(reference_beta), np.asarray(beta))
     flat = cost.reshape(-1, *cost.shape[-2:])  # the distances of all draws at once; only the assignment itself is one call per draw
     return np.array([linear_sum_assignment(one)[1] for one in flat], int).reshape(cost.shape[:-1])
 
@@ -45,11 +60,11 @@ def topic_order(reference_beta: Any, beta: Any) -> np.ndarray:
 def factor_axis(model: Model, site: str, shape: tuple[int, ...], num_factors: int) -> int | None:
     """The axis of a site's shape, counted from the end, that is indexed by factors; None if there is none.
 
-    Local sites carry factors on their last axis: (rows, K). Global sites carry them on whichever of their last two axes has size K, and if
-    both have, on the first of the two: (K, columns), the shape of every topic-like site.
+    Local sites carry factors on their last axis: (rows, K). Global sites carry them on the first axis of size K: (K, columns), the shape of every
+    topic-like site, and (K, ...) where a factor is more than a vector.
     """
-    candidates = (-1,) if site in model.local else (-2, -1)
-    return next((axis for axis in candidates if len(shape) >= -axis and shape[axis] == num_factors), None)
+    candidates = (-1,) if site in model.local else range(-len(shape), 0)
+    return next((axis for axis in candidates if shape[axis] == num_factors), None)
 
 
 def permute(model: Model, values: Values, order: Any) -> dict[str, np.ndarray]:
@@ -76,20 +91,23 @@ def align_draws(model: Model, draws: Values, pivot: Values) -> dict[str, np.ndar
     if model.symmetry != "permutation":
         raise InputError(f"Posteriors of {model.name!r} are invariant to {model.symmetry}, and only permutations can be aligned so far.")
     site, axis = _profile(model, pivot)
-    return permute(model, draws, topic_order(_as_rows(pivot[site], axis), _as_rows(draws[site], axis)))
+    distance = hellinger if model.families[site].name in NORMALISED else squared
+    leading = np.ndim(draws[site]) - np.ndim(pivot[site])
+    return permute(model, draws, topic_order(_as_rows(pivot[site], 0, axis), _as_rows(draws[site], leading, axis), distance))
 
 
 def _profile(model: Model, values: Values) -> tuple[str, int]:
-    """The global site that tells factors apart, the first matrix with an axis of factors, and that axis."""
+    """The global site that tells factors apart, the first with an axis of factors and more than one number for each, and that axis."""
     local = [np.shape(values[site])[-1] for site in model.families if site in model.local]
     for site in model.shared:
         shape = np.shape(values[site])
-        axis = factor_axis(model, site, shape, local[0] if local else shape[0]) if len(shape) == 2 else None
+        axis = factor_axis(model, site, shape, local[0] if local else shape[0]) if len(shape) >= 2 else None
         if axis is not None:
             return site, axis
     raise InputError(f"Model {model.name!r} has no global site with one row or column per factor: its posteriors cannot be aligned.")
 
 
-def _as_rows(values: Any, axis: int) -> np.ndarray:
-    """(..., K, columns), whichever of the last two axes holds the factors."""
-    return np.swapaxes(np.asarray(values), axis, -2)
+def _as_rows(values: Any, leading: int, axis: int) -> np.ndarray:
+    """(..., K, numbers), whichever axis after the leading ones, counted from the end, holds the factors."""
+    first = np.moveaxis(np.asarray(values), axis, leading)
+    return first.reshape(*first.shape[: leading + 1], -1)

@@ -112,5 +112,5 @@ def _data_groups(fit: Any, draws: dict[str, np.ndarray], dims: dict[str, list[st
     terms = np.asarray(log_likelihood(model.generate, flat, fit.hyper, batch)[model.observed], np.float64)
     per_row = terms.reshape(chains, count, data.num_rows, -1).sum(-1)
     dims[model.observed] = ["row"]
-    observed = np.asarray(batch.totals)
+    observed = np.asarray(batch.totals if batch.dense is None else batch.dense)
     return {"log_likelihood": {model.observed: per_row}, "observed_data": {model.observed: observed}}

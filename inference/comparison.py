@@ -31,7 +31,7 @@ from pp_models.base import Model, make_hyper
 from pp_models.data import Data
 from pp_models.errors import InputError, unknown
 
-ENGINES = ("cavi", "svi", "numpyro_svi", "map", "nuts")
+ENGINES = ("cavi", "svi", "trust_region", "numpyro_svi", "map", "nuts")
 MIN_ROWS = 10  # with fewer, none are held out
 MAX_RHAT = 1.05  # above this the reference has not converged
 MAX_RATES = 1000  # entries of the rate matrix that are compared
@@ -253,7 +253,7 @@ def measure_reference(task: Task, fit: Any, notes: list[str]) -> tuple[Yardstick
     pivot = {site: value.mean(0) for site, value in first.items()}
     aligned = align.align_draws(model, flat, pivot)
 
-    size = task.training.num_rows * task.training.num_columns
+    size = jax.eval_shape(lambda x: model.predict(fit.hyper, x), {site: value[0] for site, value in flat.items()}).size
     rng = np.random.default_rng(np.asarray(jax.random.key_data(task.key_for("rates"))).ravel())
     entries = rng.choice(size, min(size, MAX_RATES), replace=False)
     expected = rates(model, fit.hyper, flat, entries)

@@ -4,6 +4,7 @@ For each site in turn: draw the auxiliaries given everything (a key into `log_lo
 the block. Every block gets auxiliaries of its own, so each is a valid Gibbs step whatever the model. Chains run side by side on the devices.
 """
 
+import math
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ import numpy as np
 from inference import objective as obj
 from inference.engine import Algorithm, Engine
 from inference.posterior import Draws
-from pp_models.base import Sites, log_joint
+from pp_models.base import Sites, log_joint, value_shapes
 from pp_models.errors import InputError
 
 
@@ -77,7 +78,8 @@ def _first(model, key, natural):
 
 def chunk_size(options: Options, problem: obj.Problem) -> int:
     """Draws between reports, all chunks alike: many on small problems, where a report costs more than a sweep."""
-    return max(1, min(50, options.num_samples, int(1e7 / (problem.data.total + 1))))
+    work = problem.data.total if problem.data.kind == "counts" else problem.data.num_entries
+    return max(1, min(50, options.num_samples, int(1e7 / (work + 1))))
 
 
 def num_steps(options: Options, problem: obj.Problem) -> int:
@@ -91,8 +93,8 @@ MOST_NUMBERS = 1_000_000_000  # in the draws that are kept
 
 def _check_size(problem: obj.Problem, options: Options) -> None:
     """Draws must fit into memory, and counts of tokens into single precision."""
-    data, shapes = problem.data, jax.eval_shape(lambda key: problem.model.init(key, problem.hyper, problem.data), jax.random.key(0))
-    numbers = sum(jax.tree.leaves(natural)[0].size for natural in shapes.values()) * options.num_samples * options.num_chains
+    data, shapes = problem.data, value_shapes(problem.model, problem.hyper, problem.data)
+    numbers = sum(math.prod(shape) for shape in shapes.values()) * options.num_samples * options.num_chains
     if numbers > MOST_NUMBERS:
         raise InputError(f"The draws would hold {numbers:.1e} numbers, more than {MOST_NUMBERS:.0e}: lower num_samples and raise thin.")
     if data.kind == "counts" and max(data.matrix.sum(0).max(), data.matrix.sum(1).max()) >= 2**24:

@@ -44,6 +44,8 @@ class Model:
     resolve:    (hyper, data) -> hyper with the paper's data-dependent defaults filled in, checked
     solve_local: optional fused fixed point of the local sites (see `inference.objective`)
     proper:     (hyper) -> whether the prior can be sampled from
+    coupled:    whether global sites meet in F even when the auxiliaries and the local sites are given; else one pass over the rows updates them all
+    learn:      (hyper) -> name -> value at which empirical Bayes starts, for the positive hyper-parameters it may learn; by default all values
     """
 
     name: str
@@ -63,6 +65,8 @@ class Model:
     resolve: Callable[..., Any] = _as_given
     solve_local: Callable[..., Any] | None = None
     proper: Callable[[Any], bool] = lambda hyper: True
+    coupled: bool = False
+    learn: Callable[[Any], Mapping[str, Any]] | None = None
 
     @property
     def shared(self) -> tuple[str, ...]:
@@ -91,6 +95,36 @@ def make_hyper(model: Model, given: Any, data: Data) -> Any:
     numbers = {name: _number(name, value) for name, value in given.items()}
     structure = {name for name, default in model.Hyper()._asdict().items() if isinstance(default, bool | int | str)}
     return model.resolve(model.Hyper(**{n: float(x) if type(x) is int and n not in structure else x for n, x in numbers.items()}), data)
+
+
+def split_learned(model: Model, given: Any) -> tuple[Any, tuple[str, ...] | None]:
+    """Hyper-parameters without the marks "learn" and ("learn", start), and the names so marked (None: all that can be learned)."""
+    if isinstance(given, str):
+        if given != "learn":
+            raise InputError(f'hyper must be a dict of hyper-parameters or "learn", not {given!r}.')
+        return {}, None
+    if given is None or isinstance(given, model.Hyper):
+        return given, ()
+    plain, learned = dict(given), []
+    everything = plain.pop("learn", None)
+    if everything not in (None, "all"):
+        raise InputError(f'hyper-parameter "learn" must be "all", not {everything!r}: to learn one, give it the value "learn".')
+    for name, value in given.items():
+        marked = isinstance(value, tuple | list) and len(value) == 2 and isinstance(value[0], str)
+        if isinstance(value, str) and value == "learn" and name != "learn":
+            del plain[name]
+            learned.append(name)
+        elif marked and value[0] == "learn":
+            plain[name] = value[1]
+            learned.append(name)
+    return plain, None if everything else tuple(learned)
+
+
+def learnable(model: Model, hyper: Any) -> dict[str, Any]:
+    """The hyper-parameters that may be learned, and the value each starts from."""
+    if model.learn is not None:
+        return dict(model.learn(hyper))
+    return {name: value for name, value in split_hyper(hyper)[1].items() if np.all(np.asarray(value) > 0)}
 
 
 def _number(name: str, value: Any) -> Any:
@@ -146,6 +180,16 @@ def simulate(model: Model, hyper: Any, batch: Batch, key: jax.Array, given: Site
         program = handlers.substitute(program, data=given)
     trace = handlers.trace(handlers.seed(program, key)).get_trace(hyper, batch)
     return {name: site["value"] for name, site in trace.items() if site["type"] == "sample"}
+
+
+def value_shapes(model: Model, hyper: Any, data: Any) -> dict[str, tuple[int, ...]]:
+    """The shape of every site's value, computed without drawing any."""
+
+    def values(key: jax.Array) -> Sites:
+        natural = model.init(key, hyper, data)
+        return {site: family.value(family.mean(natural[site])) for site, family in model.families.items()}
+
+    return {site: value.shape for site, value in jax.eval_shape(values, jax.random.key(0)).items()}
 
 
 def documents(batch: Batch) -> numpyro.plate:

@@ -6,8 +6,8 @@ so every batch of a fit has the same shapes and one compilation serves them all.
 """
 
 import dataclasses
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -96,6 +96,35 @@ jax.tree_util.register_dataclass(
     ["positions", "mask", "entries", "votes", "dense", "totals", "log_factorials"],
     ["num_data_rows", "num_columns", "max_total"],
 )
+
+
+class Layout(NamedTuple):
+    """The static sizes of a batch: two batches of one layout run through one compiled program.
+
+    widths, capacity:         of the windows and of all entries, for counts or ratings ("matrix") and for "votes"
+    num_data_rows, max_total: rows and largest row total of the whole data set
+    """
+
+    widths: Mapping[str, tuple[int, ...]]
+    capacity: Mapping[str, int]
+    num_data_rows: int
+    max_total: int
+
+
+def growing_layout(totals: np.ndarray, batch_size: int) -> Layout:
+    """A layout for batches of a data set that grows: everything is rounded up to powers of two, so that it seldom changes.
+
+    It depends on the present rows' totals alone, not on how they came: a stream that is resumed goes on in the same layout. Rows
+    numbered within their batch make the size of the data set no part of it.
+    """
+    longest = power_of_two(max(16, int(totals.max(initial=1))))
+    widths = tuple(16 << i for i in range((longest // 16).bit_length()))
+    return Layout({"matrix": widths}, {"matrix": power_of_two(max(1024, batch_capacity(totals, batch_size)))}, batch_size, 1)
+
+
+def power_of_two(size: int) -> int:
+    """The smallest one that is not below `size`."""
+    return 1 << (size - 1).bit_length()
 
 
 def window_widths(lengths: np.ndarray, most: int = 8) -> tuple[int, ...]:

@@ -155,4 +155,5 @@ MODEL = Model(
     resolve=resolve,
     solve_local=solve_local,
     proper=lambda hyper: not hyper.flat,
+    learn=lambda hyper: {} if hyper.flat else {"a0": hyper.a0, "b0": hyper.b0, "c0": hyper.c0},
 )

@@ -20,7 +20,7 @@ import numpy as np
 import scipy.sparse
 from scipy.special import gammaln
 
-from pp_models.batches import Batch, Entries, batch_capacity, deal, pack_entries, shuffled, window_widths
+from pp_models.batches import Batch, Entries, Layout, batch_capacity, deal, pack_entries, shuffled, window_widths
 from pp_models.errors import InputError
 
 KINDS = ("counts", "ratings", "text_and_votes", "dense")
@@ -72,7 +72,8 @@ class Data:
         return np.diff(self.matrix.indptr) if self.matrix is not None else np.full(self.num_rows, self.num_columns)
 
     @functools.cached_property
-    def _row_sums(self) -> np.ndarray:
+    def totals(self) -> np.ndarray:
+        """The sum of each row's entries."""
         return np.asarray(self._main.sum(axis=1), np.float64).ravel()
 
     @functools.cached_property
@@ -103,6 +104,11 @@ class Data:
 
     # Batches ------------------------------------------------------------------------------------------------------------------
 
+    def layout(self, num_rows: int) -> Layout:
+        """The static sizes of this data set's batches of `num_rows` rows."""
+        capacity = {name: self._capacity(name, num_rows) for name in self._widths}
+        return Layout(self._widths, capacity, self.num_rows, int(self.totals.max()))
+
     @functools.cached_property
     def _widths(self) -> dict[str, tuple[int, ...]]:
         return {name: window_widths(np.diff(getattr(self, name).indptr)) for name in ("matrix", "votes") if getattr(self, name) is not None}
@@ -116,17 +122,18 @@ class Data:
             self._capacities[name, num_rows] = batch_capacity(np.diff(getattr(self, name).indptr), num_rows)
         return self._capacities[name, num_rows]
 
-    def pack(self, rows: np.ndarray | None = None, num_rows: int | None = None, device: Any = None) -> Batch:
+    def pack(self, rows: np.ndarray | None = None, num_rows: int | None = None, device: Any = None, layout: Layout | None = None) -> Batch:
         """The given rows (default: all) as a batch padded to `num_rows`, on one device."""
         rows = np.arange(self.num_rows) if rows is None else np.asarray(rows)
         num_rows = len(rows) if num_rows is None else num_rows
+        layout = self.layout(num_rows) if layout is None else layout
         dtype = jnp.result_type(float)
 
         def entries(name: str) -> Entries | None:
             matrix = getattr(self, name)
             if matrix is None:
                 return None
-            return pack_entries(matrix, rows, num_rows, self._widths[name], self._capacity(name, num_rows), dtype)
+            return pack_entries(matrix, rows, num_rows, layout.widths[name], layout.capacity[name], dtype)
 
         def padded(values: np.ndarray, kind: Any = dtype) -> np.ndarray:
             out = np.zeros((num_rows, *values.shape[1:]), kind)
@@ -139,19 +146,19 @@ class Data:
             entries=entries("matrix"),
             votes=entries("votes"),
             dense=None if self.values is None else padded(self.values),
-            totals=padded(self._row_sums),
+            totals=padded(self.totals),
             log_factorials=padded(self._log_factorials),
-            num_data_rows=self.num_rows,
+            num_data_rows=layout.num_data_rows,
             num_columns=self.num_columns,
-            max_total=int(self._row_sums.max()),
+            max_total=layout.max_total,
         )
         return jax.device_put(batch, device)
 
-    def shards(self, rows: np.ndarray, num_rows: int, devices: Sequence[Any]) -> tuple[Batch, ...]:
+    def shards(self, rows: np.ndarray, num_rows: int, devices: Sequence[Any], layout: Layout | None = None) -> tuple[Batch, ...]:
         """Rows dealt out to the devices, one batch each, of `num_rows` rows in all (padding included)."""
         per_device = -(-num_rows // len(devices))
         parts = deal(rows, self.lengths, len(devices))
-        return tuple(self.pack(part, per_device, device) for part, device in zip(parts, devices, strict=True))
+        return tuple(self.pack(part, per_device, device, layout) for part, device in zip(parts, devices, strict=True))
 
     def batches(self, key: jax.Array, batch_size: int, devices: Sequence[Any], drop_last: bool = False) -> Iterator[tuple[Batch, ...]]:
         """One pass in random order: for each step, one batch per device."""

@@ -27,6 +27,7 @@ from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 from pp_models.batches import Entries
 from pp_models.special import digamma_parts
 
+UNIFORM = "uniform"  # given in place of a key: every auxiliary variable spread evenly over its choices, phi = 1/K (T 2.4)
 BLOCK = 256  # columns whose weights are laid out at a time
 LANES = 16  # factors are padded to a multiple of this: whole vector registers
 TOKENS = 32  # tokens allocated at a time when sampling
@@ -250,6 +251,20 @@ def _draw(row_logits, column_logits, entries, key, row_side, column_side) -> Sol
     return Solved(jnp.asarray(value, row_logits.dtype), rows, columns)
 
 
+# Beliefs spread evenly: where a trust-region step begins ----------------------------------------------------------------------
+
+
+def _even(row_logits: jax.Array, column_logits: jax.Array, entries: Entries) -> jax.Array:
+    """The bound with phi = 1/K for every token, sum n (mean_k (row_k + column_k) + log K): linear in the logits."""
+    nothing = _Table(jnp.zeros((column_logits.shape[1], 1), column_logits.dtype), jnp.zeros(column_logits.shape[1], column_logits.dtype))
+    per_row = _each_row(
+        entries, nothing, lambda row, totals: totals.at[row.index].set(jnp.sum(row.values)), jnp.zeros(len(row_logits), entries.values.dtype)
+    )
+    per_column = jnp.zeros(column_logits.shape[1], entries.values.dtype).at[entries.columns].add(entries.values)
+    value = jnp.sum(per_row * jnp.mean(row_logits, 1)) + jnp.sum(per_column * jnp.mean(column_logits, 0))
+    return value + jnp.sum(per_row) * math.log(row_logits.shape[1])
+
+
 # The primitive -----------------------------------------------------------------------------------------------------------------
 
 
@@ -289,14 +304,31 @@ def _allocate_backward(residual, cotangent):
 _allocate.defvjp(_allocate_forward, _allocate_backward, symbolic_zeros=True)
 
 
-def allocate(row_logits: jax.Array, column_logits: jax.Array, entries: Entries, key: jax.Array | None = None) -> jax.Array:
+def allocate(row_logits: jax.Array, column_logits: jax.Array, entries: Entries, key: Any = None) -> jax.Array:
     """sum_dv n_dv log sum_k exp(row_logits_dk + column_logits_kv) over the entries, differentiable in both logits.
 
     row_logits: (rows, K); column_logits: (K, columns). The gradient computes only the sides it is asked for. With a key the tokens'
     factors are sampled: the gradient is then a draw of the allocated counts, and the value their complete-data log likelihood
-    on the differentiated sides. The entries' counts have no gradient.
+    on the differentiated sides. With `UNIFORM` for a key every token is spread evenly. The entries' counts have no gradient.
     """
+    if key is UNIFORM:
+        return _even(row_logits, column_logits, entries)
     return _allocate(row_logits, column_logits, entries, key)
+
+
+def choose(logits: jax.Array, weights: jax.Array, key: Any = None) -> jax.Array:
+    """sum_n weights_n log sum_k exp(logits_nk): each row belongs to one of K components, summed out (T 4.1).
+
+    The gradient is the responsibilities (the optimal phi of T 9); with a key, one component per row drawn with those odds; with `UNIFORM`,
+    1/K for each. `weights` are 0 for padding.
+    """
+    logits = jnp.where(weights[:, None] > 0, logits, 0)
+    if key is None:
+        return jnp.sum(weights * jax.nn.logsumexp(logits, 1))
+    if key is UNIFORM:
+        return jnp.sum(weights * (jnp.mean(logits, 1) + math.log(logits.shape[1])))
+    component = jax.random.categorical(key, lax.stop_gradient(logits))
+    return jnp.sum(weights * jnp.take_along_axis(logits, component[:, None], 1)[:, 0])
 
 
 # The rows' own fixed point, fused ----------------------------------------------------------------------------------------------

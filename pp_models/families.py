@@ -8,15 +8,19 @@ so that a conjugate update is `natural = dF/dmu` with nothing to add or subtract
 gamma and beta families is the product of dx/x, which makes their natural parameters the concentrations themselves: with the
 Lebesgue measure they would be `concentration - 1`, and a concentration of 1e-6 would not survive float32.
 
-All functions reduce every axis but the first, which counts rows (documents, topics, ...), so that padded rows can be masked.
+All functions reduce every axis but the first, which counts rows (documents, topics, ...), so that padded rows can be masked. A single Dirichlet
+vector, without an axis of rows, is one row.
 
-| family      | t(x)                 | natural          | base    |
-|-------------|----------------------|------------------|---------|
-| dirichlet   | log x                | concentration    | -1      |
-| gamma       | (log x, x)           | (shape, -rate)   | (-1, 0) |
-| gamma_tied  | (log x, sum_v x)     | (shape, -rate)   | (-1, 0) |
-| beta        | (log x, log(1 - x))  | (a, b)           | (-1,-1) |
-| normal      | (x, x x')            | (P m, -P/2)      | 0       |
+| family         | t(x)                             | natural                                             | base    |
+|----------------|----------------------------------|-----------------------------------------------------|---------|
+| dirichlet      | log x                            | concentration                                       | -1      |
+| gamma          | (log x, x)                       | (shape, -rate)                                      | (-1, 0) |
+| gamma_tied     | (log x, sum_v x)                 | (shape, -rate)                                      | (-1, 0) |
+| beta           | (log x, log(1 - x))              | (a, b)                                              | (-1,-1) |
+| normal         | (x, x x')                        | (P m, -P/2)                                         | 0       |
+| normal_wishart | (L mu, mu' L mu, L, log det L)   | (kappa m, -kappa/2, -(W^-1 + kappa m m')/2, (nu - D)/2) | 0   |
+
+Of normal_wishart, mu is a mean and L (Lambda) a precision, packed into one value (see `normal_wishart.py`).
 """
 
 from collections.abc import Callable
@@ -27,6 +31,7 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax.scipy.special import betaln, gammaln
 
+from pp_models.normal_wishart import NormalWishart, pack, unpack
 from pp_models.special import digamma
 
 Stats = Any  # a pytree of arrays: sufficient statistics, their means, or natural parameters
@@ -45,6 +50,7 @@ class Family(NamedTuple):
     distribution: Callable[[Stats], dist.Distribution]
     natural: Callable[[dist.Distribution], Stats]  # the inverse of `distribution`
     base: Stats  # coefficients of the log base measure, broadcast against t
+    rows: Callable[[Stats], Stats] = lambda t: t  # t or natural with an axis of rows, where it may be left out
 
 
 class Pair(NamedTuple):
@@ -66,7 +72,7 @@ def dot(natural: Stats, stats: Stats) -> jax.Array:
 
 def log_base(family: Family, stats: Stats) -> jax.Array:
     """The log base measure per row: what turns F into a density with respect to the Lebesgue measure."""
-    return dot(family.base, stats)
+    return dot(family.base, family.rows(stats))
 
 
 def log_prior(family: Family, natural: Stats, stats: Stats) -> jax.Array:
@@ -74,6 +80,7 @@ def log_prior(family: Family, natural: Stats, stats: Stats) -> jax.Array:
 
     `natural` has the rank of `stats`; axes of length one broadcast.
     """
+    natural, stats = family.rows(natural), family.rows(stats)
     full = jax.tree.map(lambda n, t: jnp.broadcast_to(n, jnp.shape(n)[:1] + jnp.shape(t)[1:]), natural, stats)
     return dot(natural, stats) - family.log_normalizer(full)
 
@@ -86,6 +93,12 @@ def log_density(family: Family, natural: Stats, stats: Stats) -> jax.Array:
 def entropy(family: Family, natural: Stats) -> jax.Array:
     """-E[log q] per row, relative to the base measure like F: F(mu) + entropy is then the bound."""
     return -log_prior(family, natural, family.mean(natural))
+
+
+def divergence(family: Family, natural: Stats, other: Stats) -> jax.Array:
+    """The Kullback-Leibler divergence from q_natural to q_other per row (T 13)."""
+    gap = jax.tree.map(lambda a, b: jnp.broadcast_to(a - b, jnp.shape(a)), natural, other)
+    return dot(gap, family.mean(natural)) - family.log_normalizer(natural) + family.log_normalizer(other)
 
 
 def summarise(family: Family, natural: Stats, summary: str = "mean") -> Stats:
@@ -168,6 +181,7 @@ dirichlet = Family(
     distribution=dist.Dirichlet,
     natural=lambda d: unwrap(d).concentration,
     base=-1.0,
+    rows=jnp.atleast_2d,
 )
 
 # Gamma ------------------------------------------------------------------------------------------------------------------------
@@ -229,6 +243,11 @@ gamma_tied = gamma._replace(
 # Beta -------------------------------------------------------------------------------------------------------------------------
 
 
+def _inside(x):
+    """Away from 0 and 1, where a logarithm would be infinite: single precision rounds draws onto both."""
+    return jnp.clip(x, jnp.finfo(x.dtype).tiny, 1 - jnp.finfo(x.dtype).epsneg)
+
+
 def _beta_mean(n):
     total = digamma(n.first + n.second)
     return Pair(digamma(n.first) - total, digamma(n.second) - total)
@@ -249,8 +268,8 @@ def _beta_sample(key, n):
 beta = Family(
     name="beta",
     log_normalizer=lambda n: _row_sum(betaln(n.first, n.second)),
-    stats=lambda x: Pair(jnp.log(x), jnp.log1p(-x)),
-    value=lambda t: _from_log(t.first),
+    stats=lambda x: Pair(jnp.log(_inside(x)), jnp.log1p(-_inside(x))),
+    value=lambda t: _inside(jnp.exp(t.first)),
     mean=_beta_mean,
     mode=_beta_mode,
     sample=_beta_sample,
@@ -317,4 +336,145 @@ normal = Family(
     base=Pair(0.0, 0.0),
 )
 
-FAMILIES = {family.name: family for family in (dirichlet, gamma, gamma_tied, beta, normal)}
+# Mean and precision of a Gaussian ----------------------------------------------------------------------------------------------
+
+
+class MeanPrecision(NamedTuple):
+    """The statistics (or natural parameters) of a mean mu and a precision Lambda."""
+
+    weighted: jax.Array  # (..., D)     Lambda mu
+    quadratic: jax.Array  # (...)       mu' Lambda mu
+    precision: jax.Array  # (..., D, D) Lambda
+    log_det: jax.Array  # (...)         log det Lambda
+
+
+def _log_det(factor):
+    """Of the matrix with this Cholesky factor."""
+    return 2 * jnp.sum(jnp.log(jnp.diagonal(factor, axis1=-2, axis2=-1)), -1)
+
+
+def _transpose(x):
+    return jnp.swapaxes(x, -1, -2)
+
+
+def _each(function, *arrays):
+    """A function of matrices, one after the other.
+
+    jaxlib's LAPACK calls share a batch among the threads of the pool that they wait in: two batches at once, of parallel chains, lock it up for good.
+    Single matrices are done in place, and as fast.
+    """
+    flat = [x.reshape(-1, *x.shape[-2:]) for x in arrays]
+    return jax.lax.map(lambda one: function(*one), flat).reshape(*arrays[0].shape[:-2], *arrays[-1].shape[-2:])
+
+
+def _cholesky(x):
+    return _each(jnp.linalg.cholesky, x)
+
+
+def _solve(factor, x):
+    """L^-1 x."""
+    return _each(lambda a, b: jax.scipy.linalg.solve_triangular(a, b, lower=True), factor, x)
+
+
+def _solve_transposed(factor, x):
+    """L^-T x."""
+    return _each(lambda a, b: jax.scipy.linalg.solve_triangular(a, b, lower=True, trans=1), factor, x)
+
+
+def _apply(matrix, vector):
+    return (matrix @ vector[..., None])[..., 0]
+
+
+def _wishart_parameters(n):
+    """m, kappa, nu and the Cholesky factor of W^-1."""
+    kappa = -2 * n.quadratic
+    mean = n.weighted / kappa[..., None]
+    factor = _cholesky(-2 * n.precision - _outer(n.weighted) / kappa[..., None, None])
+    return mean, kappa, 2 * n.log_det + mean.shape[-1], factor
+
+
+def _inverse_factor(factor):
+    """The inverse of a lower triangular matrix L; W = L^-T L^-1 is then symmetric, and never indefinite by rounding of a solve."""
+    identity = jnp.broadcast_to(jnp.eye(factor.shape[-1], dtype=factor.dtype), factor.shape)
+    return _solve(factor, identity)
+
+
+def _halves(nu, dimension):
+    """(nu - j) / 2 for j = 0..D-1, the arguments of the multivariate gamma function's factors."""
+    return (nu[..., None] - jnp.arange(dimension, dtype=nu.dtype)) / 2
+
+
+def _normal_wishart_log_normalizer(n):
+    mean, kappa, nu, factor = _wishart_parameters(n)
+    size = mean.shape[-1]
+    log_gamma = jnp.sum(gammaln(_halves(nu, size)), -1) + size * (size - 1) / 4 * jnp.log(jnp.pi)
+    return 0.5 * size * (jnp.log(2 * jnp.pi) - jnp.log(kappa) + nu * jnp.log(2.0)) - 0.5 * nu * _log_det(factor) + log_gamma
+
+
+def _at(mean, precision, log_det):
+    """t of a point."""
+    weighted = _apply(precision, mean)
+    return MeanPrecision(weighted, jnp.sum(mean * weighted, -1), precision, log_det)
+
+
+def _normal_wishart_mean(n):
+    mean, kappa, nu, factor = _wishart_parameters(n)
+    size, root = mean.shape[-1], _inverse_factor(factor)
+    log_det = jnp.sum(digamma(_halves(nu, size)), -1) + size * jnp.log(2.0) - _log_det(factor)
+    point = _at(mean, nu[..., None, None] * (_transpose(root) @ root), log_det)
+    return point._replace(quadratic=point.quadratic + size / kappa)
+
+
+def _normal_wishart_mode(n):
+    """mu = m and Lambda = (nu - D) W: the mode of both together."""
+    mean, _, nu, factor = _wishart_parameters(n)
+    size, root = mean.shape[-1], _inverse_factor(factor)
+    return _at(mean, (nu - size)[..., None, None] * (_transpose(root) @ root), size * jnp.log(nu - size) - _log_det(factor))
+
+
+def _normal_wishart_sample(key, n):
+    """Bartlett: Lambda = R A A' R' with R R' = W, A lower triangular, A_jj^2 chi-square with nu - j degrees of freedom, the rest normal.
+
+    With W^-1 = L L' and R = L^-T the mean needs no inverse: mu = m + L A^-T z / sqrt(kappa).
+    """
+    mean, kappa, nu, factor = _wishart_parameters(n)
+    gamma_key, normal_key, mean_key = jax.random.split(key, 3)
+    log_square = log_gamma_draw(gamma_key, _halves(nu, mean.shape[-1])) + jnp.log(2.0)
+    below = jnp.tril(jax.random.normal(normal_key, factor.shape, factor.dtype), -1)
+    bartlett = below + jnp.exp(0.5 * log_square)[..., None] * jnp.eye(mean.shape[-1], dtype=mean.dtype)
+    noise = jax.random.normal(mean_key, (*mean.shape, 1), mean.dtype) / jnp.sqrt(kappa)[..., None, None]
+    mu = mean + (factor @ _solve_transposed(bartlett, noise))[..., 0]
+    root = _solve_transposed(factor, bartlett)
+    return _at(mu, root @ _transpose(root), jnp.sum(log_square, -1) - _log_det(factor))
+
+
+def _normal_wishart_stats(x):
+    mean, precision = unpack(x)
+    return _at(mean, precision, _log_det(_cholesky(precision)))
+
+
+def _normal_wishart_value(t):
+    factor = _cholesky(t.precision)
+    return pack(_solve_transposed(factor, _solve(factor, t.weighted[..., None]))[..., 0], t.precision)
+
+
+def _normal_wishart_natural(d):
+    d = unwrap(d)
+    scatter = d.scatter_tril @ _transpose(d.scatter_tril) + d.strength[..., None, None] * _outer(d.loc)
+    return MeanPrecision(d.strength[..., None] * d.loc, -0.5 * d.strength, -0.5 * scatter, 0.5 * (d.df - d.loc.shape[-1]))
+
+
+normal_wishart = Family(
+    name="normal_wishart",
+    log_normalizer=_normal_wishart_log_normalizer,
+    stats=_normal_wishart_stats,
+    value=_normal_wishart_value,
+    mean=_normal_wishart_mean,
+    mode=_normal_wishart_mode,
+    sample=_normal_wishart_sample,
+    distribution=lambda n: NormalWishart(*_wishart_parameters(n)),
+    natural=_normal_wishart_natural,
+    base=MeanPrecision(0.0, 0.0, 0.0, 0.0),
+)
+
+FAMILIES = {family.name: family for family in (dirichlet, gamma, gamma_tied, beta, normal, normal_wishart)}

@@ -94,11 +94,14 @@ def log_local(hyper, t, batch, key=None):
 
 
 def init(key, hyper, data):
-    """Topics: the prior plus uniform noise scaled to the corpus (P 11.6). Documents: the prior."""
+    """Topics: the prior plus uniform noise scaled to the corpus (P 11.6). Documents: the words spread evenly over the topics.
+
+    Started at the prior instead, a topic of small alpha would begin with a weight of exp(digamma(alpha)), from which it does not recover.
+    """
     scale = data.total / (hyper.num_topics * data.num_columns)
     noise = jax.random.uniform(key, (hyper.num_topics, data.num_columns))
     return {
-        "theta": jnp.broadcast_to(_alpha(hyper, hyper.num_topics), (data.num_rows, hyper.num_topics)),
+        "theta": _alpha(hyper, hyper.num_topics) + jnp.asarray(data.totals, float)[:, None] / hyper.num_topics,
         "beta": hyper.eta + 2 * scale * noise,
     }
 
@@ -143,4 +146,5 @@ MODEL = Model(
     example=example,
     resolve=resolve,
     solve_local=solve_local,
+    learn=lambda hyper: {"alpha": _alpha(hyper, hyper.num_topics), "eta": hyper.eta},
 )

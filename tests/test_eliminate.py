@@ -9,7 +9,7 @@ import pytest
 from jax.scipy.special import digamma
 
 from pp_models import data
-from pp_models.eliminate import RowOptions, allocate, converge_rows
+from pp_models.eliminate import UNIFORM, RowOptions, allocate, choose, converge_rows
 
 
 @pytest.fixture(scope="module", params=[1, 17], ids=lambda k: f"K={k}")
@@ -158,3 +158,29 @@ def test_single_precision_value_is_exact_where_weights_underflow():
         single = jax.tree.map(np.asarray, single)
     for a, b in zip(jax.tree.leaves(single), jax.tree.leaves(exact), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
+
+
+def test_even_beliefs(problem):
+    """With phi = 1/K the value is the bound at those beliefs, linear in the logits, and below the optimum."""
+    X, entries, rows, columns = problem
+    value, (by_row, by_column) = jax.value_and_grad(allocate, (0, 1))(rows, columns, entries, UNIFORM)
+    K = rows.shape[1]
+    theirs = jnp.sum(X * (jnp.mean(rows[:, :, None] + columns[None], 1) + jnp.log(K)))
+    np.testing.assert_allclose(value, theirs, rtol=1e-12)
+    np.testing.assert_allclose(by_row, np.repeat(X.sum(1)[:, None] / K, K, 1), rtol=1e-12)
+    np.testing.assert_allclose(by_column, np.repeat(X.sum(0)[None] / K, K, 0), rtol=1e-12)
+    assert value <= allocate(rows, columns, entries) + 1e-9
+
+
+def test_choose():
+    """Responsibilities, draws with those odds, and even beliefs; padded rows count nothing, whatever they hold."""
+    logits = jnp.asarray(np.random.default_rng(1).normal(size=(6, 4))).at[5].set(jnp.nan)
+    weights = jnp.asarray([1.0, 1, 1, 1, 1, 0])
+    value, responsibilities = jax.value_and_grad(choose)(logits, weights)
+    np.testing.assert_allclose(value, jax.nn.logsumexp(logits[:5], 1).sum(), rtol=1e-12)
+    np.testing.assert_allclose(responsibilities[:5], jax.nn.softmax(logits[:5], 1), rtol=1e-12)
+    assert np.all(np.asarray(responsibilities[5]) == 0)
+    draws = jax.vmap(lambda key: jax.grad(choose)(logits, weights, key))(jax.random.split(jax.random.key(0), 4000))
+    assert set(np.unique(draws)) == {0.0, 1.0} and np.all(np.asarray(draws[:, :5].sum(2)) == 1)
+    np.testing.assert_allclose(draws.mean(0), responsibilities, atol=5 * np.sqrt(0.25 / 4000))  # five standard errors
+    np.testing.assert_allclose(jax.grad(choose)(logits, weights, UNIFORM)[:5], 0.25, rtol=1e-12)

@@ -3,11 +3,14 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 import pytest
 import scipy.stats
+from numpyro.distributions.transforms import biject_to
 
 from pp_models import families as fam
 from pp_models.families import Pair
+from pp_models.normal_wishart import MeanAndPrecisionTransform, NormalWishart, mean_and_precision, unpack
 from pp_models.special import digamma, digamma_parts
 
 
@@ -24,6 +27,8 @@ def natural(name, seed=0):
         return Pair(positive(4, 3), positive(4, 3))
     factor = rng.normal(size=(4, 3, 3))
     precision = jnp.asarray(factor @ np.swapaxes(factor, 1, 2) + np.eye(3))
+    if name == "normal_wishart":
+        return fam.normal_wishart.natural(NormalWishart(positive(4, 3), positive(4), 4 + positive(4), jnp.linalg.cholesky(precision)))
     return Pair(jnp.asarray(rng.normal(size=(4, 3))), -0.5 * precision)
 
 
@@ -77,9 +82,11 @@ def test_modes_maximise(name):
         for a, b in zip(jax.tree.leaves(best), jax.tree.leaves(family.stats(x)), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
         for seed in range(20):
-            nearby = x * np.exp(0.01 * np.random.default_rng(seed).normal(size=x.shape))
+            nearby = np.asarray(x) * np.exp(0.01 * np.random.default_rng(seed).normal(size=x.shape))
             if name == "dirichlet":
                 nearby = nearby / nearby.sum(-1, keepdims=True)
+            if name == "normal_wishart":
+                nearby[:, 1:] = (nearby[:, 1:] + np.swapaxes(nearby[:, 1:], 1, 2)) / 2
             assert np.all(np.asarray(objective(family.stats(jnp.asarray(nearby)))) <= np.asarray(objective(best)) + 1e-12)
 
 
@@ -90,6 +97,54 @@ def test_entropy_is_the_mean_of_minus_log_density(name):
     draws = jax.vmap(lambda key: fam.log_prior(family, eta, family.sample(key, eta)))(jax.random.split(jax.random.key(2), 20_000))
     error = np.asarray(draws).std(0) / np.sqrt(20_000)
     assert np.all(np.abs(-np.asarray(draws).mean(0) - fam.entropy(family, eta)) < 5 * error)
+
+
+def test_one_dirichlet_vector_is_one_row():
+    """A vector of proportions without an axis of rows has the density, entropy and statistics of the same vector as the only row of a matrix."""
+    eta = natural("dirichlet")[0]
+    log_x = fam.dirichlet.sample(jax.random.key(0), eta)
+    assert log_x.shape == eta.shape
+    np.testing.assert_allclose(jnp.sum(fam.log_density(fam.dirichlet, eta, log_x)), dist.Dirichlet(eta).log_prob(jnp.exp(log_x)), rtol=1e-12)
+    np.testing.assert_allclose(jnp.sum(fam.entropy(fam.dirichlet, eta)), fam.entropy(fam.dirichlet, eta[None])[0], rtol=1e-12)
+    for summary in ("mean", "mode", "log_mode"):
+        np.testing.assert_allclose(fam.summarise(fam.dirichlet, eta, summary), fam.summarise(fam.dirichlet, eta[None], summary)[0], rtol=1e-12)
+
+
+def test_beta_draws_have_finite_logarithms():
+    """Single precision rounds draws near 0 and 1 onto them; value and statistics stay inside."""
+    with jax.enable_x64(False):
+        for x in (jnp.asarray([0.0, 0.5, 1.0]), fam.beta.value(fam.beta.sample(jax.random.key(0), Pair(jnp.full(50, 1e-3), jnp.full(50, 1e-3))))):
+            assert all(np.all(np.isfinite(leaf)) for leaf in fam.beta.stats(x))
+
+
+def test_mean_and_precision_transform():
+    """Bijective onto means and positive-definite precisions, its log Jacobian autodiff's on the free entries, for one value and for many."""
+    transform, size = biject_to(mean_and_precision), 3
+    assert isinstance(transform, MeanAndPrecisionTransform)
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(5, 9)))
+    y = transform(x)
+    assert y.shape == transform.forward_shape(x.shape) == (5, 4, 3) and transform.inverse_shape(y.shape) == x.shape
+    assert np.all(mean_and_precision(y)) and not np.any(mean_and_precision(-y))
+    np.testing.assert_allclose(transform.inv(y), x, rtol=1e-9)
+    lower = np.tril_indices(size)
+
+    def free(x):
+        mean, precision = unpack(transform(x))
+        return jnp.concatenate([mean, precision[lower]])
+
+    expected = [np.linalg.slogdet(jax.jacobian(free)(one))[1] for one in x]
+    np.testing.assert_allclose(transform.log_abs_det_jacobian(x, y), expected, rtol=1e-9)
+
+
+def test_normal_wishart_moments():
+    """`mean` and `variance` are those of NumPyro's own draws, 20,000 of them, within five standard errors (of a variance: 10 %)."""
+    q = fam.normal_wishart.distribution(natural("normal_wishart"))
+    q = NormalWishart(q.loc, q.strength, q.df + 4, q.scatter_tril)  # fourth moments of the mean, for the variance's error
+    draws = np.asarray(q.sample(jax.random.key(0), (20_000,)))
+    assert np.all(np.abs(draws.mean(0) - q.mean) < 5 * np.sqrt(np.asarray(q.variance) / 20_000))
+    np.testing.assert_allclose(draws.var(0), q.variance, rtol=0.1)
+    heavy = NormalWishart(q.loc, q.strength, jnp.full(4, 4.0), q.scatter_tril)
+    assert np.all(np.isinf(heavy.variance[:, 0])) and np.all(np.isfinite(heavy.variance[:, 1:]))
 
 
 @pytest.mark.parametrize("shape", [0.02, 0.3, 0.999, 1.0, 2.5, 40.0, 3000.0])
