@@ -23,11 +23,17 @@ class Engine(NamedTuple):
     Options:   NamedTuple of options with defaults
     build:     (problem, options) -> Algorithm
     kind:      what it returns: variational, point or draws
-    rows:      what a step is given: "all" rows, a "batch" of them, or "none" (the engine packs its own)
+    rows:      what a step is given: "all" rows, a random "batch" of them, the batches of one fixed "partition" in turn, rows of a growing "stream",
+               or "none" (the engine packs its own)
     sharded:   whether its rows are dealt out to all devices
     check:     (options) raises InputError for values that cannot be
     init:      what `fit(init=...)` may hold: "natural" parameters of global sites, "values" of any site, or "none"
     settle:    (options, data) -> options with what depends on the data's size filled in
+    stream:    (problem, options, key, state, batches, present, arrived) -> (state, info): a step on a batch of a database of `present` rows, of which
+               `arrived` came since learning began; None where the engine needs all the data at once
+    State:     the NamedTuple type of its state, for engines that can follow a stream
+    order:     which rows such a step is given: "random" ones of those present, or the "next" ones not seen yet
+    learns:    whether it can learn hyper-parameters (`inference.empirical_bayes`)
     num_steps: (options, problem) -> steps of a run; engines on batches run `num_epochs` passes instead
     """
 
@@ -40,4 +46,8 @@ class Engine(NamedTuple):
     check: Callable[[Any], None] = lambda options: None
     init: str = "none"
     settle: Callable[..., Any] = lambda options, data: options
+    stream: Callable[..., tuple[Any, Any]] | None = None
+    State: Any = None
+    order: str = "random"
+    learns: bool = False
     num_steps: Callable[..., int] = lambda options, problem: options.num_epochs

@@ -14,9 +14,9 @@ from inference import objective as obj
 from inference.engine import Engine
 from inference.posterior import Posterior
 from inference.progress import Progress
-from inference.registry import load_engine, make_options
+from inference.registry import engines, load_engine, make_options
 from pp_models import discovery
-from pp_models.base import log_joint, make_hyper, split_hyper
+from pp_models.base import learnable, log_joint, make_hyper, split_hyper, split_learned, value_shapes
 from pp_models.data import Data
 from pp_models.errors import Diverged, InputError, unknown
 
@@ -104,8 +104,15 @@ def make_problem(model: str, data: Data, hyper: Any = None, devices: Any = None)
     declared = discovery.load(model)
     if not isinstance(data, Data):
         raise InputError(f"data must be made with pp_models.data.{declared.kind}(...), not a {type(data).__name__}.")
-    structure, values = split_hyper(make_hyper(declared, hyper, data))
-    return obj.Problem(declared, tuple(sorted(structure.items())), values, data, tuple(devices or jax.local_devices()))
+    given, learn = split_learned(declared, hyper)
+    resolved = make_hyper(declared, given, data)
+    starts = learnable(declared, resolved)
+    learn = tuple(starts) if learn is None else learn
+    for name in learn:
+        if name not in starts:
+            raise unknown(f"hyper-parameter that can be learned for {declared.name}", name, starts)
+    structure, values = split_hyper(resolved._replace(**{name: starts[name] for name in learn}))
+    return obj.Problem(declared, tuple(sorted(structure.items())), values, data, tuple(devices or jax.local_devices()), tuple(sorted(learn)))
 
 
 def fit(
@@ -123,7 +130,8 @@ def fit(
     """Fit a model to data by an engine.
 
     model, engine: names (see `pp_models.available()` and `inference.engines()`)
-    hyper:         dict or Hyper of hyper-parameters; the rest are the papers' defaults
+    hyper:         dict or Hyper of hyper-parameters; the rest are the papers' defaults. "learn" as a value, or ("learn", start), learns that one by
+                   empirical Bayes; hyper="learn", or {"num_topics": 50, "learn": "all"}, learns all that can be; `fit.hyper` holds the result
     key:           JAX random key (default: jax.random.key(0))
     init:          where to begin: natural parameters of global sites (variational engines), or values of any site (map, gibbs)
     progress:      True or False to force the progress bar; by default it is shown on a terminal
@@ -138,6 +146,9 @@ def fit(
     checked = chosen.settle(checked, data)
     if chosen.kind != "point" and not problem.model.proper(problem.hyper):
         raise InputError(f"Engine {engine!r} needs a proper prior, but these hyper-parameters make it improper: use engine 'map', or a proper prior.")
+    if problem.learn and not chosen.learns:
+        able = ", ".join(name for name in engines() if load_engine(name).learns)
+        raise InputError(f"Engine {engine!r} keeps hyper-parameters as given and cannot learn {', '.join(problem.learn)}: use one of {able}.")
     start = check_init(chosen, problem, dict(init or {}))
     key = jax.random.key(0) if key is None else key
     begin = time.perf_counter()
@@ -150,23 +161,26 @@ def fit(
         for step, batches in enumerate(feed(chosen, checked, problem, batch_key, num_steps)):
             state, info = algorithm.step(jax.random.fold_in(step_key, step), state, batches)
             if history:  # the step before has surely ended: read its numbers while this one runs
-                _settle(history[-1])
+                settle_row(history[-1])
                 bar.update(history[-1])
             history.append({"step": step, **info._asdict(), "clock": begin})
             if _finished(history, window, getattr(checked, "tolerance", 0.0)):
                 break
         if history:
-            _settle(history[-1])
+            settle_row(history[-1])
             bar.update(history[-1])
     jax.block_until_ready(jax.tree.leaves(state))
     seconds = time.perf_counter() - begin
-    return Fit(problem, engine, checked._asdict(), algorithm.posterior(state), _columns(history), seconds)
+    posterior = algorithm.posterior(state)
+    return Fit(posterior.problem, engine, checked._asdict(), posterior, columns(history), seconds)
 
 
 def run_length(engine: Engine, options: Any, problem: obj.Problem) -> tuple[int, int]:
     """Steps of the whole run, and how many of them the stopping rule averages over."""
-    if engine.rows != "batch":
+    if engine.rows not in ("batch", "partition", "stream"):
         return engine.num_steps(options, problem), 1
+    if engine.rows == "stream":
+        return options.num_steps, 1
     whole, rest = divmod(problem.data.num_rows, options.batch_size)
     per_epoch = whole + (rest > 0 and engine.sharded)  # stock engines drop a last, smaller batch
     return options.num_epochs * per_epoch, per_epoch
@@ -178,13 +192,25 @@ def feed(engine: Engine, options: Any, problem: obj.Problem, key: jax.Array, num
     if engine.rows == "none":
         yield from (None for _ in range(num_steps))
         return
-    size = options.batch_size if engine.rows == "batch" else data.num_rows
+    if engine.rows == "stream":
+        for step in range(num_steps):
+            yield data.shards(stream_rows(options, data.num_rows, jax.random.fold_in(key, step), step), options.batch_size, devices)
+        return
+    size = data.num_rows if engine.rows == "all" else options.batch_size
     if size == data.num_rows:
         everything = data.shards(np.arange(size), size, devices)
         yield from (everything for _ in range(num_steps))
         return
     for epoch in range(options.num_epochs):
-        yield from data.batches(jax.random.fold_in(key, epoch), size, devices, drop_last=not engine.sharded)
+        again = 0 if engine.rows == "partition" else epoch
+        yield from data.batches(jax.random.fold_in(key, again), size, devices, drop_last=not engine.sharded)
+
+
+def stream_rows(options: Any, num_rows: int, key: jax.Array, step: int) -> np.ndarray:
+    """Rows picked at random from those that have arrived (T 16)."""
+    seed = np.asarray(jax.random.key_data(key)).ravel()
+    present = options.present(num_rows, step)
+    return np.sort(np.random.default_rng(seed).choice(present, min(options.batch_size, present), replace=False))
 
 
 def check_init(engine: Engine, problem: obj.Problem, init: dict[str, Any]) -> dict[str, Any]:
@@ -192,18 +218,21 @@ def check_init(engine: Engine, problem: obj.Problem, init: dict[str, Any]) -> di
     if init and engine.init == "none":
         raise InputError(f"Engine {engine.name!r} chooses its own start: leave init out.")
     families, shared = problem.model.families, problem.model.shared
+    if not init:
+        return init
     natural = jax.eval_shape(lambda key: problem.model.init(key, problem.hyper, problem.data), jax.random.key(0))
+    values = value_shapes(problem.model, problem.hyper, problem.data)
     for site, given in init.items():
         if site not in (shared if engine.init == "natural" else families):
             raise unknown(f"site that engine {engine.name} can start from", site, shared if engine.init == "natural" else families)
-        known = natural[site] if engine.init == "natural" else jax.tree.leaves(natural[site])[0]
-        shapes = [[np.shape(leaf) for leaf in jax.tree.leaves(tree)] for tree in (given, known)]
+        known = [leaf.shape for leaf in jax.tree.leaves(natural[site])] if engine.init == "natural" else [values[site]]
+        shapes = [[np.shape(leaf) for leaf in jax.tree.leaves(given)], known]
         if shapes[0] != shapes[1]:
             raise InputError(f"init for {site} has shape {shapes[0]}, but {shapes[1]} is needed.")
     return init
 
 
-def _settle(row: dict[str, Any]) -> None:
+def settle_row(row: dict[str, Any]) -> None:
     """Turn a step's device scalars into numbers, which waits for the step, and note the time. Terms of a bound are added in double precision."""
     for name, value in row.items():
         if name not in ("step", "clock"):
@@ -226,6 +255,6 @@ def _finished(history: list[dict[str, Any]], window: int, tolerance: float) -> b
     return bool(abs(new - old) <= tolerance * abs(old))
 
 
-def _columns(history: list[dict[str, Any]]) -> dict[str, np.ndarray]:
+def columns(history: list[dict[str, Any]]) -> dict[str, np.ndarray]:
     names = ["step", "seconds", "bound", *(n for n in (history[0] if history else {}) if n not in ("step", "seconds", "bound"))]
     return {name: np.array([row[name] for row in history]) for name in names}

@@ -28,6 +28,7 @@ class Problem(NamedTuple):
     values: dict[str, jax.Array]
     data: Any
     devices: tuple[Any, ...]
+    learn: tuple[str, ...] = ()  # hyper-parameters learned by empirical Bayes; the rest stay as given
 
     @property
     def hyper(self) -> Any:
@@ -61,16 +62,18 @@ class LocalPart(NamedTuple):
     info: RowInfo
 
 
-def local_part(model: Model, hyper: Any, stats: Sites, batch: Batch, start: Sites, options: RowOptions, summary: str = "mean") -> LocalPart:
+def local_part(
+    model: Model, hyper: Any, stats: Sites, batch: Batch, start: Sites, options: RowOptions, summary: str = "mean", key: Any = None
+) -> LocalPart:
     """Solve the batch's local sites given the statistics of the global ones, then differentiate F with respect to those.
 
     start: statistics of the local sites to begin with. When F is evaluated, the allocations that the solver ended with are
-    known (`Solved`), so F and its gradient cost no second pass.
+    known (`Solved`), so F and its gradient cost no second pass. key: how auxiliaries are eliminated; `UNIFORM` spreads them evenly.
     """
-    solve = model.solve_local or partial(_iterate, model)
+    solve = model.solve_local if model.solve_local and key is None else partial(_iterate, model, key=key)
     natural, info, batch = solve(hyper, stats, batch, start, options, summary)
     local = jax.lax.stop_gradient(summarise(model, natural, summary))
-    value, gradient = jax.value_and_grad(lambda shared: model.log_local(hyper, {**shared, **local}, batch))(stats)
+    value, gradient = jax.value_and_grad(lambda shared: model.log_local(hyper, {**shared, **local}, batch, key))(stats)
     return LocalPart(value, _local_entropy(model, natural, local, batch, summary), gradient, natural, info)
 
 
@@ -85,7 +88,9 @@ def _local_entropy(model: Model, natural: Sites, stats: Sites, batch: Batch, sum
     return total
 
 
-def _iterate(model: Model, hyper: Any, stats: Sites, batch: Batch, start: Sites, options: RowOptions, summary: str) -> tuple[Sites, RowInfo, Batch]:
+def _iterate(
+    model: Model, hyper: Any, stats: Sites, batch: Batch, start: Sites, options: RowOptions, summary: str, key: Any = None
+) -> tuple[Sites, RowInfo, Batch]:
     """The local fixed point of any model: one site after the other by the gradient of F, all rows of the batch together."""
     sites = [site for site in model.families if site in model.local]
     if not sites:
@@ -94,7 +99,7 @@ def _iterate(model: Model, hyper: Any, stats: Sites, batch: Batch, start: Sites,
     first = model.init(jax.random.key(0), hyper, batch)
 
     def target(site: str, local: Sites) -> Any:
-        gradient = jax.grad(lambda t: model.log_local(hyper, {**stats, **local, site: t}, batch))(local[site])
+        gradient = jax.grad(lambda t: model.log_local(hyper, {**stats, **local, site: t}, batch, key))(local[site])
         # padding has no gradient: it keeps the starting point, which is a distribution, so that nothing there becomes NaN
         return jax.tree.map(lambda g, f: jnp.where(jnp.reshape(batch.mask > 0, (-1,) + (1,) * (g.ndim - 1)), g, f), gradient, first[site])
 
@@ -120,9 +125,13 @@ def block_gradient(model: Model, structure: Any, values: dict[str, jax.Array], s
     return jax.grad(lambda t: model.log_local(hyper, {**stats, site: t}, batch))(stats[site])
 
 
-@partial(jax.jit, static_argnames=("model", "structure", "site"))
-def block_target(model: Model, structure: Any, values: dict[str, jax.Array], stats: Sites, gradients: Any, site: str) -> Any:
-    """dF/dmu of one global site: the prior's part and the devices' shares."""
+@partial(jax.jit, static_argnames=("model", "structure", "site", "summary"))
+def block_target(model: Model, structure: Any, values: dict[str, jax.Array], shared: Sites, gradients: Any, site: str, summary: str | None) -> Any:
+    """dF/dmu of one global site: the prior's part and the devices' shares. `shared` is natural, or, with no summary, statistics.
+
+    A conjugate prior's gradient does not depend on the statistics, and compiled in one piece it never computes them.
+    """
+    stats = shared if summary is None else summarise(model, shared, summary)
     return add(prior_gradient(model, make(model, structure, values), stats)[site], *gradients)
 
 

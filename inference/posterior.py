@@ -23,6 +23,7 @@ class Posterior(Protocol):
     """The questions above; `kind` is variational, draws or point."""
 
     kind: str
+    problem: Any
 
     @property
     def sites(self) -> list[str]: ...

@@ -6,18 +6,19 @@ The rate is rho_t = (tau + t)^-kappa, or, with rate="adaptive", the one of Ranga
 natural gradient g and of its squared norm, rho = |mean g|^2 / mean |g|^2, over a window that shrinks when steps are large.
 """
 
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from inference import minibatch as mb
 from inference import objective as obj
+from inference.empirical_bayes import learn
 from inference.engine import Algorithm, Engine
 from inference.posterior import Variational
 from pp_models.base import Sites
 from pp_models.eliminate import RowOptions
-from pp_models.errors import InputError, unknown
+from pp_models.errors import unknown
 
 
 class Options(NamedTuple):
@@ -49,10 +50,11 @@ class Adaptive(NamedTuple):
 
 
 class State(NamedTuple):
-    """Natural parameters of the global sites, steps taken, and the averages of the adaptive rate (None with a schedule)."""
+    """Natural parameters of the global sites, hyper-parameters, steps taken, and the averages of the adaptive rate (None with a schedule)."""
 
     shared: Sites
-    step: jax.Array
+    values: dict[str, jax.Array]
+    step: int
     adaptive: Adaptive | None
 
 
@@ -67,42 +69,15 @@ class Info(NamedTuple):
 PROBE_STEPS = 5  # the adaptive rate first averages this many gradients without moving
 
 
-@partial(jax.jit, static_argnames=("model", "structure", "options", "bound"))
-def _local(model, structure, values, shared, batch, options, bound):
-    hyper = obj.make(model, structure, values)
-    start = obj.start_local(model, hyper, batch)
-    part = obj.local_part(model, hyper, obj.summarise(model, shared), batch, start, options)
-    value = (part.value, part.entropy) if bound else ()
-    return part.gradient, value, jnp.sum(part.info.iterations * batch.mask), jnp.sum(batch.mask)
-
-
-@partial(jax.jit, static_argnames=("model", "structure", "schedule"))
-def _move(model, structure, values, state, parts, num_rows, schedule):
-    """One natural-gradient step from the devices' shares."""
-    hyper = obj.make(model, structure, values)
-    scale = num_rows / sum(rows for _, _, _, rows in parts)
-    data = jax.tree.map(lambda g: scale * g, obj.add(*(gradient for gradient, _, _, _ in parts)))
-    target = obj.add(obj.prior_gradient(model, hyper, obj.summarise(model, state.shared)), data)
-    if schedule is None:
-        rate, adaptive = _adapt(state, jax.tree.map(jnp.subtract, target, state.shared))
-    else:
-        rate, adaptive = (schedule[0] + state.step) ** -schedule[1], None
-    shared = jax.tree.map(lambda old, new: (1 - rate) * old + rate * new, state.shared, target)
-    rows = sum(rows for _, _, _, rows in parts)
-    iterations = sum(count for _, _, count, _ in parts) / rows
-    local = [scale * term for _, value, _, _ in parts for term in value]
-    return State(shared, state.step + 1, adaptive), rate, iterations, local
-
-
-def _adapt(state: State, gradient: Sites) -> tuple[jax.Array, Adaptive]:
+@jax.jit
+def _adapt(old: Adaptive, shared: Sites, target: Sites, step: Any) -> tuple[jax.Array, Adaptive]:
     """Ranganath et al. (2013), Algorithm 1, with one rate for all global parameters."""
-    old = state.adaptive
-    assert old is not None
-    share = jnp.where(state.step < PROBE_STEPS, 1 / (state.step + 1.0), 1 / old.window)
+    gradient = jax.tree.map(jnp.subtract, target, shared)
+    share = jnp.where(step < PROBE_STEPS, 1 / (step + 1.0), 1 / old.window)
     average = jax.tree.map(lambda a, g: (1 - share) * a + share * g, old.gradient, gradient)
     square = (1 - share) * old.square + share * _square(gradient)
-    rate = jnp.where(state.step + 1 < PROBE_STEPS, 0.0, _square(average) / jnp.maximum(square, jnp.finfo(square.dtype).tiny))
-    window = jnp.where(state.step + 1 < PROBE_STEPS, float(PROBE_STEPS), old.window * (1 - rate) + 1)
+    rate = jnp.where(step + 1 < PROBE_STEPS, 0.0, _square(average) / jnp.maximum(square, jnp.finfo(square.dtype).tiny))
+    window = jnp.where(step + 1 < PROBE_STEPS, float(PROBE_STEPS), old.window * (1 - rate) + 1)
     return rate, Adaptive(average, square, window)
 
 
@@ -113,49 +88,42 @@ def _square(gradient: Sites) -> jax.Array:
 def check(options: Options) -> None:
     if options.rate not in ("schedule", "adaptive"):
         raise unknown("rate", options.rate, ("schedule", "adaptive"))
-    if options.kappa > 1 or (options.tau < 1 and options.kappa > 0):
-        raise InputError(f"The rate (tau + t)^-kappa needs tau >= 1 and 0 <= kappa <= 1, not tau={options.tau}, kappa={options.kappa}.")
-    if options.tolerance > 0 and options.bound_every == 0:
-        raise InputError("tolerance stops by the bound, but bound_every=0 never evaluates it: set bound_every to at least 1.")
+    mb.check_schedule(options)
 
 
-def settle(options: Options, data: Any) -> Options:
-    """Batches and passes that suit the number of rows, where the user left them open."""
-    size = min(options.batch_size or min(256, -(-data.num_rows // 8)), data.num_rows)
-    steps_per_epoch = -(-data.num_rows // size)
-    return options._replace(batch_size=size, num_epochs=options.num_epochs or max(3, -(-500 // steps_per_epoch)))
+def natural_step(problem: obj.Problem, rows: RowOptions, state: State, batches: Any, present: int, rate: float | None, evaluate: bool) -> Any:
+    """One step on the batches of a data set of `present` rows, at the given rate or, with None, the adaptive one."""
+    shares = mb.solve(problem, state.values, state.shared, batches, rows, bound=evaluate)
+    totals = mb.total(problem, shares, present)
+    bound = mb.bound_terms(problem, state.values, state.shared, totals) if evaluate else None
+    target = mb.target(problem, state.values, state.shared, mb.gradients(problem, shares), totals.scale)
+    adaptive = state.adaptive
+    if adaptive is not None:
+        rate, adaptive = _adapt(adaptive, state.shared, target, float(state.step))
+    shared = mb.blend(state.shared, target, rate)
+    values = learn(problem, state.values, shared, shares, batches, totals.scale, rate)
+    return State(shared, values, state.step + 1, adaptive), Info(bound, rate, totals.iterations)
 
 
 def build(problem: obj.Problem, options: Options) -> Algorithm:
-    model, structure, values = problem.model, problem.structure, problem.values
-    schedule = (options.tau, options.kappa) if options.rate == "schedule" else None
     rows = RowOptions(options.num_local, options.local_tolerance)
-    seen = 0  # steps dispatched: which of them evaluate the bound
 
     def init(key, start):
-        first = model.init(key, problem.hyper, problem.data)
-        shared = {site: start.get(site, first[site]) for site in model.shared}
+        shared = mb.first_natural(problem, key, start)
         adaptive = None
-        if schedule is None:
+        if options.rate == "adaptive":
             adaptive = Adaptive(jax.tree.map(jnp.zeros_like, shared), jnp.zeros(()), jnp.asarray(float(PROBE_STEPS)))
-        return State(shared, jnp.zeros(()), adaptive)
+        return State(shared, problem.values, 0, adaptive)
 
     def step(key, state, batches):
-        nonlocal seen
-        evaluate = bool(options.bound_every) and seen % options.bound_every == 0
-        seen += 1
-        parts = [
-            _local(model, structure, values, jax.device_put(state.shared, device), batch, rows, evaluate)
-            for device, batch in zip(problem.devices, batches, strict=True)
-        ]
-        shared_bound = obj.shared_bound(model, structure, values, state.shared) if evaluate else None
-        state, rate, iterations, local = _move(model, structure, values, state, tuple(obj.gather(problem, parts)), problem.data.num_rows, schedule)
-        return state, Info((shared_bound, local) if evaluate else None, rate, iterations)
+        evaluate = bool(options.bound_every) and state.step % options.bound_every == 0
+        rate = mb.learning_rate(options.tau, options.kappa, state.step) if options.rate == "schedule" else None
+        return natural_step(problem, rows, state, batches, problem.data.num_rows, rate, evaluate)
 
     def posterior(state):
-        return Variational(problem, state.shared)
+        return Variational(problem._replace(values=state.values), state.shared)
 
     return Algorithm(init, step, posterior)
 
 
-ENGINE = Engine("svi", Options, build, kind="variational", rows="batch", check=check, init="natural", settle=settle)
+ENGINE = Engine("svi", Options, build, kind="variational", rows="batch", check=check, init="natural", settle=mb.settle_batches, learns=True)

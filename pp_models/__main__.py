@@ -57,7 +57,9 @@ def _parser() -> argparse.ArgumentParser:
 
     comparing = commands.add_parser("compare", help="fit a model by several engines and judge them against MCMC")
     comparing.add_argument("model", metavar="MODEL", help="a model's name")
-    comparing.add_argument("--engines", default="cavi,svi,map,numpyro_svi,nuts", metavar="a,b,c", help="engines to judge (default: %(default)s)")
+    comparing.add_argument(
+        "--engines", default="cavi,svi,trust_region,map,numpyro_svi,nuts", metavar="a,b,c", help="engines to judge (default: %(default)s)"
+    )
     comparing.add_argument("--reference", default="gibbs", metavar="E", help="the sampler to judge by (default: gibbs)")
     comparing.set_defaults(run=run_compare)
 
@@ -74,7 +76,14 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--out", required=True, metavar="DIR", help="folder for the results")
         command.add_argument("--overwrite", action="store_true", help="replace results that are already there")
         command.add_argument("--seed", type=int, default=0, metavar="N", help="random seed (default: 0)")
-        command.add_argument("--set", nargs="+", default=[], action="extend", metavar="NAME=VALUE", help="hyper-parameters and engine options")
+        command.add_argument(
+            "--set",
+            nargs="+",
+            default=[],
+            action="extend",
+            metavar="NAME=VALUE",
+            help="hyper-parameters and engine options; NAME=learn learns a hyper-parameter",
+        )
         command.add_argument("--devices", type=int, default=os.cpu_count() or 1, metavar="N", help="CPU devices to use (default: one per core)")
         command.add_argument("--quiet", action="store_true", help="no progress bars")
     return parser
@@ -228,13 +237,14 @@ def _data(chosen: argparse.Namespace, model: Any, hyper: dict[str, Any]) -> tupl
     import jax
 
     from pp_models import datasets
-    from pp_models.base import make_hyper
+    from pp_models.base import make_hyper, split_learned
 
+    plain, learned = split_learned(model, hyper)
     if chosen.data == "synthetic":
-        drawn, data, truth = datasets.synthetic(model, jax.random.key(chosen.seed), hyper=hyper or None)
-        return data, drawn, truth
+        drawn, data, truth = datasets.synthetic(model, jax.random.key(chosen.seed), hyper=plain or None)
+        return data, drawn._asdict() | {name: ("learn", getattr(drawn, name)) for name in learned or ()} if learned else drawn, truth
     data = datasets.load(chosen.data)
-    make_hyper(model, hyper, data)
+    make_hyper(model, plain, data)
     return data, hyper, None
 
 

@@ -8,7 +8,7 @@ import pytest
 import scipy.sparse
 
 import pp_models
-from inference import fitting, svi
+from inference import fitting, minibatch
 from pp_models.eliminate import RowOptions
 
 NUM_ROWS, NUM_COLUMNS, NUM_TOPICS = 400, 20_000, 64
@@ -30,7 +30,8 @@ def test_a_step_holds_four_topic_tables(name, corpus):
         batch = corpus.pack(np.arange(100), 100)
         natural = problem.model.init(jax.random.key(0), problem.hyper, corpus)
         shared = {site: natural[site] for site in problem.model.shared}
-        compiled = svi._local.lower(problem.model, problem.structure, problem.values, shared, batch, RowOptions(20, 1e-3), True).compile()
+        arguments = problem.model, problem.structure, problem.values, shared, batch, None, RowOptions(20, 1e-3), True, False
+        compiled = minibatch.solve_share.lower(*arguments).compile()
     memory = compiled.memory_analysis()
     table, rows = 4 * NUM_COLUMNS * NUM_TOPICS, sum(leaf.nbytes for leaf in jax.tree.leaves(batch))
     used = memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes

@@ -1,0 +1,138 @@
+"""What the engines that step on batches of rows share: the rows solved on every device, and the update they make.
+
+    natural <- (1 - rate) anchor + rate (prior + scale * sum of the rows' statistics)                            (T 10, T 14)
+
+With the current parameters as anchor this is a natural-gradient step; held fixed while the rows are solved again and again it is the trust
+region's inner loop; with rate 1 it is coordinate ascent on the batch.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from inference import objective as obj
+from pp_models.base import Sites
+from pp_models.batches import Batch
+from pp_models.eliminate import UNIFORM, RowOptions
+from pp_models.errors import InputError
+
+
+class Share(NamedTuple):
+    """One device's rows, solved given the global sites.
+
+    gradient:   d log_local / d mu of the global sites
+    bound:      log_local and the rows' entropy, or nothing when not asked for
+    natural:    the rows' own natural parameters
+    iterations: of the rows' fixed point, summed over rows
+    rows:       how many rows there are
+    """
+
+    gradient: Sites
+    bound: tuple[jax.Array, ...]
+    natural: Sites
+    iterations: jax.Array
+    rows: jax.Array
+
+
+@partial(jax.jit, static_argnames=("model", "structure", "options", "bound", "even"))
+def solve_share(model, structure, values, shared, batch, start, options, bound, even):
+    hyper = obj.make(model, structure, values)
+    begin = obj.start_local(model, hyper, batch) if start is None else obj.summarise(model, start)
+    part = obj.local_part(model, hyper, obj.summarise(model, shared), batch, begin, options, key=UNIFORM if even else None)
+    value = (part.value, part.entropy) if bound else ()
+    return Share(part.gradient, value, part.natural, jnp.sum(part.info.iterations * batch.mask), jnp.sum(batch.mask))
+
+
+def solve(
+    problem: obj.Problem,
+    values: dict[str, jax.Array],
+    shared: Sites,
+    batches: Sequence[Batch],
+    rows: RowOptions,
+    start: Sequence[Sites] | None = None,
+    bound: bool = False,
+    even: bool = False,
+) -> tuple[Share, ...]:
+    """The rows of every device's batch run to their fixed point, from `start` or afresh. With `even`, auxiliaries are spread evenly (phi = 1/K)."""
+    starts = [None] * len(batches) if start is None else start
+    return tuple(
+        solve_share(problem.model, problem.structure, *jax.device_put((values, shared), device), batch, begin, rows, bound, even)
+        for device, batch, begin in zip(problem.devices, batches, starts, strict=True)
+    )
+
+
+@partial(jax.jit, static_argnames=("model", "structure"))
+def _target(model, structure, values, shared, gradients, scale, prior):
+    if prior is None:
+        prior = obj.prior_gradient(model, obj.make(model, structure, values), obj.summarise(model, shared))
+    return jax.tree.map(lambda p, *shares: p + scale * sum(shares), prior, *gradients)
+
+
+def gradients(problem: obj.Problem, shares: Sequence[Share]) -> tuple[Sites, ...]:
+    """The shares' statistics on the first device."""
+    return tuple(obj.gather(problem, [share.gradient for share in shares]))
+
+
+def target(problem: obj.Problem, values: Any, shared: Sites, gradients: tuple[Sites, ...], scale: Any, prior: Sites | None = None) -> Sites:
+    """dF/dmu of the global sites with the rows' statistics scaled up. `prior`: natural parameters to stand for the model's own."""
+    return _target(problem.model, problem.structure, values, shared, gradients, scale, prior)
+
+
+@jax.jit
+def blend(anchor: Sites, target: Sites, rate: Any) -> Sites:
+    """(1 - rate) anchor + rate target."""
+    return jax.tree.map(lambda old, new: (1 - rate) * old + rate * new, anchor, target)
+
+
+class Totals(NamedTuple):
+    """The devices' shares added up. scale: N / |B|. bound: the scaled local terms. iterations: of the rows' fixed point, mean over rows."""
+
+    scale: jax.Array
+    bound: list[jax.Array]
+    iterations: jax.Array
+
+
+@jax.jit
+def _total(parts, present):
+    rows = sum(count for _, _, count in parts)
+    scale = present / rows
+    return Totals(scale, [scale * term for bound, _, _ in parts for term in bound], sum(count for _, count, _ in parts) / rows)
+
+
+def total(problem: obj.Problem, shares: Sequence[Share], present: Any) -> Totals:
+    """What the shares say together of a data set of `present` rows."""
+    return _total(tuple(obj.gather(problem, [(share.bound, share.iterations, share.rows) for share in shares])), present)
+
+
+def bound_terms(problem: obj.Problem, values: Any, shared: Sites, totals: Totals) -> Any:
+    """The estimate of the bound from this batch at `shared`, as terms to be added up in double precision."""
+    return obj.shared_bound(problem.model, problem.structure, values, shared), totals.bound
+
+
+def first_natural(problem: obj.Problem, key: jax.Array, start: dict[str, Any]) -> Sites:
+    """Where the global sites begin: given by the user, or the model's random start."""
+    first = problem.model.init(key, problem.hyper, problem.data)
+    return {site: start.get(site, first[site]) for site in problem.model.shared}
+
+
+def learning_rate(tau: float, kappa: float, time: float) -> float:
+    """(tau + t)^-kappa."""
+    return (tau + time) ** -kappa
+
+
+def check_schedule(options: Any) -> None:
+    """A rate that starts at one or below and falls."""
+    if options.kappa > 1 or (options.tau < 1 and options.kappa > 0):
+        raise InputError(f"The rate (tau + t)^-kappa needs tau >= 1 and 0 <= kappa <= 1, not tau={options.tau}, kappa={options.kappa}.")
+    if getattr(options, "tolerance", 0) > 0 and getattr(options, "bound_every", 1) == 0:
+        raise InputError("tolerance stops by the bound, but bound_every=0 never evaluates it: set bound_every to at least 1.")
+
+
+def settle_batches(options: Any, data: Any, num_updates: int = 500) -> Any:
+    """Batches and passes that suit the number of rows, where the user left them open."""
+    size = min(options.batch_size or min(256, -(-data.num_rows // 8)), data.num_rows)
+    steps_per_epoch = -(-data.num_rows // size)
+    return options._replace(batch_size=size, num_epochs=options.num_epochs or max(3, -(-num_updates // steps_per_epoch)))

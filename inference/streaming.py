@@ -1,0 +1,112 @@
+"""Streaming SVI: steps on random batches of a database that grows meanwhile (T 3.1).
+
+At time t there are N_t rows, and the bound of T(16) is that of those. Each step picks a batch of them and takes a trust-region or a natural-gradient
+step scaled by N_t / |B|. The rate follows the data, not the number of steps:
+
+    rho_t = (tau + (N_t - N_0) / B)^-kappa                                                                        (T 18)
+
+`inference.stream` runs this on a real database. `fit` plays a stream from a data set: its first `num_present` rows are there at the start, and
+`arrivals` more come before each step. With everything there from the start this is svi or trust_region at a constant rate.
+"""
+
+from typing import Any, NamedTuple
+
+from inference import minibatch as mb
+from inference import objective as obj
+from inference.engine import Algorithm, Engine
+from inference.posterior import Variational
+from inference.svi import State, natural_step
+from inference.trust_region import trust_step
+from pp_models.eliminate import RowOptions
+from pp_models.errors import unknown
+
+
+class Options(NamedTuple):
+    """num_steps: updates (0: until all have arrived, then as many as make 200). batch_size: rows per step (0: an eighth of them, at most 256).
+
+    num_present: rows at the start (0: a batch). arrivals: rows that come between steps (0: all are there from the start).
+    update: "trust_region" or "natural". The other options are trust_region's.
+    """
+
+    num_steps: int = 0
+    batch_size: int = 0
+    num_present: int = 0
+    arrivals: int = 0
+    update: str = "trust_region"
+    tau: float = 10.0
+    kappa: float = 0.5
+    num_inner: int = 5
+    inner_tolerance: float = 0.0
+    start: str = "uniform"
+    num_local: int = 10
+    local_tolerance: float = 1e-3
+    bound_every: int = 5
+
+    def present(self, num_rows: int, step: int) -> int:
+        """N_t: rows that have arrived before a step."""
+        return min(num_rows, self.num_present + self.arrivals * step)
+
+
+class Info(NamedTuple):
+    """bound: estimate from this batch before its step, as terms to be added up. rate: rho. rows: N_t. local_iterations: of the last inner step."""
+
+    bound: Any
+    rate: Any
+    rows: Any
+    local_iterations: Any
+
+
+def check(options: Options) -> None:
+    if options.update not in ("trust_region", "natural"):
+        raise unknown("update", options.update, ("trust_region", "natural"))
+    if options.start not in ("uniform", "current"):
+        raise unknown("start", options.start, ("uniform", "current"))
+    mb.check_schedule(options)
+
+
+def settle(options: Options, data: Any) -> Options:
+    size = min(options.batch_size or min(256, -(-data.num_rows // 8)), data.num_rows)
+    first = min(options.num_present or size, data.num_rows) if options.arrivals else data.num_rows
+    wait = -(-(data.num_rows - first) // options.arrivals) if options.arrivals else 0
+    return options._replace(batch_size=size, num_present=first, num_steps=options.num_steps or max(200, wait))
+
+
+def stream_step(problem: obj.Problem, options: Any, key: Any, state: State, batches: Any, present: int, arrived: int) -> tuple[State, Info]:
+    """One step on a batch of the `present` rows, of which `arrived` came since learning began."""
+    rate = mb.learning_rate(options.tau, options.kappa, arrived / options.batch_size)
+    evaluate = bool(options.bound_every) and state.step % options.bound_every == 0
+    if options.update == "natural":
+        rows = RowOptions(options.num_local, options.local_tolerance)
+        state, info = natural_step(problem, rows, state, batches, present, rate, evaluate)
+    else:
+        state, info = trust_step(problem, options, state, batches, present, rate, evaluate)
+    return state, Info(info.bound, rate, float(present), info.local_iterations)
+
+
+def build(problem: obj.Problem, options: Options) -> Algorithm:
+    def init(key, start):
+        return State(mb.first_natural(problem, key, start), problem.values, 0, None)
+
+    def step(key, state, batches):
+        present = options.present(problem.data.num_rows, state.step)
+        return stream_step(problem, options, key, state, batches, present, present - options.num_present)
+
+    def posterior(state):
+        return Variational(problem._replace(values=state.values), state.shared)
+
+    return Algorithm(init, step, posterior)
+
+
+ENGINE = Engine(
+    "streaming",
+    Options,
+    build,
+    kind="variational",
+    rows="stream",
+    check=check,
+    init="natural",
+    settle=settle,
+    stream=stream_step,
+    State=State,
+    learns=True,
+)

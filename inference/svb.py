@@ -1,0 +1,98 @@
+"""Streaming variational Bayes: yesterday's posterior is today's prior (T 3.2, T 19-20, after Broderick et al. 2013).
+
+    natural_{n+1} <- argmin KL(q || p(x_n | .) q_n),    by coordinate ascent on the batch alone:  natural <- natural_n + sum of its rows' statistics
+
+Nothing is scaled to the size of the data set, which need not be known. The first prior is the model's own. (T 19 prints q(theta): q(beta) is meant.)
+With all rows in one batch this is CAVI.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+
+from inference import minibatch as mb
+from inference import objective as obj
+from inference.empirical_bayes import learn
+from inference.engine import Algorithm, Engine
+from inference.posterior import Variational
+from pp_models.base import Sites
+from pp_models.eliminate import RowOptions
+
+
+class Options(NamedTuple):
+    """num_epochs: passes over the data; more than one count rows more than once. batch_size: rows per step (0: an eighth of them, at most 1,000).
+
+    num_inner: sweeps of coordinate ascent on each batch. num_local, local_tolerance: the rows' fixed point in each, from where the last left it.
+    tau, kappa: the rate (tau + t)^-kappa at which hyper-parameters are learned; the posterior has none.
+    """
+
+    num_epochs: int = 1
+    batch_size: int = 0
+    num_inner: int = 20
+    num_local: int = 10
+    local_tolerance: float = 1e-3
+    tau: float = 1.0
+    kappa: float = 0.5
+
+
+class State(NamedTuple):
+    """Natural parameters of the global sites, those that stand for the prior (None: the model's own), hyper-parameters, and steps taken."""
+
+    shared: Sites
+    prior: Sites | None
+    values: dict[str, jax.Array]
+    step: int
+
+
+class Info(NamedTuple):
+    """bound: estimate from this batch, scaled to all rows, before its step, as terms to be added up. local_iterations: of the last sweep."""
+
+    bound: Any
+    local_iterations: Any
+
+
+def settle(options: Options, data: Any) -> Options:
+    return options._replace(batch_size=min(options.batch_size or min(1000, -(-data.num_rows // 8)), data.num_rows))
+
+
+def absorb(problem: obj.Problem, options: Any, key: Any, state: State, batches: Any, present: int, arrived: int = 0) -> tuple[State, Info]:
+    """The posterior after one more batch."""
+    rows = RowOptions(options.num_local, options.local_tolerance)
+    shared, local, bound = state.shared, None, None
+    for inner in range(options.num_inner):
+        shares = mb.solve(problem, state.values, shared, batches, rows, start=local, bound=inner == 0)
+        totals = mb.total(problem, shares, present)
+        if inner == 0:
+            bound = mb.bound_terms(problem, state.values, shared, totals)
+        shared, local = mb.target(problem, state.values, shared, mb.gradients(problem, shares), 1.0, state.prior), [share.natural for share in shares]
+    values = learn(problem, state.values, shared, shares, batches, totals.scale, mb.learning_rate(options.tau, options.kappa, state.step))
+    return State(shared, shared, values, state.step + 1), Info(bound, totals.iterations)
+
+
+def build(problem: obj.Problem, options: Options) -> Algorithm:
+    def init(key, start):
+        return State(mb.first_natural(problem, key, start), None, problem.values, 0)
+
+    def step(key, state, batches):
+        return absorb(problem, options, key, state, batches, problem.data.num_rows)
+
+    def posterior(state):
+        return Variational(problem._replace(values=state.values), state.shared)
+
+    return Algorithm(init, step, posterior)
+
+
+ENGINE = Engine(
+    "svb",
+    Options,
+    build,
+    kind="variational",
+    rows="batch",
+    check=mb.check_schedule,
+    init="natural",
+    settle=settle,
+    stream=absorb,
+    State=State,
+    order="next",
+    learns=True,
+)

@@ -1,0 +1,135 @@
+"""Trust-region stochastic variational inference (T, Algorithm 1).
+
+On each batch, instead of one natural-gradient step, find
+
+    natural <- argmax  L_n(natural) - xi KL(natural, natural_t),        rho = 1 / (1 + xi)                        (T 11, 14)
+
+by coordinate ascent: natural <- (1 - rho) natural_t + rho target(natural), with the rows solved again, from where they were, after each. Every
+step starts anew from beliefs spread evenly over the factors (phi = 1/K, T 2.4), which pulls all factors towards the batch before they compete for it
+and so frees those that natural-gradient steps leave dead. Starting from the current parameters instead, one inner step is a natural-gradient step.
+"""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from inference import minibatch as mb
+from inference import objective as obj
+from inference.empirical_bayes import learn
+from inference.engine import Algorithm, Engine
+from inference.posterior import Variational
+from inference.svi import State
+from pp_models import families as fam
+from pp_models.base import Sites
+from pp_models.eliminate import RowOptions
+from pp_models.errors import unknown
+
+
+class Options(NamedTuple):
+    """num_epochs: passes over the data (0: three, or as many as make 200 steps). batch_size: rows per step (0: an eighth of them, at most 256).
+
+    tau, kappa: the rate rho = (tau + t)^-kappa. num_inner: inner steps m. inner_tolerance: stop them when the inner objective rises by less than
+    this, relatively (0: always m). start: "uniform" (phi = 1/K) or "current" parameters. num_local (M), local_tolerance: the rows' fixed point in
+    each inner step. bound_every: steps between estimates of the bound, each of which costs one more solution of the rows (0: never).
+    tolerance: stop when an epoch's mean bound improves by less than this, relatively (0: run all epochs).
+    """
+
+    num_epochs: int = 0
+    batch_size: int = 0
+    tau: float = 10.0
+    kappa: float = 0.5
+    num_inner: int = 5
+    inner_tolerance: float = 0.0
+    start: str = "uniform"
+    num_local: int = 10
+    local_tolerance: float = 1e-3
+    bound_every: int = 5
+    tolerance: float = 0.0
+
+
+class Info(NamedTuple):
+    """bound: estimate from this batch before its step, as terms to be added up. rate: rho. inner: inner steps taken.
+
+    objective: of T(11) at the last inner step, where it was evaluated (inner_tolerance > 0). local_iterations: of the last inner step.
+    """
+
+    bound: Any
+    rate: Any
+    inner: Any
+    objective: Any
+    local_iterations: Any
+
+
+@partial(jax.jit, static_argnames=("model",))
+def _divergence(model: Any, shared: Sites, anchor: Sites) -> jax.Array:
+    """KL(shared, anchor), summed over the global sites (T 13)."""
+    return sum((jnp.sum(fam.divergence(model.families[site], shared[site], anchor[site])) for site in model.shared), jnp.zeros(()))
+
+
+def inner_objective(problem: obj.Problem, values: Any, shared: Sites, totals: mb.Totals, anchor: Sites, rate: float) -> float:
+    """L_n(shared) - xi KL(shared, anchor) (T 11), the rows solved given `shared`."""
+    bound = sum(float(term) for term in jax.tree.leaves(mb.bound_terms(problem, values, shared, totals)))
+    return bound - (1 / rate - 1) * float(_divergence(problem.model, shared, anchor))
+
+
+def trust_step(problem: obj.Problem, options: Any, state: State, batches: Any, present: int, rate: float, evaluate: bool) -> tuple[State, Info]:
+    """One trust-region step on the batches of a data set of `present` rows."""
+    rows = RowOptions(options.num_local, options.local_tolerance)
+    values, anchor, bound = state.values, state.shared, None
+    if evaluate:
+        before = mb.solve(problem, values, anchor, batches, rows, bound=True)
+        bound = mb.bound_terms(problem, values, anchor, mb.total(problem, before, present))
+    shared, local, scale = anchor, None, None
+    if options.start == "uniform":
+        shares = mb.solve(problem, values, anchor, batches, rows, even=True)
+        scale = mb.total(problem, shares, present).scale
+        shared = mb.blend(anchor, mb.target(problem, values, anchor, mb.gradients(problem, shares), scale), rate)
+        local = [share.natural for share in shares]
+    height, inner, rising = -float("inf"), 0, True
+    while inner < options.num_inner and rising:
+        shares = mb.solve(problem, values, shared, batches, rows, start=local, bound=options.inner_tolerance > 0)
+        totals = mb.total(problem, shares, present)
+        if options.inner_tolerance:
+            below, height = height, inner_objective(problem, values, shared, totals, anchor, rate)
+            rising = height - below > options.inner_tolerance * abs(height)
+        shared = mb.blend(anchor, mb.target(problem, values, shared, mb.gradients(problem, shares), totals.scale), rate)
+        local, scale, inner = [share.natural for share in shares], totals.scale, inner + 1
+    values = learn(problem, values, shared, shares, batches, scale, rate)
+    objective = height if options.inner_tolerance else None
+    return State(shared, values, state.step + 1, None), Info(bound, rate, float(inner), objective, totals.iterations)
+
+
+def check(options: Options) -> None:
+    if options.start not in ("uniform", "current"):
+        raise unknown("start", options.start, ("uniform", "current"))
+    mb.check_schedule(options)
+
+
+def build(problem: obj.Problem, options: Options) -> Algorithm:
+    def init(key, start):
+        return State(mb.first_natural(problem, key, start), problem.values, 0, None)
+
+    def step(key, state, batches):
+        evaluate = bool(options.bound_every) and state.step % options.bound_every == 0
+        rate = mb.learning_rate(options.tau, options.kappa, state.step)
+        return trust_step(problem, options, state, batches, problem.data.num_rows, rate, evaluate)
+
+    def posterior(state):
+        return Variational(problem._replace(values=state.values), state.shared)
+
+    return Algorithm(init, step, posterior)
+
+
+ENGINE = Engine(
+    "trust_region",
+    Options,
+    build,
+    kind="variational",
+    rows="batch",
+    check=check,
+    init="natural",
+    settle=partial(mb.settle_batches, num_updates=200),
+    learns=True,
+)

@@ -1,0 +1,258 @@
+"""The laws of trust-region and streaming inference (Theis & Hoffman 2015), for every discovered model. Double precision."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import inference
+import pp_models
+from inference import empirical_bayes, fitting
+from inference import minibatch as mb
+from inference import objective as obj
+from pp_models.base import split_learned
+from pp_models.eliminate import UNIFORM, RowOptions
+from pp_models.errors import InputError
+
+LOCAL = {"num_local": 12, "local_tolerance": 0.0}
+pytestmark = pytest.mark.representative("lda", "bernoulli_mixture")
+
+
+def run(problem, engine, hyper=None, **options):
+    shared = {"progress": False, "devices": problem.devices}
+    return inference.fit(problem.model.name, problem.data, engine, problem.hyper if hyper is None else hyper, jax.random.key(1), **shared, **options)
+
+
+def start(problem):
+    """The natural parameters that `run` begins with."""
+    return mb.first_natural(problem, jax.random.split(jax.random.key(1), 3)[0], {})
+
+
+def assert_same(first, second, sites, rtol):
+    for site in sites:
+        for a, b in zip(jax.tree.leaves(first.posterior.natural(site)), jax.tree.leaves(second.posterior.natural(site)), strict=True):
+            np.testing.assert_allclose(a, b, rtol=rtol, atol=rtol * np.abs(np.asarray(b)).max())
+
+
+def test_one_inner_step_from_the_current_parameters_is_svi(problem):
+    """T 2.4: natural-gradient ascent is the trust region begun at the current parameters and left after one inner step."""
+    shared = {"batch_size": 5, "num_epochs": 2, "kappa": 0.7, "tau": 3.0, **LOCAL}
+    natural = run(problem, "svi", **shared)
+    trust = run(problem, "trust_region", num_inner=1, start="current", bound_every=1, **shared)
+    assert_same(trust, natural, problem.model.shared, 1e-11)
+    np.testing.assert_allclose(trust.history["bound"], natural.history["bound"], rtol=1e-11)
+
+
+def test_inner_steps_never_lower_their_objective(problem):
+    """Coordinate ascent on L_n(natural) - xi KL(natural, natural_t) from phi = 1/K (T 11-14) rises to rounding, at every length of the loop."""
+    shared = {"batch_size": 5, "num_epochs": 1, "kappa": 0.5, "tau": 4.0, "inner_tolerance": 1e-300, **LOCAL}
+    paths = np.array([run(problem, "trust_region", num_inner=inner, **shared).history["objective"][0] for inner in range(1, 9)])
+    assert np.all(np.diff(paths) > -1e-10 * np.abs(paths[1:])), np.diff(paths)
+    assert paths[-1] > paths[0]
+
+
+def test_inner_loop_stops_when_flat(problem):
+    """With a tolerance the loop ends early, and the fewer steps the larger it is."""
+    shared = {"batch_size": 5, "num_epochs": 1, "num_inner": 40, **LOCAL}
+    steps = [run(problem, "trust_region", inner_tolerance=tolerance, **shared).history["inner"].mean() for tolerance in (1e-2, 1e-5, 0.0)]
+    assert steps[0] < steps[1] < steps[2] == 40
+
+
+def test_large_xi_tends_to_svi(problem):
+    """As rho -> 0 the trust-region step, divided by rho, tends to the natural gradient (T 2.4, Supplementary 2): the gap shrinks with rho."""
+    shared = {"batch_size": problem.data.num_rows, "num_epochs": 1, "kappa": 1.0, "num_local": 300, "local_tolerance": 0.0}
+    begin = start(problem)
+    gaps = []
+    for tau in (1e3, 1e5):
+        steps = [run(problem, engine, tau=tau, **shared, **more) for engine, more in (("svi", {}), ("trust_region", {"num_inner": 4}))]
+        moved = [[np.asarray(a - b) * tau for a, b in zip(_leaves(fit, begin), jax.tree.leaves(begin), strict=True)] for fit in steps]
+        gaps.append(max(np.abs(a - b).max() / np.abs(a).max() for a, b in zip(*moved, strict=True)))
+    assert gaps[1] < 0.05 * gaps[0] or gaps[1] < 1e-6, gaps
+
+
+def _leaves(fit, like):
+    return [leaf for site in sorted(like) for leaf in jax.tree.leaves(fit.posterior.natural(site))]
+
+
+def test_even_beliefs_are_a_bound(problem):
+    """phi = 1/K is one choice of beliefs: its F lies below the optimal one's, with one gradient for all factors of a site that is exchangeable."""
+    model, hyper, batch = problem.model, problem.hyper, problem.data.pack()
+    stats = obj.summarise(model, model.init(jax.random.key(3), hyper, problem.data))
+    assert float(model.log_local(hyper, stats, batch, UNIFORM)) <= float(model.log_local(hyper, stats, batch)) + 1e-9
+
+
+def test_global_sites_meet_only_where_declared(problem):
+    """Unless `coupled`, moving one global site changes no other's gradient of F once auxiliaries are given: one pass updates them all."""
+    model, hyper, batch = problem.model, problem.hyper, problem.data.pack()
+    here, there = (obj.summarise(model, some_share(problem, batch, seed)[0]) for seed in (1, 2))
+    local = {site: obj.summarise(model, model.init(jax.random.key(3), hyper, problem.data))[site] for site in model.local}
+
+    @jax.jit
+    def gradient(shared):
+        return jax.grad(lambda t: model.log_global(hyper, t) + model.log_local(hyper, {**local, **t}, batch, UNIFORM))(shared)
+
+    before, meets = gradient(here), False
+    for site in model.shared:
+        after = gradient({**here, site: there[site]})
+        others = [(before[other], after[other]) for other in model.shared if other != site]
+        meets |= any(not np.allclose(a, b, rtol=1e-10) for pair in others for a, b in zip(*map(jax.tree.leaves, pair), strict=True))
+    assert meets == model.coupled
+
+
+def test_svb_on_one_batch_is_cavi(problem):
+    """All rows in one batch, the first prior the model's own: coordinate ascent, sweep by sweep."""
+    sweeps = run(problem, "cavi", num_epochs=6, tolerance=0.0, **LOCAL)
+    absorbed = run(problem, "svb", batch_size=problem.data.num_rows, num_inner=6, **LOCAL)
+    assert_same(absorbed, sweeps, problem.model.shared, 1e-10)
+
+
+def test_svb_counts_every_row_once(problem):
+    """After a pass in several batches the statistics added to the prior are those of every row: for counts and mixtures their total is the data's."""
+    fit = run(problem, "svb", batch_size=5, num_inner=2, **LOCAL)
+    stats = obj.summarise(problem.model, start(problem))
+    prior = obj.prior_gradient(problem.model, problem.hyper, stats)
+    site = problem.model.shared[0]
+    gained = np.sum(np.asarray(jax.tree.leaves(fit.posterior.natural(site))[0]) - np.asarray(jax.tree.leaves(prior[site])[0]))
+    if problem.model.kind == "counts":
+        np.testing.assert_allclose(gained, problem.data.total, rtol=1e-9)
+    else:
+        assert np.isfinite(gained) and gained != 0
+
+
+def test_memoized_bound_never_falls_and_ends_where_cavi_does(problem):
+    """Each step after the first pass raises the bound of all the data; at rest, every natural parameter is its full-data target."""
+    fit = run(problem, "memoized", num_epochs=400, batch_size=5, num_local=50, local_tolerance=1e-13, tolerance=1e-14)
+    bounds = fit.history["bound"][~np.isnan(fit.history["bound"])]
+    assert np.all(np.diff(bounds) > -1e-10 * np.abs(bounds[1:])), np.diff(bounds).min()
+    again = run(problem, "cavi", init={s: fit.posterior.natural(s) for s in problem.model.shared}, num_epochs=2, num_local=300, local_tolerance=1e-13)
+    np.testing.assert_allclose(again.history["bound"][0], bounds[-1], rtol=1e-7)
+    assert_same(again, fit, problem.model.shared, 2e-3)
+
+
+@pytest.mark.parametrize("update", ["natural", "trust_region"])
+def test_streaming_with_everything_there_is_svi_or_trust_region(problem, update):
+    """With all rows present N_t - N_0 = 0, so the rate is constant: with kappa = 0, where svi's is too, steps on all rows are the same."""
+    shared = {"batch_size": problem.data.num_rows, "kappa": 0.0, **LOCAL}
+    more = {} if update == "natural" else {"num_inner": 3}
+    played = run(problem, "streaming", num_steps=3, update=update, **shared, **more)
+    offline = run(problem, "svi" if update == "natural" else "trust_region", num_epochs=3, **shared, **more)
+    assert_same(played, offline, problem.model.shared, 1e-10)
+
+
+def test_streaming_follows_the_arrivals(problem):
+    """The rate is T(18)'s, and no step sees a row before it has arrived."""
+    fit = run(problem, "streaming", num_steps=8, batch_size=3, num_present=4, arrivals=2, tau=2.0, kappa=0.6, num_inner=1, **LOCAL)
+    present = np.minimum(problem.data.num_rows, 4 + 2 * np.arange(8))
+    np.testing.assert_array_equal(fit.history["rows"], present)
+    np.testing.assert_allclose(fit.history["rate"], (2.0 + (present - 4) / 3) ** -0.6, rtol=1e-12)
+    engine = fitting.load_engine("streaming")
+    options = engine.Options(num_steps=200, batch_size=3, num_present=4, arrivals=1)
+    for step in range(3):
+        rows = np.concatenate([fitting.stream_rows(options, 50, jax.random.key(i), step) for i in range(40)])
+        assert set(rows) == set(range(4 + step))
+
+
+def some_share(problem, batch, seed=1):
+    """Rows solved given a random start, and the global sites moved towards them: a q that is no optimum."""
+    shared = mb.first_natural(problem, jax.random.key(seed), {})
+    shares = mb.solve(problem, problem.values, shared, (batch,), RowOptions(30, 0.0), bound=True)
+    return mb.blend(shared, mb.target(problem, problem.values, shared, mb.gradients(problem, shares), 1.0), 0.7), shares
+
+
+def test_empirical_bayes_raises_the_bound_to_its_maximum(problem):
+    """From hyper-parameters far too large, too small or as given, every step raises F, to where its gradient is zero or the edge is reached."""
+    learning = fitting.make_problem(problem.model.name, problem.data, {**problem.hyper._asdict(), "learn": "all"}, problem.devices)
+    model, batch = problem.model, problem.data.pack()
+    shared, shares = some_share(learning, batch)
+    stats = obj.summarise(model, {**shared, **shares[0].natural})
+
+    @jax.jit
+    def height(logs):
+        """F at fixed q, and its gradient, as a function of the logarithms of what is learned."""
+        hyper = obj.make(model, learning.structure, {**learning.values, **jax.tree.map(jnp.exp, logs)})
+        return model.log_global(hyper, {s: stats[s] for s in model.shared}) + model.log_local(hyper, stats, batch)
+
+    def logs_of(values):
+        return {name: jnp.log(values[name]) for name in learning.learn}
+
+    assert learning.learn
+    slopes = jax.jit(jax.grad(height))
+    for factor in (1.0, 30.0, 0.03):
+        values = {name: x * factor if name in learning.learn else x for name, x in learning.values.items()}
+        heights = [float(height(logs_of(values)))]
+        for _ in range(20):
+            values = empirical_bayes.learn(learning, values, shared, shares, (batch,), 1.0, 1.0)
+            heights.append(float(height(logs_of(values))))
+        assert np.all(np.diff(heights) >= -1e-9 * np.abs(heights[1:])), np.diff(heights).min()
+        assert heights[-1] > heights[0]
+        for name, slope in slopes(logs_of(values)).items():
+            edge = np.min(np.abs(np.subtract.outer(np.asarray(logs_of(values)[name]), empirical_bayes.RANGE)), axis=-1) < 1e-6
+            assert np.all(edge | (np.abs(np.asarray(slope)) < 1e-5 * abs(heights[-1]))), (name, values[name], slope)
+
+
+@pytest.mark.parametrize("engine", ["svi", "trust_region", "streaming"])
+def test_learned_hyper_parameters_help(problem, engine):
+    """With hyper-parameters learned, the same engine ends at a higher bound, and the fit reports them."""
+    marked = {**problem.hyper._asdict(), "learn": "all"}
+    options = {"batch_size": problem.data.num_rows, "kappa": 0.3, **LOCAL}
+    options |= {"num_steps": 40, "bound_every": 1} if engine == "streaming" else {"num_epochs": 40}
+    fixed, learned = (run(problem, engine, hyper, **options) for hyper in (problem.hyper, marked))
+    assert learned.bound > fixed.bound
+    assert learned.posterior.problem is learned.problem
+    assert any(np.any(np.asarray(learned.problem.values[name]) != np.asarray(fixed.problem.values[name])) for name in fixed.problem.values)
+
+
+def test_devices_change_nothing(problem):
+    """Rows dealt out to three shares give the same trust-region fit, hyper-parameters learned, as one share."""
+    marked = {**problem.hyper._asdict(), "learn": "all"}
+    shared = {"num_epochs": 2, "batch_size": 7, "progress": False, **LOCAL}
+    name, device = problem.model.name, problem.devices[0]
+    fits = [inference.fit(name, problem.data, "trust_region", marked, devices=[device] * size, **shared) for size in (1, 3)]
+    assert_same(*fits, problem.model.shared, 1e-8)
+    for learned in fits[0].problem.values:
+        np.testing.assert_allclose(*(np.asarray(fit.problem.values[learned]) for fit in fits), rtol=1e-8)
+
+
+def test_marks_for_learning():
+    """hyper="learn", one name marked, one name with a start: what is learned, and what is refused."""
+    data = lda_data()
+
+    def problem(hyper):
+        return fitting.make_problem("lda", data, hyper)
+
+    assert problem("learn").learn == ("alpha", "eta")
+    assert problem({"num_topics": 3, "alpha": "learn"}).learn == ("alpha",)
+    started = problem({"num_topics": 3, "alpha": ("learn", 0.7), "eta": 0.2})
+    assert started.learn == ("alpha",) and started.values["alpha"].shape == (3,)
+    np.testing.assert_allclose(started.values["alpha"], 0.7)
+    assert split_learned(started.model, {"num_topics": 3, "alpha": (0.1, 0.2, 0.3)})[1] == ()
+    for bad, reason in (
+        ("larn", "learn"),
+        ({"num_topics": "learn"}, "can be learned"),
+        ({"learn": "alpha"}, "all"),
+        ({"alpha": ("learn", -1)}, "positive"),
+    ):
+        with pytest.raises(InputError, match=reason):
+            problem(bad)
+
+
+def lda_data():
+    return pp_models.load("lda").example(jax.random.key(0))[1]
+
+
+def test_engines_that_cannot_learn_say_so():
+    """gibbs keeps hyper-parameters as given, and names the engines that do not."""
+    with pytest.raises(InputError, match="trust_region"):
+        inference.fit("lda", lda_data(), "gibbs", {"alpha": "learn"}, progress=False)
+
+
+def test_asymmetric_alpha_starts_no_topic_at_nothing():
+    """Documents begin with their words spread evenly: a topic with a tiny alpha can still win words in single precision."""
+    with jax.enable_x64(False):
+        hyper = {"num_topics": 2, "alpha": (0.02, 2.0), "eta": 0.1}
+        X = np.kron(np.eye(2, dtype=int), np.full((10, 6), 5))
+        topics = np.kron(np.eye(2), np.full((1, 6), 500.0)) + 0.1
+        fit = inference.fit(
+            "lda", pp_models.data.counts(X), "svi", hyper, init={"beta": jnp.asarray(topics, jnp.float32)}, num_epochs=1, kappa=0.0, progress=False
+        )
+        assert fit.posterior.mean("theta")[:10, 0].min() > 0.9
