@@ -9,9 +9,9 @@ from typing import Any
 
 from inference.registry import engines
 
-__all__ = ["compare", "document_completion", "engines", "fit", "load"]
+__all__ = ["compare", "document_completion", "engines", "fit", "load", "stream"]
 
-_HOME = {"fit": "fitting", "load": "storage", "document_completion": "evaluate", "compare": "comparison"}
+_HOME = {"fit": "fitting", "load": "storage", "document_completion": "evaluate", "compare": "comparison", "stream": "streams"}
 
 
 def __getattr__(name: str) -> Any:

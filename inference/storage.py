@@ -61,10 +61,11 @@ def save(fit: Fit, path: str | Path) -> Path:
         "data": fit.provenance,
     }
     arrays["header"] = np.frombuffer(json.dumps(header).encode(), np.uint8)
-    return write_whole(path, partial(_write, arrays))
+    return write_whole(path, partial(write_arrays, arrays))
 
 
-def _write(arrays: dict[str, np.ndarray], path: Path) -> None:
+def write_arrays(arrays: dict[str, np.ndarray], path: Path) -> None:
+    """One .npz file of plain arrays."""
     with path.open("wb") as file:
         np.savez(file, **arrays)  # type: ignore[arg-type]
 
@@ -74,7 +75,7 @@ def load(path: str | Path, data: Data | None = None) -> Fit:
     path = Path(path)
     if not path.exists() and path.with_name(path.name + ".npz").exists():
         path = path.with_name(path.name + ".npz")
-    header, arrays = _read(path)
+    header, arrays = read_arrays(path, "fit", FORMAT)
     model = discovery.load(header["model"])
     if data is not None and data.hash != header["data"]["hash"]:
         raise InputError(f"{path} was fitted to other data than these (their hashes differ): pass the original data or none.")
@@ -100,17 +101,18 @@ def _posterior(problem: obj.Problem, kind: str, leaves: dict[str, list[np.ndarra
     return Variational(problem, {s: trees[s] for s in model.shared}, {s: trees[s] for s in model.local})
 
 
-def _read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def read_arrays(path: Path, what: str, version: int) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """The header and the arrays of a file of `write_arrays`; a missing, truncated or foreign file is refused."""
     if not path.is_file():
-        raise InputError(f"There is no fit at {path}: give the file that fit.save wrote.")
+        raise InputError(f"There is no {what} at {path}: give the file that was saved.")
     try:
         with path.open("rb") as handle, np.load(handle, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
         header = json.loads(bytes(arrays.pop("header")).decode())
-        if header["format"] != FORMAT:
-            raise InputError(f"{path} has format {header['format']}, but this version reads format {FORMAT}: fit again or upgrade.")
+        if header["format"] != version:
+            raise InputError(f"{path} has format {header['format']}, but this version reads format {version}: fit again or upgrade.")
         return header, arrays
     except InputError:
         raise
     except (OSError, ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile) as error:
-        raise InputError(f"{path} is not a complete fit file ({error}): it may be truncated; fit again.") from error
+        raise InputError(f"{path} is not a complete {what} file ({error}): it may be truncated; fit again.") from error

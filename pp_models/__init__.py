@@ -13,11 +13,11 @@ from pp_models.discovery import available, load
 from pp_models.errors import InputError
 
 __version__ = "0.1.0"
-__all__ = ["InputError", "available", "data", "datasets", "load"]
+__all__ = ["InputError", "arrivals", "available", "data", "database", "datasets", "load"]
 
 
 def __getattr__(name: str) -> Any:
-    """`data` and `datasets` load JAX: only when they are asked for."""
-    if name in ("data", "datasets", "readers"):
+    """These load JAX: only when they are asked for."""
+    if name in ("arrivals", "data", "database", "datasets", "readers"):
         return importlib.import_module(f"pp_models.{name}")
     raise AttributeError(f"module 'pp_models' has no attribute {name!r}")

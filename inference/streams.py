@@ -1,0 +1,282 @@
+"""Learning from data that keep coming (T 3): a growing database and an engine that works on what is there.
+
+    stream = inference.stream("lda", num_columns=8000, hyper={"num_topics": 100, "alpha": "learn"}, path="wiki")
+    ids = stream.append(X)                     # new rows
+    stream.extend(ids, more)                   # further words for rows already there
+    stream.step(10)                            # ten updates on the present contents
+    stream.partial_fit(X)                      # append, then as many updates as there are batches in X
+    stream.fit().posterior.mean("beta")        # what was learned so far, as a Fit
+
+With a path, rows are on disk as soon as a call returns, and the learned state at every `checkpoint` and on closing: opening the folder again goes on
+bit for bit. Which rows a step sees, and every random number in it, depends on the key and the number of the step alone.
+"""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from inference import fitting, storage
+from inference import objective as obj
+from inference.files import write_whole
+from inference.fitting import Fit
+from inference.posterior import Variational
+from inference.progress import Progress
+from inference.registry import engines, load_engine, make_options
+from pp_models import discovery
+from pp_models.base import split_learned
+from pp_models.batches import growing_layout, power_of_two
+from pp_models.database import Database
+from pp_models.errors import InputError, unknown
+
+FORMAT = 1
+MOST_FIRST = 10_000  # rows that the starting point and data-dependent defaults are taken from
+
+
+class _Endless:
+    """Data of no known size, for options that depend on it."""
+
+    num_rows = 2**40
+
+
+def stream(
+    model: str,
+    num_columns: int,
+    engine: str = "streaming",
+    hyper: Any = None,
+    key: jax.Array | None = None,
+    *,
+    path: str | Path | None = None,
+    column_names: Any = None,
+    devices: Any = None,
+    checkpoint_every: int = 0,
+    **options: Any,
+) -> "Stream":
+    """Open a stream: a growing database of rows with `num_columns` columns, and an engine to learn from it.
+
+    model, hyper, key, devices, options: as for `inference.fit`
+    engine:           streaming, svb or streaming_batch
+    path:             a folder, made or opened again; without one everything is kept in memory
+    checkpoint_every: steps between checkpoints (0: at `checkpoint` and on closing only)
+    """
+    return Stream(model, num_columns, engine, hyper, key, path, column_names, devices, checkpoint_every, options)
+
+
+class Stream:
+    """A database that grows and a posterior that follows it. Made by `inference.stream`."""
+
+    def __init__(
+        self,
+        model: str,
+        num_columns: int,
+        engine: str,
+        hyper: Any,
+        key: Any,
+        path: Any,
+        names: Any,
+        devices: Any,
+        every: int,
+        options: dict[str, Any],
+    ) -> None:
+        self.model = discovery.load(model)
+        self.engine = load_engine(engine)
+        if self.engine.stream is None:
+            able = ", ".join(name for name in engines() if load_engine(name).stream)
+            raise InputError(f"Engine {engine!r} needs all its data at once and cannot follow a stream: use one of {able}.")
+        self.options = self.engine.settle(make_options(self.engine, options), _Endless())
+        given = split_learned(self.model, hyper)[0]
+        for name in given._asdict() if isinstance(given, self.model.Hyper) else given or {}:
+            if name not in self.model.Hyper._fields:
+                raise unknown(f"hyper-parameter of {model}", name, self.model.Hyper._fields)
+        self._hyper, self._key = hyper, jax.random.key(0) if key is None else key
+        self._devices, self._every = tuple(devices or jax.local_devices()), every
+        self.problem: obj.Problem | None = None
+        self._state: Any = None
+        self._first_rows, self._seen, self._seconds = 0, 0, 0.0
+        self._history: list[dict[str, Any]] = []
+        self.database = Database(num_columns, self.model.kind, path, names, tags={"model": model})
+        try:
+            self._resume()
+        except BaseException:
+            self.database.close()
+            raise
+
+    def __repr__(self) -> str:
+        return f"<Stream {self.model.name} by {self.engine.name}: {self.num_rows} rows, {self.num_steps} steps>"
+
+    @property
+    def num_rows(self) -> int:
+        """Rows in the database."""
+        return self.database.num_rows
+
+    @property
+    def num_steps(self) -> int:
+        """Updates made so far."""
+        return 0 if self._state is None else self._state.step
+
+    @property
+    def history(self) -> dict[str, np.ndarray]:
+        """step, seconds of learning, bound and what else the engine reports, as for a fit."""
+        return fitting.columns(self._history)
+
+    # Data come in -------------------------------------------------------------------------------------------------------------
+
+    def append(self, rows: Any) -> np.ndarray:
+        """Add new rows; returns their ids."""
+        return self.database.append(rows)
+
+    def extend(self, ids: Any, rows: Any) -> None:
+        """Add the counts of `rows` to the rows named by `ids`: further words of unfinished documents."""
+        self.database.extend(ids, rows)
+
+    def add(self, ids: Any, columns: Any, counts: Any = 1, new_rows: int = 0) -> np.ndarray:
+        """Add words one by one (see `Database.add`); returns the ids of new rows."""
+        return self.database.add(ids, columns, counts, new_rows)
+
+    def partial_fit(self, rows: Any) -> "Stream":
+        """Append rows, then make as many updates as there are batches in them."""
+        ids = self.append(rows)
+        self.step(-(-len(ids) // self.options.batch_size))
+        return self
+
+    # Learning -----------------------------------------------------------------------------------------------------------------
+
+    def step(self, num_steps: int = 1, *, flush: bool = False, progress: bool | None = False) -> int:
+        """Make updates on what is in the database; returns how many were made.
+
+        svb makes one for each batch of rows it has not seen yet, and waits for a batch to fill; `flush` takes what there is.
+        """
+        made = 0
+        with Progress(f"{self.model.name} by {self.engine.name}", num_steps, progress) as bar:
+            while made < num_steps:
+                rows = self._choose(flush)
+                if not len(rows):
+                    break
+                self._history.append(self._update(rows))
+                bar.update(self._history[-1])
+                made += 1
+                if self._every and self.num_steps % self._every == 0:
+                    self.checkpoint()
+        return made
+
+    def _choose(self, flush: bool) -> np.ndarray:
+        size, present = self.options.batch_size, self.num_rows
+        if self.engine.order == "next":
+            waiting = present - self._seen
+            return np.arange(self._seen, self._seen + min(size, waiting)) if waiting >= size or flush else np.empty(0, np.int64)
+        seed = np.asarray(jax.random.key_data(jax.random.fold_in(self._key, self.num_steps))).ravel()
+        return np.sort(np.random.default_rng(seed).choice(present, min(size, present), replace=False)) if present else np.empty(0, np.int64)
+
+    def _update(self, rows: np.ndarray) -> dict[str, Any]:
+        begin = time.perf_counter()
+        if self.problem is None:
+            self._begin()
+        assert self.problem is not None
+        assert self.engine.stream is not None
+        data, present = self.database.data(rows), self.num_rows
+        layout = growing_layout(self.database.totals if data.kind == "counts" else np.zeros(1), self.options.batch_size)
+        batches = data.shards(np.arange(len(rows)), min(self.options.batch_size, max(64, power_of_two(len(rows)))), self._devices, layout)
+        key = jax.random.fold_in(jax.random.fold_in(self._key, self.num_steps), 1)
+        here = self.problem._replace(data=data)
+        self._state, info = self.engine.stream(here, self.options, key, self._state, batches, present, present - self._first_rows)
+        self._seen = max(self._seen, int(rows[-1]) + 1)
+        row = {"step": self.num_steps - 1, **info._asdict(), "rows_present": float(present), "clock": begin}
+        fitting.settle_row(row)
+        self._seconds += row["seconds"]
+        row["seconds"] = self._seconds
+        return row
+
+    def _begin(self) -> None:
+        """The starting point, and defaults that depend on the data, from the rows there are before the first step."""
+        first = self.database.data(np.arange(min(self.num_rows, MOST_FIRST)))
+        self.problem = fitting.make_problem(self.model.name, first, self._hyper, self._devices)
+        if self.problem.learn and not self.engine.learns:
+            raise InputError(f"Engine {self.engine.name!r} keeps hyper-parameters as given and cannot learn {', '.join(self.problem.learn)}.")
+        self._state = self.engine.build(self.problem, self.options).init(jax.random.fold_in(self._key, 2**31 - 1), {})
+        self._first_rows = self.num_rows
+
+    # What was learned ---------------------------------------------------------------------------------------------------------
+
+    def fit(self, rows: Any = None) -> Fit:
+        """What was learned so far, with the present contents of these rows (default: all) as its data."""
+        if self.problem is None:
+            raise InputError("Nothing has been learned yet: append rows and call step.")
+        problem = self.problem._replace(data=self.database.data(rows), values=self._state.values)
+        return Fit(problem, self.engine.name, self.options._asdict(), Variational(problem, self._state.shared), self.history, self._seconds)
+
+    # On disk ------------------------------------------------------------------------------------------------------------------
+
+    def checkpoint(self) -> None:
+        """Make everything safe: rows and learned state. In memory there is nothing to do."""
+        self.database.flush()
+        if self.database.path is None or self.problem is None:
+            return
+        problem, state = self.problem, self._state._asdict()
+        header = {
+            "format": FORMAT,
+            "model": self.model.name,
+            "engine": self.engine.name,
+            "options": self.options._asdict(),
+            "structure": dict(problem.structure),
+            "learn": problem.learn,
+            "key": np.asarray(jax.random.key_data(self._key)).tolist(),
+            "numbers": {name: value for name, value in state.items() if isinstance(value, int)},
+            "first_rows": self._first_rows,
+            "seen": self._seen,
+            "seconds": self._seconds,
+        }
+        arrays = {f"problem/{name}/0": np.asarray(x) for name, x in problem.values.items()}
+        arrays |= {f"history/{name}": column for name, column in self.history.items()}
+        for field, sites in state.items():
+            if isinstance(sites, dict):
+                arrays |= {f"{field}/{site}/{i}": np.asarray(leaf) for site, tree in sites.items() for i, leaf in enumerate(jax.tree.leaves(tree))}
+        arrays["header"] = np.frombuffer(json.dumps(header).encode(), np.uint8)
+        write_whole(self.database.path / "learned.npz", lambda file: storage.write_arrays(arrays, file))
+
+    def _resume(self) -> None:
+        """Go on from the folder's last checkpoint, if there is one."""
+        file = None if self.database.path is None else self.database.path / "learned.npz"
+        if file is None or not file.exists():
+            return
+        header, arrays = storage.read_arrays(file, "stream", FORMAT)
+        asked = {"model": self.model.name, "engine": self.engine.name, "options": self.options._asdict()}
+        for name, value in asked.items():
+            if header[name] != value:
+                raise InputError(f"{file.parent} was learned with {name} {header[name]}, but now {name} is {value}: open it with the same.")
+        if header["key"] != np.asarray(jax.random.key_data(self._key)).tolist():
+            raise InputError(f"{file.parent} was learned with another key: open it with the same, so that it goes on as it began.")
+        if header["first_rows"] > self.num_rows:
+            raise InputError(f"{file.parent} was learned from {header['first_rows']} rows, but the database holds {self.num_rows}: restore it.")
+
+        def sites(field: str) -> dict[str, Any] | None:
+            found: dict[str, list[Any]] = {}
+            for name, array in arrays.items():
+                parts = name.split("/")
+                if parts[0] == field and len(parts) == 3:
+                    found.setdefault(parts[1], []).append(jnp.asarray(array))
+            trees = {name: jax.tree.structure(family.base) for name, family in self.model.families.items()}
+            alone = jax.tree.structure(0)
+            return {name: jax.tree.unflatten(trees.get(name, alone), leaves) for name, leaves in found.items()} or None
+
+        structure = tuple(sorted(header["structure"].items()))
+        self.problem = obj.Problem(self.model, structure, sites("problem") or {}, None, self._devices, tuple(header["learn"]))
+        self._state = self.engine.State(**{name: header["numbers"].get(name, sites(name)) for name in self.engine.State._fields})
+        self._first_rows, self._seen, self._seconds = header["first_rows"], header["seen"], header["seconds"]
+        columns = {name.split("/", 1)[1]: x for name, x in arrays.items() if name.startswith("history/")}
+        self._history = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+    def close(self) -> None:
+        """Checkpoint and close the database. Closing twice is no error."""
+        if not self.database._closed:
+            self.checkpoint()
+            self.database.close()
+
+    def __enter__(self) -> "Stream":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
