@@ -28,14 +28,14 @@ from inference import evaluate, fitting, svi
 from inference.objective import Problem
 
 TOPICS, WORDS, LENGTH, BATCH = 100, 8000, 200, 1000
-ALPHA, ETA, TAU, KAPPA = 0.1, 0.05, 10.0, 0.7
+ALPHA, ETA, TAU, KAPPA = 0.05, 0.05, 10.0, 0.7
 
 
 def corpus(num_documents: int, seed: int = 0) -> scipy.sparse.csr_array:
     """Documents drawn from LDA with sparse topics."""
     rng = np.random.default_rng(seed)
-    topics = np.cumsum(rng.dirichlet(np.full(WORDS, 0.05), TOPICS), axis=1)
-    proportions = rng.dirichlet(np.full(TOPICS, 0.1), num_documents)
+    topics = np.cumsum(rng.dirichlet(np.full(WORDS, ETA), TOPICS), axis=1)
+    proportions = rng.dirichlet(np.full(TOPICS, ALPHA), num_documents)
     lengths = rng.poisson(LENGTH, num_documents)
     document = np.repeat(np.arange(num_documents), lengths)
     shares = np.cumsum(proportions, axis=1)

@@ -2,6 +2,7 @@
 
 import collections
 import os
+from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Examples are tiny and programs many: compiling costs more than running. JAX_DISABLE_MOST_OPTIMIZATIONS=0 tests what users run.
@@ -17,15 +18,46 @@ import pp_models
 from inference import fitting
 from inference.registry import engines
 
+OWN = {file.stem for file in Path(pp_models.__file__).parent.glob("*.py")}
+FULL_MODEL, FULL_ENGINES = "lda", ("gibbs", "trust_region")
+
 
 def pytest_generate_tests(metafunc):
-    """A test that takes `model_name` or `engine_name` runs for every model or engine there is: a new one joins by being discovered."""
-    for argument, names in (("model_name", pp_models.available()), ("engine_name", engines())):
-        if argument in metafunc.fixturenames:
-            metafunc.parametrize(argument, names, scope="module")
+    """A test that takes `model_name` or `engine_name` runs for every model or engine there is: a new one joins by being discovered.
+
+    To keep `make test` short, some of these runs are marked slow and left to `make calibrate`: a test marked `representative` for models of this
+    repository that it does not name, and a test of an engine on a model unless it is every engine on one model or one of two engines on every model.
+    Models from outside, which somebody is writing, are tested in full.
+    """
+    taken = set(metafunc.fixturenames)
+    named = metafunc.definition.get_closest_marker("representative")
+
+    def cost(model, engine=None):
+        if model not in OWN:
+            return []
+        skipped = named and model not in named.args if engine is None else model != FULL_MODEL and engine not in FULL_ENGINES
+        return [pytest.mark.slow] if skipped else []
+
+    if {"model_name", "engine_name"} <= taken:
+        pairs = [(model, engine) for model in pp_models.available() for engine in engines()]
+        metafunc.parametrize(("model_name", "engine_name"), [pytest.param(*pair, marks=cost(*pair)) for pair in pairs], scope="module")
+    elif "model_name" in taken:
+        metafunc.parametrize("model_name", [pytest.param(name, marks=cost(name)) for name in pp_models.available()], scope="module")
+    elif "engine_name" in taken:
+        metafunc.parametrize("engine_name", engines(), scope="module")
 
 
-LONGEST = ("test_third_model", "test_samplers", "test_engine_contract")
+MOST_MAPS = 30_000  # of the 65,530 memory maps that Linux allows a process; every compiled program takes some
+
+
+def pytest_runtest_teardown(item):
+    """Forget compiled programs before there are so many that the next one would crash the process."""
+    maps = Path("/proc/self/maps")
+    if hash(item.nodeid) % 8 == 0 and maps.exists() and maps.read_bytes().count(b"\n") > MOST_MAPS:
+        jax.clear_caches()
+
+
+LONGEST = ("test_third_model", "test_samplers", "test_engine_contract", "test_stochastic_engines")
 
 
 def pytest_collection_modifyitems(items):
@@ -49,6 +81,11 @@ QUICK = {
     "gibbs": {"num_samples": 50, "num_warmup": 20},
     "nuts": {"num_samples": 20, "num_warmup": 20, "num_chains": 1},
     "numpyro_svi": {"num_epochs": 20, "num_particles": 1},
+    "trust_region": {"num_epochs": 4, "batch_size": 4, "num_inner": 3},
+    "streaming": {"num_steps": 20, "batch_size": 4, "arrivals": 1, "num_inner": 3},
+    "svb": {"batch_size": 4, "num_inner": 5},
+    "streaming_batch": {"num_inner": 10},
+    "memoized": {"num_epochs": 10},
 }
 
 

@@ -19,6 +19,8 @@ def run(problem, engine, **options):
     )
 
 
+pytestmark = pytest.mark.representative("lda", "bernoulli_mixture")
+
 _FITS = {}  # one fit per model and engine serves all the tests that only look at it
 
 
@@ -119,11 +121,11 @@ def test_cavi_optimum_is_a_fixed_point(problem):
 
 
 def test_full_batch_svi_with_rate_one_is_cavi(problem):
-    """kappa = 0 makes rho = 1: with all rows in the batch, a step is a sweep."""
+    """kappa = 0 makes rho = 1: with all rows in the batch, a step is a sweep, as long as global sites do not meet in F (`coupled`)."""
     local = {"num_local": 15, "local_tolerance": 0.0}
     sweep = run(problem, "cavi", num_epochs=1, **local)
     step = run(problem, "svi", num_epochs=1, batch_size=problem.data.num_rows, kappa=0.0, **local)
-    for site in problem.model.shared:
+    for site in problem.model.shared[:1] if problem.model.coupled else problem.model.shared:
         for a, b in zip(jax.tree.leaves(sweep.posterior.natural(site)), jax.tree.leaves(step.posterior.natural(site)), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-10)
     np.testing.assert_allclose(sweep.history["bound"], step.history["bound"], rtol=1e-10)
@@ -149,12 +151,16 @@ def test_svi_reaches_cavis_neighbourhood(problem):
 
 
 def test_single_precision_bound_rises(problem):
-    """In float32 a sweep may lower the bound by rounding only: 1e-6 of its size, some ten units in the last place."""
+    """In float32 a sweep may lower the bound by rounding only.
+
+    The bound is what is left of terms of both signs whose sizes add up to several times its own, each good to 6e-8: 3e-6 of it is some ten roundings.
+    """
     with jax.enable_x64(False):
         bounds = inference.fit(problem.model.name, problem.data, "cavi", problem.hyper, num_epochs=60, tolerance=0.0, progress=False).history["bound"]
-    assert np.all(np.diff(bounds) > -1e-6 * np.abs(bounds[1:])), np.diff(bounds).min()
+    assert np.all(np.diff(bounds) > -3e-6 * np.abs(bounds[1:])), np.diff(bounds).min()
 
 
+@pytest.mark.representative("lda")
 def test_numpyro_svi_reaches_cavis_neighbourhood(problem):
     """Stock SVI on the guide ends with an ELBO no lower than CAVI's bound (3 % for Monte-Carlo noise and local optima)."""
     best = run(problem, "cavi", num_epochs=1000).bound
