@@ -24,7 +24,7 @@ from pp_models.eliminate import Solved
 
 STEPS = (1.0, 0.5, 0.25, 0.125, 0.03, 0.0)  # of the Newton step, the last one standing still
 LARGEST = 1.0  # change of any log hyper-parameter in one step
-RANGE = (-14.0, 9.0)  # of log h: 1e-6 to 8,000. Beyond it a prior is a point or nothing
+RANGE = 14.0  # of log h on either side of where it started: a factor of a million, beyond which a prior is a point or nothing
 
 
 def _without_allocations(batch: Batch) -> Batch:
@@ -60,29 +60,30 @@ def _slope(model, structure, values, shared, natural, batch, names):
 
 @partial(jax.jit, static_argnames=("model", "structure", "names"))
 def _along(model, structure, values, shared, natural, batch, names, direction):
-    """F at each of STEPS along the direction."""
+    """How much F gains at each of STEPS along the direction. As differences: the likelihood, which does not move, would drown them when scaled up."""
     flat, evaluate = _part(model, structure, values, shared, natural, batch, names)
-    return jax.lax.map(lambda step: evaluate(flat + step * direction), jnp.asarray(STEPS))
+    return jax.lax.map(lambda step: evaluate(flat + step * direction), jnp.asarray(STEPS)) - evaluate(flat)
 
 
 @partial(jax.jit, static_argnames=("names",))
-def _direction(values, prior, rows, scale, names):
+def _direction(values, first, prior, rows, scale, names):
     flat, _ = ravel_pytree(_split(values, names)[1])
+    begin, _ = ravel_pytree(_split(first, names)[1])
     gradient = prior[0] + scale * sum(g for g, _ in rows)
     curvature = prior[1] + scale * sum(h for _, h in rows)
     sizes, axes = jnp.linalg.eigh(0.5 * (curvature + curvature.T))
     sizes = jnp.maximum(jnp.abs(sizes), 1e-6 * jnp.max(jnp.abs(sizes)) + jnp.finfo(flat.dtype).tiny)
     newton = axes @ ((axes.T @ gradient) / sizes)
     cut = newton * jnp.minimum(1, LARGEST / jnp.maximum(jnp.max(jnp.abs(newton)), jnp.finfo(flat.dtype).tiny))
-    return jnp.clip(flat + cut, *RANGE) - flat
+    return jnp.clip(flat + cut, begin - RANGE, begin + RANGE) - flat
 
 
 @partial(jax.jit, static_argnames=("names",))
 def _move(values, direction, prior, rows, scale, rate, names):
     """The longest of STEPS that raises F, damped by the rate."""
     flat, unravel = ravel_pytree(_split(values, names)[1])
-    heights = prior + scale * sum(rows)
-    rising = heights >= heights[-1]
+    heights = (prior + scale * sum(rows)).at[-1].set(0)
+    rising = heights >= 0
     step = jnp.asarray(STEPS)[jnp.argmax(rising)]
     return {**values, **jax.tree.map(jnp.exp, unravel(flat + rate * step * direction))}
 
@@ -97,7 +98,7 @@ def learn(
     fixed = problem.model, problem.structure
     everywhere = [jax.device_put((values, shared), device) for device in problem.devices]
     rows = [_slope(*fixed, *here, share.natural, batch, names) for here, share, batch in zip(everywhere, shares, batches, strict=True)]
-    direction = _direction(values, _slope(*fixed, values, shared, {}, None, names), tuple(obj.gather(problem, rows)), scale, names)
+    direction = _direction(values, problem.values, _slope(*fixed, values, shared, {}, None, names), tuple(obj.gather(problem, rows)), scale, names)
     there = [jax.device_put(direction, device) for device in problem.devices]
     rows = [_along(*fixed, *h, s.natural, b, names, d) for h, s, b, d in zip(everywhere, shares, batches, there, strict=True)]
     prior = _along(*fixed, values, shared, {}, None, names, direction)

@@ -15,6 +15,11 @@ def write_whole(path: Path, write: Callable[[Path], Any]) -> Path:
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
         os.replace(temporary, path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)  # the new name, too, survives a power cut
+        finally:
+            os.close(folder)
     finally:
         temporary.unlink(missing_ok=True)
     return path

@@ -144,11 +144,7 @@ def fit(
     if not chosen.sharded:
         problem = problem._replace(devices=problem.devices[:1])
     checked = chosen.settle(checked, data)
-    if chosen.kind != "point" and not problem.model.proper(problem.hyper):
-        raise InputError(f"Engine {engine!r} needs a proper prior, but these hyper-parameters make it improper: use engine 'map', or a proper prior.")
-    if problem.learn and not chosen.learns:
-        able = ", ".join(name for name in engines() if load_engine(name).learns)
-        raise InputError(f"Engine {engine!r} keeps hyper-parameters as given and cannot learn {', '.join(problem.learn)}: use one of {able}.")
+    check_suits(chosen, problem)
     start = check_init(chosen, problem, dict(init or {}))
     key = jax.random.key(0) if key is None else key
     begin = time.perf_counter()
@@ -173,6 +169,17 @@ def fit(
     seconds = time.perf_counter() - begin
     posterior = algorithm.posterior(state)
     return Fit(posterior.problem, engine, checked._asdict(), posterior, columns(history), seconds)
+
+
+def check_suits(engine: Engine, problem: obj.Problem) -> None:
+    """Refuse a prior that the engine cannot work with, and hyper-parameters that it cannot learn."""
+    if engine.kind != "point" and not problem.model.proper(problem.hyper):
+        raise InputError(
+            f"Engine {engine.name!r} needs a proper prior, but these hyper-parameters make it improper: use engine 'map', or a proper prior."
+        )
+    if problem.learn and not engine.learns:
+        able = ", ".join(name for name in engines() if load_engine(name).learns)
+        raise InputError(f"Engine {engine.name!r} keeps hyper-parameters as given and cannot learn {', '.join(problem.learn)}: use one of {able}.")
 
 
 def run_length(engine: Engine, options: Any, problem: obj.Problem) -> tuple[int, int]:

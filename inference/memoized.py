@@ -4,6 +4,8 @@
 
 No rate and no noise: after the first pass each step is coordinate ascent on all the data, and the bound never falls. The price is memory: one
 set of statistics per batch (on the host), and the rows' own parameters. In the first pass, batches not yet seen count as more of those that were.
+Rows go on from where the last pass left them, which is what makes the bound rise (in single precision, to rounding); solved afresh at the end they
+may do better, since each has optima of its own.
 
 F is convex in the statistics of the global sites, so its tangent at the time a batch was visited, kept with it, bounds it from below ever after.
 """
@@ -35,6 +37,11 @@ class Options(NamedTuple):
     num_local: int = 10
     local_tolerance: float = 1e-4
     tolerance: float = 1e-6
+
+
+def check_model(problem: obj.Problem) -> None:
+    if problem.model.coupled:
+        raise InputError(f"memoized updates all global sites at once, but those of {problem.model.name} depend on each other: use cavi.")
 
 
 class Kept(NamedTuple):
@@ -82,6 +89,7 @@ def _swap(total, new, old):
 
 
 def build(problem: obj.Problem, options: Options) -> Algorithm:
+    check_model(problem)
     model, num_rows = problem.model, problem.data.num_rows
     num_batches = -(-num_rows // options.batch_size)
     rows = RowOptions(options.num_local, options.local_tolerance)

@@ -108,8 +108,8 @@ class Variational(_Sites):
         for first in range(0, problem.data.num_rows, size):  # batches of rows
             rows = np.arange(first, min(first + size, problem.data.num_rows))
             batch = problem.data.pack(rows, size)
-            shared = jax.device_put(self._shared, batch.mask.sharding)
-            natural = _solve(problem.model, problem.structure, problem.values, shared, batch, RowOptions(100, 1e-4))
+            values, shared = jax.device_put((problem.values, self._shared), batch.mask.sharding)
+            natural = _solve(problem.model, problem.structure, values, shared, batch, RowOptions(100, 1e-4))
             keep = slice(len(rows))
             parts.append(jax.tree.map(lambda x, keep=keep: np.asarray(x[keep]), natural))
             positions.append(rows)

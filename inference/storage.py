@@ -115,4 +115,4 @@ def read_arrays(path: Path, what: str, version: int) -> tuple[dict[str, Any], di
     except InputError:
         raise
     except (OSError, ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile) as error:
-        raise InputError(f"{path} is not a complete {what} file ({error}): it may be truncated; fit again.") from error
+        raise InputError(f"{path} is not a complete {what} file ({error}): it may be truncated; remove it and fit again.") from error

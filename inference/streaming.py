@@ -18,7 +18,7 @@ from inference.posterior import Variational
 from inference.svi import State, natural_step
 from inference.trust_region import trust_step
 from pp_models.eliminate import RowOptions
-from pp_models.errors import unknown
+from pp_models.errors import InputError, unknown
 
 
 class Options(NamedTuple):
@@ -65,6 +65,8 @@ def check(options: Options) -> None:
 
 
 def settle(options: Options, data: Any) -> Options:
+    if options.num_present and not options.arrivals:
+        raise InputError("num_present says how many rows are there before others arrive: set arrivals, the rows that come between steps, too.")
     size = min(options.batch_size or min(256, -(-data.num_rows // 8)), data.num_rows)
     first = min(options.num_present or size, data.num_rows) if options.arrivals else data.num_rows
     wait = -(-(data.num_rows - first) // options.arrivals) if options.arrivals else 0

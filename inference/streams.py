@@ -27,11 +27,12 @@ from inference.fitting import Fit
 from inference.posterior import Variational
 from inference.progress import Progress
 from inference.registry import engines, load_engine, make_options
+from pp_models import data as data_
 from pp_models import discovery
 from pp_models.base import split_learned
 from pp_models.batches import growing_layout, power_of_two
 from pp_models.database import Database
-from pp_models.errors import InputError, unknown
+from pp_models.errors import Diverged, InputError, unknown
 
 FORMAT = 1
 MOST_FIRST = 10_000  # rows that the starting point and data-dependent defaults are taken from
@@ -87,9 +88,14 @@ class Stream:
         if self.engine.stream is None:
             able = ", ".join(name for name in engines() if load_engine(name).stream)
             raise InputError(f"Engine {engine!r} needs all its data at once and cannot follow a stream: use one of {able}.")
+        _check_whole("checkpoint_every", every)
+        idle = sorted({"num_steps", "num_present", "arrivals", "num_epochs"} & set(options))
+        if idle:
+            raise InputError(f"{', '.join(idle)} belong to inference.fit, which plays a stream from a data set: here rows come by append.")
+        if key is not None and not (hasattr(key, "dtype") and jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key)):
+            raise InputError(f"key must be a JAX random key, such as jax.random.key(0), not {key!r}.")
         self.options = self.engine.settle(make_options(self.engine, options), _Endless())
-        given = split_learned(self.model, hyper)[0]
-        for name in given._asdict() if isinstance(given, self.model.Hyper) else given or {}:
+        for name in split_learned(self.model, hyper)[0] or {}:
             if name not in self.model.Hyper._fields:
                 raise unknown(f"hyper-parameter of {model}", name, self.model.Hyper._fields)
         self._hyper, self._key = hyper, jax.random.key(0) if key is None else key
@@ -98,6 +104,7 @@ class Stream:
         self._state: Any = None
         self._first_rows, self._seen, self._seconds = 0, 0, 0.0
         self._history: list[dict[str, Any]] = []
+        self._open = True
         self.database = Database(num_columns, self.model.kind, path, names, tags={"model": model})
         try:
             self._resume()
@@ -126,11 +133,16 @@ class Stream:
     # Data come in -------------------------------------------------------------------------------------------------------------
 
     def append(self, rows: Any) -> np.ndarray:
-        """Add new rows; returns their ids."""
-        return self.database.append(rows)
+        """Add new rows; returns their ids. Rows that the model cannot explain are refused before anything is written."""
+        data = rows if isinstance(rows, data_.Data) else getattr(data_, self.model.kind)(rows)
+        self.model.check_rows(data)
+        return self.database.append(data)
 
     def extend(self, ids: Any, rows: Any) -> None:
-        """Add the counts of `rows` to the rows named by `ids`: further words of unfinished documents."""
+        """Add the counts of `rows` to the rows named by `ids`: further words of unfinished documents.
+
+        svb learns from a row once, when its turn comes: what is added to it later is kept but not learned (T 23).
+        """
         self.database.extend(ids, rows)
 
     def add(self, ids: Any, columns: Any, counts: Any = 1, new_rows: int = 0) -> np.ndarray:
@@ -150,14 +162,14 @@ class Stream:
 
         svb makes one for each batch of rows it has not seen yet, and waits for a batch to fill; `flush` takes what there is.
         """
+        _check_whole("num_steps", num_steps)
         made = 0
         with Progress(f"{self.model.name} by {self.engine.name}", num_steps, progress) as bar:
             while made < num_steps:
                 rows = self._choose(flush)
                 if not len(rows):
                     break
-                self._history.append(self._update(rows))
-                bar.update(self._history[-1])
+                bar.update(self._update(rows))
                 made += 1
                 if self._every and self.num_steps % self._every == 0:
                     self.checkpoint()
@@ -178,26 +190,26 @@ class Stream:
         assert self.problem is not None
         assert self.engine.stream is not None
         data, present = self.database.data(rows), self.num_rows
-        layout = growing_layout(self.database.totals if data.kind == "counts" else np.zeros(1), self.options.batch_size)
+        totals = self.database.totals if data.kind == "counts" else np.zeros(1)
+        layout = growing_layout(totals, data.num_columns, self.options.batch_size)
         batches = data.shards(np.arange(len(rows)), min(self.options.batch_size, max(64, power_of_two(len(rows)))), self._devices, layout)
         key = jax.random.fold_in(jax.random.fold_in(self._key, self.num_steps), 1)
         here = self.problem._replace(data=data)
-        self._state, info = self.engine.stream(here, self.options, key, self._state, batches, present, present - self._first_rows)
-        self._seen = max(self._seen, int(rows[-1]) + 1)
-        row = {"step": self.num_steps - 1, **info._asdict(), "rows_present": float(present), "clock": begin}
-        fitting.settle_row(row)
-        self._seconds += row["seconds"]
-        row["seconds"] = self._seconds
+        state, info = self.engine.stream(here, self.options, key, self._state, batches, present, present - self._first_rows)
+        row = {"step": self.num_steps, **info._asdict(), "rows": float(present), "clock": begin}
+        fitting.settle_row(row)  # waits for the step, and refuses numbers that are not finite
+        row["seconds"] += self._seconds
+        self._state, self._seconds, self._seen = state, row["seconds"], max(self._seen, int(rows[-1]) + 1)
+        self._history.append(row)
         return row
 
     def _begin(self) -> None:
         """The starting point, and defaults that depend on the data, from the rows there are before the first step."""
         first = self.database.data(np.arange(min(self.num_rows, MOST_FIRST)))
-        self.problem = fitting.make_problem(self.model.name, first, self._hyper, self._devices)
-        if self.problem.learn and not self.engine.learns:
-            raise InputError(f"Engine {self.engine.name!r} keeps hyper-parameters as given and cannot learn {', '.join(self.problem.learn)}.")
-        self._state = self.engine.build(self.problem, self.options).init(jax.random.fold_in(self._key, 2**31 - 1), {})
-        self._first_rows = self.num_rows
+        problem = fitting.make_problem(self.model.name, first, self._hyper, self._devices)
+        fitting.check_suits(self.engine, problem)
+        state = self.engine.build(problem, self.options).init(jax.random.fold_in(self._key, 2**31 - 1), {})
+        self.problem, self._state, self._first_rows = problem, state, self.num_rows
 
     # What was learned ---------------------------------------------------------------------------------------------------------
 
@@ -216,6 +228,8 @@ class Stream:
         if self.database.path is None or self.problem is None:
             return
         problem, state = self.problem, self._state._asdict()
+        if not all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(self._state.shared)):
+            raise Diverged(f"What was learned is not finite any more: the last checkpoint in {self.database.path} is kept as it is.")
         header = {
             "format": FORMAT,
             "model": self.model.name,
@@ -223,6 +237,7 @@ class Stream:
             "options": self.options._asdict(),
             "structure": dict(problem.structure),
             "learn": problem.learn,
+            "hyper": _plain(self._hyper),
             "key": np.asarray(jax.random.key_data(self._key)).tolist(),
             "numbers": {name: value for name, value in state.items() if isinstance(value, int)},
             "first_rows": self._first_rows,
@@ -243,14 +258,15 @@ class Stream:
         if file is None or not file.exists():
             return
         header, arrays = storage.read_arrays(file, "stream", FORMAT)
-        asked = {"model": self.model.name, "engine": self.engine.name, "options": self.options._asdict()}
+        asked = {"model": self.model.name, "engine": self.engine.name, "options": self.options._asdict(), "hyper": _plain(self._hyper)}
         for name, value in asked.items():
-            if header[name] != value:
+            if header[name] != value and not (name == "hyper" and value is None):
                 raise InputError(f"{file.parent} was learned with {name} {header[name]}, but now {name} is {value}: open it with the same.")
         if header["key"] != np.asarray(jax.random.key_data(self._key)).tolist():
             raise InputError(f"{file.parent} was learned with another key: open it with the same, so that it goes on as it began.")
-        if header["first_rows"] > self.num_rows:
-            raise InputError(f"{file.parent} was learned from {header['first_rows']} rows, but the database holds {self.num_rows}: restore it.")
+        known = max(header["first_rows"], header["seen"])
+        if known > self.num_rows:
+            raise InputError(f"{file.parent} was learned from {known} rows, but the database holds {self.num_rows}: restore it.")
 
         def sites(field: str) -> dict[str, Any] | None:
             found: dict[str, list[Any]] = {}
@@ -258,9 +274,10 @@ class Stream:
                 parts = name.split("/")
                 if parts[0] == field and len(parts) == 3:
                     found.setdefault(parts[1], []).append(jnp.asarray(array))
+            if field in ("problem", "values"):  # hyper-parameters, one array each
+                return {name: leaves[0] for name, leaves in found.items()}
             trees = {name: jax.tree.structure(family.base) for name, family in self.model.families.items()}
-            alone = jax.tree.structure(0)
-            return {name: jax.tree.unflatten(trees.get(name, alone), leaves) for name, leaves in found.items()} or None
+            return {name: jax.tree.unflatten(trees[name], leaves) for name, leaves in found.items()} or None
 
         structure = tuple(sorted(header["structure"].items()))
         self.problem = obj.Problem(self.model, structure, sites("problem") or {}, None, self._devices, tuple(header["learn"]))
@@ -271,12 +288,31 @@ class Stream:
 
     def close(self) -> None:
         """Checkpoint and close the database. Closing twice is no error."""
-        if not self.database._closed:
-            self.checkpoint()
-            self.database.close()
+        if self._open:
+            self._open = False
+            try:
+                self.checkpoint()
+            finally:
+                self.database.close()
 
     def __enter__(self) -> "Stream":
         return self
 
     def __exit__(self, *_: Any) -> None:
         self.close()
+
+
+def _plain(hyper: Any) -> Any:
+    """Hyper-parameters as asked for, in what JSON can hold: what a stream that is opened again is compared by."""
+    if hasattr(hyper, "_asdict"):
+        hyper = hyper._asdict()
+    if isinstance(hyper, dict):
+        return {str(name): _plain(value) for name, value in hyper.items()}
+    if isinstance(hyper, tuple | list):
+        return [_plain(value) for value in hyper]
+    return np.asarray(hyper).tolist() if hasattr(hyper, "dtype") else hyper
+
+
+def _check_whole(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 0:
+        raise InputError(f"{name} must be a whole number, 0 or more, not {value!r}.")

@@ -9,6 +9,7 @@ With all rows in one batch this is CAVI.
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from inference import minibatch as mb
 from inference import objective as obj
@@ -17,13 +18,15 @@ from inference.engine import Algorithm, Engine
 from inference.posterior import Variational
 from pp_models.base import Sites
 from pp_models.eliminate import RowOptions
+from pp_models.errors import InputError
 
 
 class Options(NamedTuple):
     """num_epochs: passes over the data; more than one count rows more than once. batch_size: rows per step (0: an eighth of them, at most 1,000).
 
     num_inner: sweeps of coordinate ascent on each batch. num_local, local_tolerance: the rows' fixed point in each, from where the last left it.
-    tau, kappa: the rate (tau + t)^-kappa at which hyper-parameters are learned; the posterior has none.
+    tau, kappa: the rate (tau + t)^-kappa at which hyper-parameters are learned; the posterior has none. Only those of the rows can be learned: the
+    global sites' prior is used once, in the first step.
     """
 
     num_epochs: int = 1
@@ -69,7 +72,22 @@ def absorb(problem: obj.Problem, options: Any, key: Any, state: State, batches: 
     return State(shared, shared, values, state.step + 1), Info(bound, totals.iterations)
 
 
+def check_learned(problem: obj.Problem) -> None:
+    """Hyper-parameters of the global sites' prior would be fitted to a posterior they had no part in (T 4.3): refuse them."""
+
+    def prior(values):
+        stats = obj.summarise(problem.model, mb.first_natural(problem, jax.random.key(0), {}))
+        return problem.model.log_global(obj.make(problem.model, problem.structure, values), stats)
+
+    slopes = jax.grad(prior)(problem.values)
+    vain = [name for name in problem.learn if bool(jnp.any(slopes[name] != 0))]
+    if vain:
+        raise InputError(f"svb uses the prior of the global sites only once, so it cannot learn {', '.join(vain)}: give a value, or use streaming.")
+
+
 def build(problem: obj.Problem, options: Options) -> Algorithm:
+    check_learned(problem)
+
     def init(key, start):
         return State(mb.first_natural(problem, key, start), None, problem.values, 0)
 

@@ -5,8 +5,9 @@ On each batch, instead of one natural-gradient step, find
     natural <- argmax  L_n(natural) - xi KL(natural, natural_t),        rho = 1 / (1 + xi)                        (T 11, 14)
 
 by coordinate ascent: natural <- (1 - rho) natural_t + rho target(natural), with the rows solved again, from where they were, after each. Every
-step starts anew from beliefs spread evenly over the factors (phi = 1/K, T 2.4), which pulls all factors towards the batch before they compete for it
-and so frees those that natural-gradient steps leave dead. Starting from the current parameters instead, one inner step is a natural-gradient step.
+step starts anew from beliefs spread evenly over the factors (phi = 1/K, T 2.4), which pulls all factors towards the batch before they compete for
+it and so frees those that natural-gradient steps leave dead. This start is not counted among the m inner steps, each of which solves the rows once.
+Starting from the current parameters instead, one inner step is a natural-gradient step.
 """
 
 from functools import partial

@@ -242,7 +242,8 @@ def _data(chosen: argparse.Namespace, model: Any, hyper: dict[str, Any]) -> tupl
     plain, learned = split_learned(model, hyper)
     if chosen.data == "synthetic":
         drawn, data, truth = datasets.synthetic(model, jax.random.key(chosen.seed), hyper=plain or None)
-        return data, drawn._asdict() | {name: ("learn", getattr(drawn, name)) for name in learned or ()} if learned else drawn, truth
+        marked = {name: ("learn", getattr(drawn, name)) for name in learned or ()}
+        return data, {**drawn._asdict(), **marked}, truth
     data = datasets.load(chosen.data)
     make_hyper(model, plain, data)
     return data, hyper, None

@@ -44,6 +44,7 @@ class Model:
     resolve:    (hyper, data) -> hyper with the paper's data-dependent defaults filled in, checked
     solve_local: optional fused fixed point of the local sites (see `inference.objective`)
     proper:     (hyper) -> whether the prior can be sampled from
+    check_rows: (data) raises InputError for rows that the model cannot explain
     coupled:    whether global sites meet in F even when the auxiliaries and the local sites are given; else one pass over the rows updates them all
     learn:      (hyper) -> name -> value at which empirical Bayes starts, for the positive hyper-parameters it may learn; by default all values
     """
@@ -65,6 +66,7 @@ class Model:
     resolve: Callable[..., Any] = _as_given
     solve_local: Callable[..., Any] | None = None
     proper: Callable[[Any], bool] = lambda hyper: True
+    check_rows: Callable[[Any], None] = lambda data: None
     coupled: bool = False
     learn: Callable[[Any], Mapping[str, Any]] | None = None
 
@@ -92,6 +94,7 @@ def make_hyper(model: Model, given: Any, data: Data) -> Any:
             raise unknown(f"hyper-parameter of {model.name}", name, model.Hyper._fields)
     if data.kind != model.kind:
         raise InputError(f"Model {model.name!r} explains {model.kind} data, but these are {data.kind}: make them with pp_models.data.{model.kind}.")
+    model.check_rows(data)
     numbers = {name: _number(name, value) for name, value in given.items()}
     structure = {name for name, default in model.Hyper()._asdict().items() if isinstance(default, bool | int | str)}
     return model.resolve(model.Hyper(**{n: float(x) if type(x) is int and n not in structure else x for n, x in numbers.items()}), data)
@@ -103,8 +106,11 @@ def split_learned(model: Model, given: Any) -> tuple[Any, tuple[str, ...] | None
         if given != "learn":
             raise InputError(f'hyper must be a dict of hyper-parameters or "learn", not {given!r}.')
         return {}, None
-    if given is None or isinstance(given, model.Hyper):
-        return given, ()
+    if given is None:
+        return None, ()
+    given = given._asdict() if isinstance(given, model.Hyper) else given
+    if not isinstance(given, Mapping):
+        raise InputError(f'hyper must be a dict of hyper-parameters or "learn", not {given!r}.')
     plain, learned = dict(given), []
     everything = plain.pop("learn", None)
     if everything not in (None, "all"):

@@ -111,15 +111,16 @@ class Layout(NamedTuple):
     max_total: int
 
 
-def growing_layout(totals: np.ndarray, batch_size: int) -> Layout:
+def growing_layout(totals: np.ndarray, num_columns: int, batch_size: int) -> Layout:
     """A layout for batches of a data set that grows: everything is rounded up to powers of two, so that it seldom changes.
 
     It depends on the present rows' totals alone, not on how they came: a stream that is resumed goes on in the same layout. Rows
     numbered within their batch make the size of the data set no part of it.
     """
-    longest = power_of_two(max(16, int(totals.max(initial=1))))
+    most = np.minimum(totals, num_columns)  # a row has no more entries than tokens, nor than columns
+    longest = power_of_two(max(16, int(most.max(initial=1))))
     widths = tuple(16 << i for i in range((longest // 16).bit_length()))
-    return Layout({"matrix": widths}, {"matrix": power_of_two(max(1024, batch_capacity(totals, batch_size)))}, batch_size, 1)
+    return Layout({"matrix": widths}, {"matrix": power_of_two(max(1024, batch_capacity(most, batch_size)))}, batch_size, 1)
 
 
 def power_of_two(size: int) -> int:
@@ -139,7 +140,7 @@ def batch_capacity(lengths: np.ndarray, batch_size: int) -> int:
     """Entries that a batch of random rows has room for: eight standard deviations above the mean, or the exact maximum."""
     if batch_size >= len(lengths):
         return int(lengths.sum())
-    largest = int(np.sort(lengths)[-batch_size:].sum())
+    largest = int(np.partition(lengths, -batch_size)[-batch_size:].sum())
     likely = int(lengths.mean() * batch_size + 8 * lengths.std() * np.sqrt(batch_size)) + int(lengths.max())
     return min(largest, likely)
 

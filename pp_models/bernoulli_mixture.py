@@ -55,11 +55,14 @@ def resolve(hyper, data):
         check_positive(name, getattr(hyper, name))
         if np.ndim(getattr(hyper, name)):
             raise InputError(f"{name} must be one number: the prior is the same for all components and columns.")
+    return hyper
+
+
+def check_rows(data):
     values = getattr(data, "values", None)  # a fit that was stored knows only the shape of its data
     if values is not None and not np.all((values == 0) | (values == 1)):
         other = values[(values != 0) & (values != 1)][0]
         raise InputError(f"bernoulli_mixture explains observations that are 0 or 1, but one is {other:g}: binarise them first.")
-    return hyper
 
 
 def generate(hyper, data):
@@ -126,4 +129,5 @@ MODEL = Model(
     example=example,
     observed="observations",
     resolve=resolve,
+    check_rows=check_rows,
 )

@@ -1,6 +1,7 @@
 """Shared fixtures. Laws are checked in double precision; tests of single precision switch it off locally."""
 
 import collections
+import itertools
 import os
 from pathlib import Path
 
@@ -50,10 +51,13 @@ def pytest_generate_tests(metafunc):
 MOST_MAPS = 30_000  # of the 65,530 memory maps that Linux allows a process; every compiled program takes some
 
 
-def pytest_runtest_teardown(item):
+_ENDED = itertools.count(1)
+
+
+def pytest_runtest_teardown():
     """Forget compiled programs before there are so many that the next one would crash the process."""
     maps = Path("/proc/self/maps")
-    if hash(item.nodeid) % 8 == 0 and maps.exists() and maps.read_bytes().count(b"\n") > MOST_MAPS:
+    if next(_ENDED) % 8 == 0 and maps.exists() and maps.read_bytes().count(b"\n") > MOST_MAPS:
         jax.clear_caches()
 
 

@@ -16,19 +16,32 @@ from pp_models import families as fam
 from pp_models.data import Data
 from pp_models.eliminate import RowOptions
 
+_KNOWN = {}  # draws and starting points that several tests begin with; compiled in one piece, which is faster than operation by operation
+
 
 def prior_draw(problem, seed):
     """Values of every latent site from the generative process."""
-    drawn = base.simulate(problem.model, problem.hyper, problem.data.pack(), jax.random.key(seed))
+    name = problem.model.name, "draw"
+    if name not in _KNOWN:
+        _KNOWN[name] = jax.jit(lambda key: base.simulate(problem.model, problem.hyper, problem.data.pack(), key))
+    drawn = _KNOWN[name](jax.random.key(seed))
     return {site: drawn[site] for site in problem.model.families}
 
 
 def some_natural(problem, seed=1):
     """A q that is not at an optimum: after one update of every site from a random start."""
     model, hyper, batch = problem.model, problem.hyper, problem.data.pack()
-    natural = model.init(jax.random.key(seed), hyper, problem.data)
-    gradient = jax.grad(lambda t: base.joint(model, hyper, t, batch))(obj.summarise(model, natural))
-    return jax.tree.map(lambda a, b: 0.7 * a + 0.3 * b, gradient, natural)
+
+    @jax.jit
+    def make(key):
+        natural = model.init(key, hyper, problem.data)
+        gradient = jax.grad(lambda t: base.joint(model, hyper, t, batch))(obj.summarise(model, natural))
+        return jax.tree.map(lambda a, b: 0.7 * a + 0.3 * b, gradient, natural)
+
+    name = model.name, "natural", seed
+    if name not in _KNOWN:
+        _KNOWN[name] = make(jax.random.key(seed))
+    return _KNOWN[name]
 
 
 def bound(problem, natural, batch=None):
@@ -41,13 +54,19 @@ def bound(problem, natural, batch=None):
     return base.joint(model, problem.hyper, obj.summarise(model, natural), batch) + entropy
 
 
+def solved(model, hyper, stats, batch, options):
+    """The batch's local sites at their fixed point, and F's gradient there."""
+    return jax.jit(lambda stats, batch: obj.local_part(model, hyper, stats, batch, obj.start_local(model, hyper, batch), options))(stats, batch)
+
+
 def test_joint_is_numpyros_log_density(problem):
     """F(t(x)) is the log density NumPyro computes, every constant included."""
     batch = problem.data.pack()
+    theirs = jax.jit(lambda values: log_density(problem.model.generate, (problem.hyper, batch), {}, values)[0])
+    ours = jax.jit(lambda values: base.log_joint(problem.model, problem.hyper, values, batch))
     for seed in range(4):
         values = prior_draw(problem, seed)
-        theirs, _ = log_density(problem.model.generate, (problem.hyper, batch), {}, values)
-        np.testing.assert_allclose(base.log_joint(problem.model, problem.hyper, values, batch), theirs, rtol=1e-11)
+        np.testing.assert_allclose(ours(values), theirs(values), rtol=1e-11)
 
 
 def test_guide_density_is_the_families(problem):
@@ -70,8 +89,9 @@ def test_natural_gradient_identity(problem):
     """Fisher information times (target - natural) is the ordinary gradient of the bound, for every block (X 25, P 11.20-11.22)."""
     model = problem.model
     natural = some_natural(problem)
-    target = jax.grad(lambda t: base.joint(model, problem.hyper, t, problem.data.pack()))(obj.summarise(model, natural))
-    ordinary = jax.grad(lambda eta: bound(problem, eta))(natural)
+    batch = problem.data.pack()
+    target = jax.jit(jax.grad(lambda t: base.joint(model, problem.hyper, t, batch)))(obj.summarise(model, natural))
+    ordinary = jax.jit(jax.grad(lambda eta: bound(problem, eta, batch)))(natural)
     for site, family in model.families.items():
         step = jax.tree.map(jnp.subtract, target[site], natural[site])
         fisher_step = jax.grad(lambda eta, family=family, step=step: _inner(family.mean(eta), step))(natural[site])
@@ -118,7 +138,7 @@ def test_rows_are_exchangeable_and_padding_is_nothing(problem):
         batch = data.pack(np.asarray(rows), num_rows)
         mine = {site: jax.tree.map(lambda x: jnp.asarray(x)[batch.positions], stats[site]) for site in model.local}
         shared = {site: stats[site] for site in model.shared}
-        return jax.value_and_grad(lambda s: model.log_local(hyper, {**s, **mine}, batch))(shared)
+        return jax.jit(jax.value_and_grad(lambda s: model.log_local(hyper, {**s, **mine}, batch)))(shared)
 
     size = data.num_rows
     whole = local(np.arange(size), size)
@@ -138,15 +158,15 @@ def test_fused_local_solver_is_the_gradient_iterated(problem):
         return  # the generic iteration is what the law compares with
     shared = {site: some_natural(problem)[site] for site in model.shared}
     stats = obj.summarise(model, shared)
+    options = RowOptions(7, 0.0)
     for summary in ("mean", "mode", "log_mode"):
         start = obj.start_local(model, hyper, batch, summary)
-        options = RowOptions(7, 0.0)
-        natural, _, solved = model.solve_local(hyper, stats, batch, start, options, summary)
-        generic, _, _ = obj._iterate(model, hyper, stats, batch, start, options, summary)
+        natural, _, after = jax.jit(lambda s=start, m=summary: model.solve_local(hyper, stats, batch, s, options, m))()
+        generic, _, _ = jax.jit(lambda s=start, m=summary: obj._iterate(model, hyper, stats, batch, s, options, m))()
         for a, b in zip(jax.tree.leaves(natural), jax.tree.leaves(generic), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-9)
         local = obj.summarise(model, natural, summary)
-        known = jax.value_and_grad(lambda t, b=solved: model.log_local(hyper, t, b))({**stats, **local})
+        known = jax.value_and_grad(lambda t, b=after: model.log_local(hyper, t, b))({**stats, **local})
         anew = jax.value_and_grad(lambda t, b=batch: model.log_local(hyper, t, b))({**stats, **local})
         for a, b in zip(jax.tree.leaves(known), jax.tree.leaves(anew), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9)
@@ -160,7 +180,7 @@ def test_padded_rows_change_no_local_solution(problem):
         parts = []
         for num_rows in (data.num_rows, data.num_rows + 3):
             batch = data.pack(np.arange(data.num_rows), num_rows)
-            part = obj.local_part(variant, hyper, stats, batch, obj.start_local(model, hyper, batch), RowOptions(8, 0.0))
+            part = solved(variant, hyper, stats, batch, RowOptions(8, 0.0))
             natural = jax.tree.map(lambda x: x[: data.num_rows], part.natural)
             parts.append(part._replace(natural=natural, info=None))
         for a, b in zip(jax.tree.leaves(parts[0]), jax.tree.leaves(parts[1]), strict=True):
@@ -176,7 +196,7 @@ def test_batches_average_to_the_full_target(problem):
 
     def target(rows):
         batch = data.pack(rows)
-        part = obj.local_part(model, hyper, stats, batch, obj.start_local(model, hyper, batch), options)
+        part = solved(model, hyper, stats, batch, options)
         scale = data.num_rows / len(rows)
         return jax.tree.map(lambda p, g: p + scale * g, obj.prior_gradient(model, hyper, stats), part.gradient)
 
@@ -193,9 +213,15 @@ def test_single_precision(problem):
     natural = some_natural(problem)
 
     def evaluate(problem, natural):
-        batch, stats = problem.data.pack(), obj.summarise(problem.model, natural)
-        value, gradient = jax.value_and_grad(lambda t: base.joint(problem.model, problem.hyper, t, batch))(stats)
-        return value, bound(problem, natural, batch), gradient
+        batch = problem.data.pack()
+
+        @jax.jit
+        def all_of_it(natural):
+            stats = obj.summarise(problem.model, natural)
+            value, gradient = jax.value_and_grad(lambda t: base.joint(problem.model, problem.hyper, t, batch))(stats)
+            return value, bound(problem, natural, batch), gradient
+
+        return all_of_it(natural)
 
     exact = evaluate(problem, natural)
     with jax.enable_x64(False):
@@ -213,9 +239,8 @@ def test_predict_is_the_mean_of_the_observations(problem):
     batch = problem.data.pack()
     if problem.model.kind not in ("counts", "dense"):
         pytest.skip("checked by the models of other kinds themselves")
-    draws = np.stack(
-        [np.asarray(base.simulate(problem.model, problem.hyper, batch, jax.random.key(i), values)[problem.model.observed]) for i in range(200)]
-    )
+    simulate = jax.jit(lambda key: base.simulate(problem.model, problem.hyper, batch, key, values)[problem.model.observed])
+    draws = np.stack([np.asarray(simulate(jax.random.key(i))) for i in range(200)])
     rates = np.asarray(problem.model.predict(problem.hyper, values))
     if problem.model.kind == "counts":
         rates = rates / rates.sum(1, keepdims=True) * draws.mean(0).sum(1, keepdims=True)
@@ -240,5 +265,5 @@ def test_degenerate_problems(problem):
         batch = variant.pack()
         stats = obj.summarise(model, model.init(jax.random.key(0), hyper, variant))
         shared = {site: stats[site] for site in model.shared}
-        part = obj.local_part(model, hyper, shared, batch, obj.start_local(model, hyper, batch), RowOptions(20, 0.0))
+        part = solved(model, hyper, shared, batch, RowOptions(20, 0.0))
         assert all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(part._replace(info=None))), name

@@ -75,7 +75,7 @@ def _leaves(fit, like):
 
 
 def test_even_beliefs_are_a_bound(problem):
-    """phi = 1/K is one choice of beliefs: its F lies below the optimal one's, with one gradient for all factors of a site that is exchangeable."""
+    """phi = 1/K is one choice of beliefs: its F lies below the optimal one's."""
     model, hyper, batch = problem.model, problem.hyper, problem.data.pack()
     stats = obj.summarise(model, model.init(jax.random.key(3), hyper, problem.data))
     assert float(model.log_local(hyper, stats, batch, UNIFORM)) <= float(model.log_local(hyper, stats, batch)) + 1e-9
@@ -107,16 +107,13 @@ def test_svb_on_one_batch_is_cavi(problem):
 
 
 def test_svb_counts_every_row_once(problem):
-    """After a pass in several batches the statistics added to the prior are those of every row: for counts and mixtures their total is the data's."""
+    """After a pass in several batches the statistics added to the prior are those of every row: all tokens of counts, all rows of a mixture."""
     fit = run(problem, "svb", batch_size=5, num_inner=2, **LOCAL)
     stats = obj.summarise(problem.model, start(problem))
     prior = obj.prior_gradient(problem.model, problem.hyper, stats)
     site = problem.model.shared[0]
     gained = np.sum(np.asarray(jax.tree.leaves(fit.posterior.natural(site))[0]) - np.asarray(jax.tree.leaves(prior[site])[0]))
-    if problem.model.kind == "counts":
-        np.testing.assert_allclose(gained, problem.data.total, rtol=1e-9)
-    else:
-        assert np.isfinite(gained) and gained != 0
+    np.testing.assert_allclose(gained, problem.data.total if problem.model.kind == "counts" else problem.data.num_rows, rtol=1e-9)
 
 
 def test_memoized_bound_never_falls_and_ends_where_cavi_does(problem):
@@ -126,7 +123,7 @@ def test_memoized_bound_never_falls_and_ends_where_cavi_does(problem):
     assert np.all(np.diff(bounds) > -1e-10 * np.abs(bounds[1:])), np.diff(bounds).min()
     again = run(problem, "cavi", init={s: fit.posterior.natural(s) for s in problem.model.shared}, num_epochs=2, num_local=300, local_tolerance=1e-13)
     np.testing.assert_allclose(again.history["bound"][0], bounds[-1], rtol=1e-7)
-    assert_same(again, fit, problem.model.shared, 2e-3)
+    assert_same(again, fit, problem.model.shared, 1e-4)
 
 
 @pytest.mark.parametrize("update", ["natural", "trust_region"])
@@ -186,7 +183,7 @@ def test_empirical_bayes_raises_the_bound_to_its_maximum(problem):
         assert np.all(np.diff(heights) >= -1e-9 * np.abs(heights[1:])), np.diff(heights).min()
         assert heights[-1] > heights[0]
         for name, slope in slopes(logs_of(values)).items():
-            edge = np.min(np.abs(np.subtract.outer(np.asarray(logs_of(values)[name]), empirical_bayes.RANGE)), axis=-1) < 1e-6
+            edge = np.abs(np.asarray(logs_of(values)[name]) - np.log(np.asarray(learning.values[name]))) > empirical_bayes.RANGE - 1e-6
             assert np.all(edge | (np.abs(np.asarray(slope)) < 1e-5 * abs(heights[-1]))), (name, values[name], slope)
 
 

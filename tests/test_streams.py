@@ -10,7 +10,7 @@ import pytest
 import inference
 import pp_models
 from pp_models.arrivals import Arrivals, feed, no_ids
-from pp_models.errors import InputError
+from pp_models.errors import Diverged, InputError
 
 HYPER = {"num_topics": 3, "alpha": "learn", "eta": 0.3}
 ENGINES = {
@@ -94,7 +94,7 @@ def test_learns_while_data_come(corpus):
     stream.step(20)
     held = pp_models.data.counts(corpus[30:])
     assert inference.document_completion(stream.fit(), held).value > inference.document_completion(early, held).value + 0.02
-    np.testing.assert_allclose(stream.history["rows_present"], [15] + 40 * [30])
+    np.testing.assert_allclose(stream.history["rows"], [15] + 40 * [30])
 
 
 def test_dense_rows(tmp_path):
@@ -148,6 +148,10 @@ def test_bad_input_leaves_everything_as_it_was(corpus, tmp_path):
         (("lda", 12), {"num_inner": 3}),
         (("lda", 12), {"key": jax.random.key(5)}),
         (("lda", 12), {"hyper": {"num_topicz": 3}}),
+        (("lda", 12), {"hyper": {"num_topics": 4, "alpha": "learn", "eta": 0.3}}),
+        (("lda", 12), {"arrivals": 3}),
+        (("lda", 12), {"key": 3}),
+        (("lda", 12), {"checkpoint_every": -1}),
         (("lda", 12, "cavi"), {}),
     ):
         with pytest.raises(InputError):
@@ -169,6 +173,59 @@ def test_a_torn_checkpoint_is_refused_and_rows_are_kept(corpus, tmp_path):
     file.unlink()
     with inference.stream("lda", 12, hyper=HYPER, path=tmp_path / "s", batch_size=8, num_inner=1) as stream:
         assert stream.num_rows == 40 and stream.num_steps == 0
+
+
+def test_divergence_keeps_the_last_checkpoint(tmp_path):
+    """A step that ends in numbers that are not finite is refused, and what was learned before it is still there, in memory and on disk."""
+    rows = np.random.default_rng(0).normal(size=(30, 3)).astype(np.float32)
+
+    def open_():
+        return inference.stream("gaussian_mixture", 3, hyper={"num_components": 2}, path=tmp_path / "s", batch_size=16, num_inner=1, bound_every=1)
+
+    with jax.enable_x64(False):
+        with open_() as stream:
+            stream.append(rows)
+            stream.step(2)
+            good = stream.fit().posterior.mean("components")
+        with pytest.raises(Diverged), open_() as stream:
+            stream.append(1e25 * rows)
+            stream.step(6)
+        with open_() as stream:
+            assert stream.num_steps == len(stream.history["step"]) < 8
+            assert np.all(np.isfinite(stream.fit().posterior.mean("components")))
+            if stream.num_steps == 2:
+                np.testing.assert_array_equal(stream.fit().posterior.mean("components"), good)
+
+
+def test_an_interrupt_leaves_a_stream_that_works(corpus, tmp_path, monkeypatch):
+    """Interrupted in its very first step, a stream closes, lets go of the folder, and opens again with its rows."""
+    from inference import streaming
+
+    monkeypatch.setattr(streaming.mb, "first_natural", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt), inference.stream("lda", 12, hyper=HYPER, path=tmp_path / "s", batch_size=8) as stream:
+        stream.append(corpus)
+        stream.step(1)
+    monkeypatch.undo()
+    with inference.stream("lda", 12, hyper=HYPER, path=tmp_path / "s", batch_size=8, num_inner=1) as stream:
+        assert stream.num_rows == 40 and stream.step(1) == 1
+
+
+def test_rows_a_model_cannot_explain_are_not_written():
+    """Whatever the model refuses never enters the database, before the first step or after."""
+    stream = inference.stream("bernoulli_mixture", 4, hyper={"num_components": 2}, batch_size=8, num_inner=1)
+    with pytest.raises(InputError, match="0 or 1"):
+        stream.append(np.full((3, 4), 3.0))
+    assert stream.num_rows == 0
+    with pytest.raises(InputError, match="proper"):
+        flat = inference.stream("bayesian_nmf", 3, hyper={"num_topics": 2, "flat": True})
+        flat.append(np.ones((4, 3), int))
+        flat.step(1)
+
+
+def test_svb_learns_only_what_it_uses(corpus):
+    """The topics' prior enters svb once: learning it is refused (T 4.3); the documents' prior is learned."""
+    with pytest.raises(InputError, match="eta"):
+        inference.fit("lda", pp_models.data.counts(corpus), "svb", {"num_topics": 3, "eta": "learn"}, progress=False)
 
 
 def test_nothing_learned_yet():
