@@ -24,7 +24,7 @@ compare: .venv/.base ## the main job: engines against MCMC on LDA, and a report
 	@echo "Report: $(abspath $(OUT))/report.html"
 
 test: .venv/.test ## the tests, on two cores
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
 
 calibrate: .venv/.test ## the slow tests, and the shared ones as users run them: with XLA's optimisations
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow

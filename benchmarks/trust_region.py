@@ -192,7 +192,7 @@ def patches(arguments: argparse.Namespace) -> None:
             axes.plot(passes, bounds, color=COLOURS[name], alpha=0.8, label=name if seed == 0 else None)
     axes.set(xlabel="passes", ylabel="bound, nats per patch", title="Gaussian mixture, 50 components, 8 x 8 patches")
     top = max(max(part["bound"]) for part in line.values())
-    axes.set_ylim(top - 40, top + 2)
+    axes.set_ylim(top - 8, top + 1)
     axes.legend()
     finish(arguments, figure, {**line, "patches": data.num_rows, "passes": arguments.passes})
 

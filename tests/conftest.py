@@ -61,7 +61,19 @@ def pytest_runtest_teardown():
         jax.clear_caches()
 
 
-LONGEST = ("test_third_model", "test_samplers", "test_engine_contract", "test_stochastic_engines")
+# A file runs in one process, which compiles its programs once. Minutes of each, roughly, decide the order.
+LONGEST = (
+    "test_engine_contract",
+    "test_model_contract",
+    "test_samplers",
+    "test_stochastic_engines",
+    "test_third_model",
+    "test_gaussian_mixture",
+    "test_streams",
+    "test_lda",
+    "test_bernoulli_mixture",
+    "test_comparison",
+)
 
 
 def pytest_collection_modifyitems(items):
