@@ -20,14 +20,14 @@ from inference import fitting
 from inference.registry import engines
 
 OWN = {file.stem for file in Path(pp_models.__file__).parent.glob("*.py")}
-FULL_MODEL, FULL_ENGINES = "lda", ("gibbs", "trust_region")
+FULL_MODEL, FULL_ENGINE = "lda", "trust_region"
 
 
 def pytest_generate_tests(metafunc):
     """A test that takes `model_name` or `engine_name` runs for every model or engine there is: a new one joins by being discovered.
 
     To keep `make test` short, some of these runs are marked slow and left to `make calibrate`: a test marked `representative` for models of this
-    repository that it does not name, and a test of an engine on a model unless it is every engine on one model or one of two engines on every model.
+    repository that it does not name, and a test of an engine on a model unless it is every engine on one model or one engine on every model.
     Models from outside, which somebody is writing, are tested in full.
     """
     taken = set(metafunc.fixturenames)
@@ -36,7 +36,7 @@ def pytest_generate_tests(metafunc):
     def cost(model, engine=None):
         if model not in OWN:
             return []
-        skipped = named and model not in named.args if engine is None else model != FULL_MODEL and engine not in FULL_ENGINES
+        skipped = named and model not in named.args if engine is None else model != FULL_MODEL and engine != FULL_ENGINE
         return [pytest.mark.slow] if skipped else []
 
     if {"model_name", "engine_name"} <= taken:
@@ -73,6 +73,12 @@ LONGEST = (
     "test_lda",
     "test_bernoulli_mixture",
     "test_comparison",
+    "test_families",
+    "test_readme",
+    "test_bayesian_nmf",
+    "test_command_line",
+    "test_eliminate",
+    "test_evaluate",
 )
 
 

@@ -102,6 +102,7 @@ def test_recovers_separated_components():
     assert np.mean(np.abs(posterior.mean("beta")[order] - truth) < 3 * posterior.sd("beta")[order]) > 0.95
 
 
+@pytest.mark.slow
 def test_images_in_single_precision():
     """At MNIST's size (784 columns, 40 components), some columns always 0 or 1, F and its gradient in float32 are within 1e-4 of float64."""
     rng = np.random.default_rng(2)

@@ -94,12 +94,13 @@ def scores(problem, sweep):
 LIMIT = 4.5
 
 
+@pytest.mark.representative("lda", "gaussian_mixture")
 def test_geweke(problem):
     """Prior and data simulated through the Gibbs sweep keep their joint distribution."""
     assert np.abs(scores(problem, gibbs.sweep)).max() < LIMIT
 
 
-@pytest.mark.representative("lda", "bernoulli_mixture")
+@pytest.mark.representative("lda")
 def test_geweke_catches_a_broken_sampler(problem):
     """A sweep that counts every token, or every dense row, three times is found out."""
 
