@@ -6,7 +6,7 @@ With the current parameters as anchor this is a natural-gradient step; held fixe
 region's inner loop; with rate 1 it is coordinate ascent on the batch.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -14,6 +14,8 @@ import jax
 import jax.numpy as jnp
 
 from inference import objective as obj
+from inference.engine import Algorithm
+from inference.posterior import Variational
 from pp_models.base import Sites
 from pp_models.batches import Batch
 from pp_models.eliminate import UNIFORM, RowOptions
@@ -116,6 +118,31 @@ def first_natural(problem: obj.Problem, key: jax.Array, start: dict[str, Any]) -
     """Where the global sites begin: given by the user, or the model's random start."""
     first = problem.model.init(key, problem.hyper, problem.data)
     return {site: start.get(site, first[site]) for site in problem.model.shared}
+
+
+class State(NamedTuple):
+    """Natural parameters of the global sites, hyper-parameters, steps taken, and what else an engine keeps (svi: the adaptive rate's averages)."""
+
+    shared: Sites
+    values: dict[str, jax.Array]
+    step: int
+    adaptive: Any = None
+
+
+def algorithm(problem: obj.Problem, step: Callable[..., tuple[Any, Any]], first: Callable[[Sites], Any] | None = None) -> Algorithm:
+    """An engine on batches: `step`, from the model's start or the user's, to a distribution whose rows are solved when asked for.
+
+    first: (natural parameters) -> state, for engines that keep more than `State`.
+    """
+
+    def init(key: jax.Array, start: dict[str, Any]) -> Any:
+        shared = first_natural(problem, key, start)
+        return State(shared, problem.values, 0) if first is None else first(shared)
+
+    def posterior(state: Any) -> Variational:
+        return Variational(problem._replace(values=state.values), state.shared)
+
+    return Algorithm(init, step, posterior)
 
 
 def learning_rate(tau: float, kappa: float, time: float) -> float:

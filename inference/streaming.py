@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 from inference import minibatch as mb
 from inference import objective as obj
 from inference.engine import Algorithm, Engine
-from inference.posterior import Variational
-from inference.svi import State, natural_step
+from inference.minibatch import State
+from inference.svi import natural_step
 from inference.trust_region import trust_step
 from pp_models.eliminate import RowOptions
 from pp_models.errors import InputError, unknown
@@ -86,17 +86,11 @@ def stream_step(problem: obj.Problem, options: Any, key: Any, state: State, batc
 
 
 def build(problem: obj.Problem, options: Options) -> Algorithm:
-    def init(key, start):
-        return State(mb.first_natural(problem, key, start), problem.values, 0, None)
-
     def step(key, state, batches):
         present = options.present(problem.data.num_rows, state.step)
         return stream_step(problem, options, key, state, batches, present, present - options.num_present)
 
-    def posterior(state):
-        return Variational(problem._replace(values=state.values), state.shared)
-
-    return Algorithm(init, step, posterior)
+    return mb.algorithm(problem, step)
 
 
 ENGINE = Engine(

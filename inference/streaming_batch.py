@@ -11,8 +11,7 @@ from inference import minibatch as mb
 from inference import objective as obj
 from inference.empirical_bayes import learn
 from inference.engine import Algorithm, Engine
-from inference.posterior import Variational
-from inference.svi import State
+from inference.minibatch import State
 from pp_models.eliminate import RowOptions
 from pp_models.errors import unknown
 
@@ -62,20 +61,14 @@ def train(problem: obj.Problem, options: Any, key: jax.Array, state: State, batc
         bound = mb.bound_terms(problem, values, shared, totals) if last else None
         shared, local = mb.target(problem, values, shared, mb.gradients(problem, shares), totals.scale), [share.natural for share in shares]
         values = learn(problem, values, shared, shares, batches, totals.scale, LEARN_RATE)
-    return State(shared, values, state.step + 1, None), Info(bound)
+    return State(shared, values, state.step + 1), Info(bound)
 
 
 def build(problem: obj.Problem, options: Options) -> Algorithm:
-    def init(key, start):
-        return State(mb.first_natural(problem, key, start), problem.values, 0, None)
-
     def step(key, state, batches):
         return train(problem, options, key, state, batches, problem.data.num_rows)
 
-    def posterior(state):
-        return Variational(problem._replace(values=state.values), state.shared)
-
-    return Algorithm(init, step, posterior)
+    return mb.algorithm(problem, step)
 
 
 ENGINE = Engine(

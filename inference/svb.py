@@ -15,7 +15,6 @@ from inference import minibatch as mb
 from inference import objective as obj
 from inference.empirical_bayes import learn
 from inference.engine import Algorithm, Engine
-from inference.posterior import Variational
 from pp_models.base import Sites
 from pp_models.eliminate import RowOptions
 from pp_models.errors import InputError
@@ -88,16 +87,10 @@ def check_learned(problem: obj.Problem) -> None:
 def build(problem: obj.Problem, options: Options) -> Algorithm:
     check_learned(problem)
 
-    def init(key, start):
-        return State(mb.first_natural(problem, key, start), None, problem.values, 0)
-
     def step(key, state, batches):
         return absorb(problem, options, key, state, batches, problem.data.num_rows)
 
-    def posterior(state):
-        return Variational(problem._replace(values=state.values), state.shared)
-
-    return Algorithm(init, step, posterior)
+    return mb.algorithm(problem, step, lambda shared: State(shared, None, problem.values, 0))
 
 
 ENGINE = Engine(

@@ -15,7 +15,7 @@ from inference import minibatch as mb
 from inference import objective as obj
 from inference.empirical_bayes import learn
 from inference.engine import Algorithm, Engine
-from inference.posterior import Variational
+from inference.minibatch import State
 from pp_models.base import Sites
 from pp_models.eliminate import RowOptions
 from pp_models.errors import unknown
@@ -47,15 +47,6 @@ class Adaptive(NamedTuple):
     gradient: Sites
     square: jax.Array
     window: jax.Array
-
-
-class State(NamedTuple):
-    """Natural parameters of the global sites, hyper-parameters, steps taken, and the averages of the adaptive rate (None with a schedule)."""
-
-    shared: Sites
-    values: dict[str, jax.Array]
-    step: int
-    adaptive: Adaptive | None
 
 
 class Info(NamedTuple):
@@ -108,8 +99,7 @@ def natural_step(problem: obj.Problem, rows: RowOptions, state: State, batches: 
 def build(problem: obj.Problem, options: Options) -> Algorithm:
     rows = RowOptions(options.num_local, options.local_tolerance)
 
-    def init(key, start):
-        shared = mb.first_natural(problem, key, start)
+    def first(shared):
         adaptive = None
         if options.rate == "adaptive":
             adaptive = Adaptive(jax.tree.map(jnp.zeros_like, shared), jnp.zeros(()), jnp.asarray(float(PROBE_STEPS)))
@@ -120,10 +110,7 @@ def build(problem: obj.Problem, options: Options) -> Algorithm:
         rate = mb.learning_rate(options.tau, options.kappa, state.step) if options.rate == "schedule" else None
         return natural_step(problem, rows, state, batches, problem.data.num_rows, rate, evaluate)
 
-    def posterior(state):
-        return Variational(problem._replace(values=state.values), state.shared)
-
-    return Algorithm(init, step, posterior)
+    return mb.algorithm(problem, step, first)
 
 
 ENGINE = Engine("svi", Options, build, kind="variational", rows="batch", check=check, init="natural", settle=mb.settle_batches, learns=True)

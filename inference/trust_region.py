@@ -20,8 +20,7 @@ from inference import minibatch as mb
 from inference import objective as obj
 from inference.empirical_bayes import learn
 from inference.engine import Algorithm, Engine
-from inference.posterior import Variational
-from inference.svi import State
+from inference.minibatch import State
 from pp_models import families as fam
 from pp_models.base import Sites
 from pp_models.eliminate import RowOptions
@@ -99,7 +98,7 @@ def trust_step(problem: obj.Problem, options: Any, state: State, batches: Any, p
         local, scale, inner = [share.natural for share in shares], totals.scale, inner + 1
     values = learn(problem, values, shared, shares, batches, scale, rate)
     objective = height if options.inner_tolerance else None
-    return State(shared, values, state.step + 1, None), Info(bound, rate, float(inner), objective, totals.iterations)
+    return State(shared, values, state.step + 1), Info(bound, rate, float(inner), objective, totals.iterations)
 
 
 def check(options: Options) -> None:
@@ -109,18 +108,12 @@ def check(options: Options) -> None:
 
 
 def build(problem: obj.Problem, options: Options) -> Algorithm:
-    def init(key, start):
-        return State(mb.first_natural(problem, key, start), problem.values, 0, None)
-
     def step(key, state, batches):
         evaluate = bool(options.bound_every) and state.step % options.bound_every == 0
         rate = mb.learning_rate(options.tau, options.kappa, state.step)
         return trust_step(problem, options, state, batches, problem.data.num_rows, rate, evaluate)
 
-    def posterior(state):
-        return Variational(problem._replace(values=state.values), state.shared)
-
-    return Algorithm(init, step, posterior)
+    return mb.algorithm(problem, step)
 
 
 ENGINE = Engine(

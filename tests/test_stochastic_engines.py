@@ -43,6 +43,20 @@ def test_one_inner_step_from_the_current_parameters_is_svi(problem):
     np.testing.assert_allclose(trust.history["bound"], natural.history["bound"], rtol=1e-11)
 
 
+def test_even_start_at_rate_one_erases_the_past(problem):
+    """phi = 1/K at rho = 1 makes all factors alike, and alike they stay; begun at the current parameters, or at a smaller rate, they differ."""
+    shared = {"batch_size": problem.data.num_rows, "num_epochs": 1, "num_inner": 3, **LOCAL}
+    runs = [
+        run(problem, "trust_region", kappa=kappa, start=begin, **shared) for kappa, begin in ((0.0, "uniform"), (0.0, "current"), (0.5, "uniform"))
+    ]
+
+    def spread(fit):
+        leaves = [np.asarray(leaf) for site in problem.model.shared for leaf in jax.tree.leaves(fit.posterior.natural(site))]
+        return max(np.ptp(leaf, axis=0).max() / np.abs(leaf).max() for leaf in leaves)
+
+    assert spread(runs[0]) < 1e-10 < 1e-3 < min(spread(runs[1]), spread(runs[2]))
+
+
 def test_inner_steps_never_lower_their_objective(problem):
     """Coordinate ascent on L_n(natural) - xi KL(natural, natural_t) from phi = 1/K (T 11-14) rises to rounding, at every length of the loop."""
     shared = {"batch_size": 5, "num_epochs": 1, "kappa": 0.5, "tau": 4.0, "inner_tolerance": 1e-300, **LOCAL}
