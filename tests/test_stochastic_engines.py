@@ -65,6 +65,13 @@ def test_inner_steps_never_lower_their_objective(problem):
     assert paths[-1] > paths[0]
 
 
+def test_rows_go_on_from_the_last_inner_step(problem):
+    """One local iteration in each of many inner steps adds up: the inner objective ends where it ends with many (1e-6: both have come to rest)."""
+    shared = {"batch_size": problem.data.num_rows, "num_epochs": 1, "kappa": 0.5, "tau": 4.0, "inner_tolerance": 1e-300, "local_tolerance": 0.0}
+    ends = [run(problem, "trust_region", num_inner=300, num_local=local, **shared).history["objective"][0] for local in (1, 30)]
+    np.testing.assert_allclose(ends[0], ends[1], rtol=1e-6)
+
+
 def test_inner_loop_stops_when_flat(problem):
     """With a tolerance the loop ends early, and the fewer steps the larger it is."""
     shared = {"batch_size": 5, "num_epochs": 1, "num_inner": 40, **LOCAL}
@@ -199,6 +206,19 @@ def test_empirical_bayes_raises_the_bound_to_its_maximum(problem):
         for name, slope in slopes(logs_of(values)).items():
             edge = np.abs(np.asarray(logs_of(values)[name]) - np.log(np.asarray(learning.values[name]))) > empirical_bayes.RANGE - 1e-6
             assert np.all(edge | (np.abs(np.asarray(slope)) < 1e-5 * abs(heights[-1]))), (name, values[name], slope)
+
+
+def test_empirical_bayes_scales_its_rows(problem):
+    """A batch that counts twice, by N/|B| = 2 or by being there twice, moves the hyper-parameters alike."""
+    marked = {**problem.hyper._asdict(), "learn": "all"}
+    learning = fitting.make_problem(problem.model.name, problem.data, marked, problem.devices)
+    batch = problem.data.pack()
+    shared, shares = some_share(learning, batch)
+    twice = learning._replace(devices=learning.devices * 2)
+    scaled = empirical_bayes.learn(learning, learning.values, shared, shares, (batch,), 2.0, 1.0)
+    doubled = empirical_bayes.learn(twice, learning.values, shared, shares * 2, (batch,) * 2, 1.0, 1.0)
+    for name in learning.learn:
+        np.testing.assert_allclose(scaled[name], doubled[name], rtol=1e-10)
 
 
 @pytest.mark.parametrize("engine", ["svi", "trust_region", "streaming"])
