@@ -272,26 +272,28 @@ GRID = {
 def sweep(arguments: argparse.Namespace) -> None:
     """Settings at random from T's grid: trust region with m inner and M local steps, natural gradient for twice the passes with m M / 2 local steps.
 
-    T made 3 and 6 passes over 3.8 million documents, at least 11,000 updates in every setting. On a small corpus the same passes are a handful of
-    updates, at which large batches and fast-falling rates leave the start where it is; so here there are at least `--updates` updates, and to
-    afford them only the `--words` most frequent words are kept.
+    T made 3 and 6 passes over 3.8 million documents. The same passes over a small corpus are fewer updates, at which a large tau leaves the start
+    where it is, and twice as many updates win whatever they do. So tau is scaled by the number of documents, `--tau-per` of T's: the rate then
+    falls over a pass as T's does. One is added, as t counts from 0 here: a first rate of exactly 1 would forget the start, and with it, from even
+    allocations, what tells topics apart.
     """
-    data = read_counts(arguments.data)
-    kept = np.sort(np.argsort(-np.asarray(data.matrix.sum(0)).ravel())[: arguments.words])
-    train, heldout, _ = evaluate.hold_out(pp_models.data.counts(data.matrix[:, kept]), 0.1)
+    train, heldout, _ = evaluate.hold_out(read_counts(arguments.data), 0.1)
+    if arguments.rows < train.num_rows:
+        train = train.select(np.arange(arguments.rows))
+    scale = train.num_rows / arguments.tau_per
     rng = np.random.default_rng(arguments.seed)
     rows = []
     for number in range(arguments.settings):
         chosen = {name: choices[rng.integers(len(choices))] for name, choices in GRID.items()}
         inner, local = chosen["steps"]
         hyper = {"num_topics": arguments.topics, "alpha": ("learn", chosen["alpha"]), "eta": ("learn", chosen["eta"])}
-        shared = {"batch_size": chosen["batch_size"], "kappa": chosen["kappa"], "tau": chosen["tau"], "bound_every": 0, "local_tolerance": 1e-3}
+        tau = 1 + scale * chosen["tau"]
+        shared = {"batch_size": chosen["batch_size"], "kappa": chosen["kappa"], "tau": tau, "bound_every": 0, "local_tolerance": 1e-3}
         shared["init"] = {"beta": paper_start(number, arguments.topics, train.num_columns)}
         key, record = jax.random.key(number), dict(chosen)
-        passes = max(3, -(-arguments.updates * chosen["batch_size"] // train.num_rows))
         for name, options in (
-            ("trust_region", {"num_epochs": passes, "num_inner": inner, "num_local": local}),
-            ("svi", {"num_epochs": 2 * passes, "num_local": inner * local // 2}),
+            ("trust_region", {"num_epochs": 3, "num_inner": inner, "num_local": local}),
+            ("svi", {"num_epochs": 6, "num_local": inner * local // 2}),
         ):
             begin = time.perf_counter()
             fit = inference.fit("lda", train, name, hyper, key, progress=False, **shared, **options)
@@ -308,6 +310,7 @@ def sweep(arguments: argparse.Namespace) -> None:
     axes.set(xlabel="natural gradient", ylabel="trust region", title="held-out log p per word, random settings", xlim=limits, ylim=limits)
     line = {
         "settings": len(rows),
+        "documents": train.num_rows,
         "better": round(float(np.mean(scores["trust_region"] > scores["svi"])), 3),
         "interquartile_range": {name: round(value, 4) for name, value in spread.items()},
         "ratio_of_ranges": round(spread["trust_region"] / spread["svi"], 3),
@@ -412,14 +415,13 @@ def main() -> None:
         command.add_argument("--topics", type=int, default=50)
         if needs_data:
             command.add_argument("--data", required=True, help="path of the data")
-        if name in ("mnist", "patches", "streaming"):
-            command.add_argument("--rows", type=int, default={"mnist": 60_000, "patches": 100_000, "streaming": 10**9}[name], help="rows used")
+        if name in ("mnist", "patches", "sweep", "streaming"):
+            command.add_argument("--rows", type=int, default={"mnist": 60_000, "patches": 100_000}.get(name, 10**9), help="rows used")
         if name == "patches":
             command.add_argument("--passes", type=int, default=10)
         if name == "sweep":
-            command.add_argument("--settings", type=int, default=24)
-            command.add_argument("--updates", type=int, default=2000, help="trust-region updates at least, natural-gradient updates twice as many")
-            command.add_argument("--words", type=int, default=1000, help="most frequent words kept")
+            command.add_argument("--settings", type=int, default=20)
+            command.add_argument("--tau-per", type=float, default=3.8e6, help="documents for which tau is as T gives it; scaled for fewer")
             command.add_argument("--seed", type=int, default=0)
         if name == "streaming":
             command.add_argument("--rate", type=int, default=10, help="documents per tick, on average")

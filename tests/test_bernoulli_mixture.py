@@ -113,7 +113,7 @@ def test_images_in_single_precision():
         with jax.enable_x64(double):
             problem = fitting.make_problem("bernoulli_mixture", pp_models.data.dense(x), {"num_components": 40})
             stats = obj.summarise(problem.model, {"pi": jnp.full(40, 6.0), "beta": Pair(jnp.asarray(a, float), jnp.asarray(b, float))})
-            function = jax.value_and_grad(lambda t, p=problem: base.joint(p.model, p.hyper, t, p.data.pack()))
+            function = jax.jit(jax.value_and_grad(lambda t, p=problem: base.joint(p.model, p.hyper, t, p.data.pack())))
             results.append(jax.tree.map(np.asarray, function(stats)))
     for exact, single in zip(*map(jax.tree.leaves, results), strict=True):
         assert single.dtype == np.float32
