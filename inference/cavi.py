@@ -42,7 +42,7 @@ class Info(NamedTuple):
     bound: Any
 
 
-@partial(jax.jit, static_argnames=("model", "structure", "options"))
+@partial(jax.jit, static_argnames=("model", "structure"))
 def _local(model, structure, values, shared, local, batch, options):
     hyper = obj.make(model, structure, values)
     start = obj.summarise(model, local)

@@ -41,7 +41,7 @@ def split_tokens(data: Data, folds: int, seed: int = 0) -> list[tuple[Any, Any]]
     return [(part(matrix.data - share[:, fold]), part(share[:, fold])) for fold in range(folds)]
 
 
-@partial(jax.jit, static_argnames=("model", "structure", "options"))
+@partial(jax.jit, static_argnames=("model", "structure"))
 def _complete(model, structure, values, draws, batch, held, options):
     """Per row: log probability of the held-out counts, the prediction from the observed ones averaged over draws of the global sites."""
     hyper = obj.make(model, structure, values)

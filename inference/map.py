@@ -47,7 +47,7 @@ class Info(NamedTuple):
     bound: Any
 
 
-@partial(jax.jit, static_argnames=("model", "structure", "options", "summary"))
+@partial(jax.jit, static_argnames=("model", "structure", "summary"))
 def _local(model, structure, values, shared, local, batch, options, summary):
     part = obj.local_part(model, obj.make(model, structure, values), shared, batch, local, options, summary)
     return part._replace(natural=obj.summarise(model, part.natural, summary))

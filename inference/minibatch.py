@@ -39,7 +39,7 @@ class Share(NamedTuple):
     rows: jax.Array
 
 
-@partial(jax.jit, static_argnames=("model", "structure", "options", "bound", "even"))
+@partial(jax.jit, static_argnames=("model", "structure", "bound", "even"))
 def solve_share(model, structure, values, shared, batch, start, options, bound, even):
     hyper = obj.make(model, structure, values)
     begin = obj.start_local(model, hyper, batch) if start is None else obj.summarise(model, start)

@@ -1,5 +1,6 @@
 """Stock NumPyro SVI: the model's `generate` and its hand-written `guide`, Adam, and Monte-Carlo gradients of the ELBO."""
 
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import jax
@@ -12,6 +13,7 @@ from inference import objective as obj
 from inference.engine import Algorithm, Engine
 from inference.posterior import Variational
 from inference.stock import check_stock
+from pp_models.base import Model
 
 
 class Options(NamedTuple):
@@ -37,31 +39,51 @@ def settle(options: Options, data: Any) -> Options:
     return options._replace(batch_size=min(options.batch_size or data.num_rows, data.num_rows))
 
 
+class Program(NamedTuple):
+    """NumPyro's SVI and its compiled functions, all of which take the hyper-parameters' values and a batch."""
+
+    svi: SVI
+    init: Any
+    update: Any
+    rate: Any
+
+
+@lru_cache(maxsize=32)
+def _program(model: Model, structure: Any, learning_rate: float, num_steps: int, num_particles: int) -> Program:
+    """Compiled once for fits that differ in data of one shape, values of hyper-parameters, or key only."""
+
+    def rate(step):
+        return learning_rate * 0.01 ** (step / num_steps)
+
+    def generate(values, batch):
+        model.generate(obj.make(model, structure, values), batch)
+
+    def guide(values, batch):
+        model.guide(obj.make(model, structure, values), batch)
+
+    svi = SVI(generate, guide, numpyro.optim.Adam(rate), Trace_ELBO(num_particles))
+    return Program(svi, jax.jit(svi.init), jax.jit(svi.update), rate)
+
+
 def build(problem: obj.Problem, options: Options) -> Algorithm:
     size = options.batch_size
     check_stock(problem, "numpyro_svi", size)
-    model, hyper = problem.model, problem.hyper
+    model, values = problem.model, problem.values
     num_steps = options.num_epochs * max(1, problem.data.num_rows // size)
-
-    def rate(step):
-        return options.learning_rate * 0.01 ** (step / num_steps)
-
-    optimiser = numpyro.optim.Adam(rate)
-    svi = SVI(lambda batch: model.generate(hyper, batch), lambda batch: model.guide(hyper, batch), optimiser, Trace_ELBO(options.num_particles))
-    update = jax.jit(svi.update)
+    program = _program(model, problem.structure, options.learning_rate, num_steps, options.num_particles)
 
     def init(key, start):
-        return jax.jit(svi.init)(key, problem.data.pack())
+        return program.init(key, values, problem.data.pack())
 
     def step(key, state, batches):
-        now = rate(state.optim_state[0])
-        state, loss = update(state, batches[0])
+        now = program.rate(state.optim_state[0])
+        state, loss = program.update(state, values, batches[0])
         return state, Info(-loss, now)
 
     def posterior(state):
         full = problem.data.pack()
-        program = handlers.substitute(handlers.seed(model.guide, jax.random.key(0)), data=svi.get_params(state))
-        trace = handlers.trace(program).get_trace(hyper, full)
+        guide = handlers.substitute(handlers.seed(model.guide, jax.random.key(0)), data=program.svi.get_params(state))
+        trace = handlers.trace(guide).get_trace(problem.hyper, full)
         natural = {site: family.natural(trace[site]["fn"]) for site, family in model.families.items()}
         natural = jax.tree.map(jnp.asarray, natural)
         return Variational(problem, {s: natural[s] for s in model.shared}, {s: natural[s] for s in model.local})

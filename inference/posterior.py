@@ -45,7 +45,7 @@ def in_row_order(parts: tuple[Any, ...], positions: tuple[Any, ...], num_rows: i
     return jax.tree.map(merge, *parts)
 
 
-@partial(jax.jit, static_argnames=("model", "structure", "options"))
+@partial(jax.jit, static_argnames=("model", "structure"))
 def _solve(model, structure, values, shared, batch, options):
     hyper = obj.make(model, structure, values)
     start = obj.start_local(model, hyper, batch)

@@ -1,6 +1,7 @@
 """The laws of MODEL_CONTRACT.md, for every discovered model. Double precision: equalities hold to rounding."""
 
 import dataclasses
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -54,9 +55,19 @@ def bound(problem, natural, batch=None):
     return base.joint(model, problem.hyper, obj.summarise(model, natural), batch) + entropy
 
 
-def solved(model, hyper, stats, batch, options):
-    """The batch's local sites at their fixed point, and F's gradient there."""
-    return jax.jit(lambda stats, batch: obj.local_part(model, hyper, stats, batch, obj.start_local(model, hyper, batch), options))(stats, batch)
+ROUNDS = RowOptions(60, 0.0)
+
+
+@partial(jax.jit, static_argnames=("model", "structure"))
+def _solved(model, structure, values, stats, batch):
+    hyper = obj.make(model, structure, values)
+    return obj.local_part(model, hyper, stats, batch, obj.start_local(model, hyper, batch), ROUNDS)
+
+
+def solved(model, hyper, stats, batch):
+    """The batch's local sites at their fixed point, and F's gradient there. Compiled once for all tests with batches of one shape."""
+    structure, values = base.split_hyper(hyper)
+    return _solved(model, tuple(sorted(structure.items())), values, stats, batch)
 
 
 def test_joint_is_numpyros_log_density(problem):
@@ -138,8 +149,9 @@ def test_rows_are_exchangeable_and_padding_is_nothing(problem):
         batch = data.pack(np.asarray(rows), num_rows)
         mine = {site: jax.tree.map(lambda x: jnp.asarray(x)[batch.positions], stats[site]) for site in model.local}
         shared = {site: stats[site] for site in model.shared}
-        return jax.jit(jax.value_and_grad(lambda s: model.log_local(hyper, {**s, **mine}, batch)))(shared)
+        return evaluate(shared, mine, batch)
 
+    evaluate = jax.jit(jax.value_and_grad(lambda shared, mine, batch: model.log_local(hyper, {**shared, **mine}, batch)))
     size = data.num_rows
     whole = local(np.arange(size), size)
     permuted = local(np.random.default_rng(0).permutation(size), size)
@@ -159,6 +171,7 @@ def test_fused_local_solver_is_the_gradient_iterated(problem):
     shared = {site: some_natural(problem)[site] for site in model.shared}
     stats = obj.summarise(model, shared)
     options = RowOptions(7, 0.0)
+    evaluate = jax.jit(jax.value_and_grad(lambda t, batch: model.log_local(hyper, t, batch)))
     for summary in ("mean", "mode", "log_mode"):
         start = obj.start_local(model, hyper, batch, summary)
         natural, _, after = jax.jit(lambda s=start, m=summary: model.solve_local(hyper, stats, batch, s, options, m))()
@@ -166,8 +179,7 @@ def test_fused_local_solver_is_the_gradient_iterated(problem):
         for a, b in zip(jax.tree.leaves(natural), jax.tree.leaves(generic), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-9)
         local = obj.summarise(model, natural, summary)
-        known = jax.value_and_grad(lambda t, b=after: model.log_local(hyper, t, b))({**stats, **local})
-        anew = jax.value_and_grad(lambda t, b=batch: model.log_local(hyper, t, b))({**stats, **local})
+        known, anew = (evaluate({**stats, **local}, rows) for rows in (after, batch))
         for a, b in zip(jax.tree.leaves(known), jax.tree.leaves(anew), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9)
 
@@ -180,7 +192,7 @@ def test_padded_rows_change_no_local_solution(problem):
         parts = []
         for num_rows in (data.num_rows, data.num_rows + 3):
             batch = data.pack(np.arange(data.num_rows), num_rows)
-            part = solved(variant, hyper, stats, batch, RowOptions(8, 0.0))
+            part = solved(variant, hyper, stats, batch)
             natural = jax.tree.map(lambda x: x[: data.num_rows], part.natural)
             parts.append(part._replace(natural=natural, info=None))
         for a, b in zip(jax.tree.leaves(parts[0]), jax.tree.leaves(parts[1]), strict=True):
@@ -192,19 +204,17 @@ def test_batches_average_to_the_full_target(problem):
     model, hyper, data = problem.model, problem.hyper, problem.data
     natural = some_natural(problem)
     stats = {site: obj.summarise(model, natural)[site] for site in model.shared}
-    options = RowOptions(60, 0.0)
 
-    def target(rows):
-        batch = data.pack(rows)
-        part = solved(model, hyper, stats, batch, options)
+    def target(rows, num_rows):
+        part = solved(model, hyper, stats, data.pack(rows, num_rows))
         scale = data.num_rows / len(rows)
         return jax.tree.map(lambda p, g: p + scale * g, obj.prior_gradient(model, hyper, stats), part.gradient)
 
     rows = np.random.default_rng(2).permutation(data.num_rows)
     parts = np.array_split(rows, 3)
-    targets = [(len(part) / data.num_rows, target(part)) for part in parts]
+    targets = [(len(part) / data.num_rows, target(part, len(parts[0]))) for part in parts]
     mean = jax.tree.map(lambda *leaves: sum(w * x for (w, _), x in zip(targets, leaves, strict=True)), *[t for _, t in targets])
-    for a, b in zip(jax.tree.leaves(mean), jax.tree.leaves(target(np.arange(data.num_rows))), strict=True):
+    for a, b in zip(jax.tree.leaves(mean), jax.tree.leaves(target(np.arange(data.num_rows), data.num_rows)), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-8)
 
 
@@ -262,8 +272,8 @@ def test_degenerate_problems(problem):
         empty[::2] = 0
         variants["empty rows"] = (Data("counts", matrix=type(data.matrix)(empty)), problem.hyper)
     for name, (variant, hyper) in variants.items():
-        batch = variant.pack()
+        batch = variant.pack(layout=data.layout(data.num_rows) if variant.num_rows == data.num_rows else None)
         stats = obj.summarise(model, model.init(jax.random.key(0), hyper, variant))
         shared = {site: stats[site] for site in model.shared}
-        part = solved(model, hyper, shared, batch, RowOptions(20, 0.0))
+        part = solved(model, hyper, shared, batch)
         assert all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(part._replace(info=None))), name
