@@ -347,7 +347,7 @@ WEIGHTS = {"mean": digamma_parts, "mode": _mode_weight, "log_mode": _log_mode_we
 
 
 class RowOptions(NamedTuple):
-    """How far the rows' fixed point is run: at most `num_local` iterations, until the mean change falls below `tolerance`. Numbers: no recompilation."""
+    """How far the rows' fixed point is run: at most `num_local` iterations, until the mean change falls below `tolerance`."""
 
     num_local: int = 100
     tolerance: float = 1e-3
