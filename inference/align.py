@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from pp_models.base import Model
+from pp_models.base import Model, factor_axes
 from pp_models.errors import InputError
 
 Values = Mapping[str, Any]  # site -> (..., *site shape)
@@ -57,16 +57,6 @@ def topic_order(reference_beta: Any, beta: Any, distance: Callable[[np.ndarray, 
     return np.array([linear_sum_assignment(one)[1] for one in flat], int).reshape(cost.shape[:-1])
 
 
-def factor_axis(model: Model, site: str, shape: tuple[int, ...], num_factors: int) -> int | None:
-    """The axis of a site's shape, counted from the end, that is indexed by factors; None if there is none.
-
-    Local sites carry factors on their last axis: (rows, K). Global sites carry them on the first axis of size K: (K, columns), the shape of every
-    topic-like site, and (K, ...) where a factor is more than a vector.
-    """
-    candidates = (-1,) if site in model.local else range(-len(shape), 0)
-    return next((axis for axis in candidates if shape[axis] == num_factors), None)
-
-
 def permute(model: Model, values: Values, order: Any) -> dict[str, np.ndarray]:
     """Every site with its factors in the given order. `order` is (..., K); its leading axes are those of draws and chains."""
     order = np.asarray(order)
@@ -76,7 +66,7 @@ def permute(model: Model, values: Values, order: Any) -> dict[str, np.ndarray]:
 def _permute_site(model: Model, site: str, value: np.ndarray, order: np.ndarray) -> np.ndarray:
     leading = order.ndim - 1
     shape = value.shape[leading:]
-    axis = factor_axis(model, site, shape, order.shape[-1])
+    axis = factor_axes(model).get(site)
     if axis is None:
         return value
     spread = [1] * len(shape)
@@ -98,11 +88,9 @@ def align_draws(model: Model, draws: Values, pivot: Values) -> dict[str, np.ndar
 
 def _profile(model: Model, values: Values) -> tuple[str, int]:
     """The global site that tells factors apart, the first with an axis of factors and more than one number for each, and that axis."""
-    local = [np.shape(values[site])[-1] for site in model.families if site in model.local]
     for site in model.shared:
-        shape = np.shape(values[site])
-        axis = factor_axis(model, site, shape, local[0] if local else shape[0]) if len(shape) >= 2 else None
-        if axis is not None:
+        axis = factor_axes(model)[site]
+        if axis is not None and np.ndim(values[site]) >= 2:
             return site, axis
     raise InputError(f"Model {model.name!r} has no global site with one row or column per factor: its posteriors cannot be aligned.")
 

@@ -3,8 +3,8 @@
     locals of all rows:  natural <- dF/dmu, `num_local` times or until they rest
     each global site:    natural <- dF/dmu
 
-F is convex in the statistics of one block after the auxiliaries are eliminated, so every update raises the bound. Global sites that do not meet in F
-once the auxiliaries are given are one block: the same pass over the rows updates them all.
+F is convex in the statistics of one block after the auxiliaries are eliminated, so every update raises the bound. Where global sites do not meet in
+the rows' part of F once the auxiliaries are given, the same pass over the rows updates them all, one after the other if they meet in the prior.
 """
 
 from functools import partial
@@ -77,7 +77,7 @@ def build(problem: obj.Problem, options: Options) -> Algorithm:
         bound = (obj.shared_bound(model, structure, values, shared), [(part.value, part.entropy) for part in parts])
         gradients = [part.gradient for part in parts]
         for i, site in enumerate(model.shared):
-            if i and model.coupled:  # later blocks see the earlier ones' new values
+            if i and model.coupled == "rows":  # later blocks see the earlier ones' new values
                 now = zip(everywhere(shared), local, batches, strict=True)
                 gradients = [{site: obj.block_gradient(model, structure, values, _stats(model, {**s, **n}), b, site)} for s, n, b in now]
             shares = tuple(obj.gather(problem, [gradient[site] for gradient in gradients]))

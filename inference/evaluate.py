@@ -77,7 +77,7 @@ def document_completion(fit: Any, heldout: Data, folds: int = 3, seed: int = 0, 
         shared = {site: jnp.asarray(sampled[site]) for site in fit.model.shared}
     else:
         shared = {site: jnp.asarray(fit.posterior.mean(site))[None] for site in fit.model.shared}
-    columns = shared[fit.model.shared[-1]].shape[-1]
+    columns = fit.provenance["columns"]
     if heldout.num_columns != columns:
         raise InputError(f"The held-out documents have {heldout.num_columns} words but the model was fitted to {columns}: use the same vocabulary.")
     size = max(1, min(heldout.num_rows, MOST_CELLS // heldout.num_columns))

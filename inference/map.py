@@ -120,7 +120,7 @@ def build(problem: obj.Problem, options: Options) -> Algorithm:
         bound = (_shared_value(model, structure, values, shared, summary), [(part.value, part.entropy) for part in parts])
         gradients, points = [part.gradient for part in parts], tuple(part.natural for part in parts)
         for i, site in enumerate(model.shared):
-            if i and model.coupled:  # later blocks see the earlier ones' new values
+            if i and model.coupled == "rows":  # later blocks see the earlier ones' new values
                 now = zip(everywhere(shared), points, batches, strict=True)
                 gradients = [{site: obj.block_gradient(model, structure, values, {**s, **n}, b, site)} for s, n, b in now]
             shares = tuple(obj.gather(problem, [gradient[site] for gradient in gradients]))

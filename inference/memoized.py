@@ -40,8 +40,8 @@ class Options(NamedTuple):
 
 
 def check_model(problem: obj.Problem) -> None:
-    if problem.model.coupled:
-        raise InputError(f"memoized updates all global sites at once, but those of {problem.model.name} depend on each other: use cavi.")
+    if problem.model.coupled == "rows":
+        raise InputError(f"memoized keeps statistics of the rows, but those of {problem.model.name} change with each global site: use cavi.")
 
 
 class Kept(NamedTuple):
@@ -118,7 +118,7 @@ def build(problem: obj.Problem, options: Options) -> Algorithm:
             total = _swap(state.total, gradient, old.gradient)
         else:  # added up afresh once per pass, so that rounding does not pile up
             total = jax.tree.map(jnp.asarray, jax.tree.map(lambda *parts: sum(parts[1:], parts[0]), *(part.gradient for part in kept)))
-        shared = mb.target(problem, problem.values, state.shared, (total,), num_rows / sum(part.rows for part in kept))
+        shared = mb.ascend(problem, problem.values, state.shared, (total,), num_rows / sum(part.rows for part in kept))
         bound = None
         if len(kept) == num_batches:
             bound = (

@@ -3,7 +3,8 @@
     natural <- (1 - rate) anchor + rate (prior + scale * sum of the rows' statistics)                            (T 10, T 14)
 
 With the current parameters as anchor this is a natural-gradient step; held fixed while the rows are solved again and again it is the trust
-region's inner loop; with rate 1 it is coordinate ascent on the batch.
+region's inner loop; with rate 1 it is coordinate ascent on the batch. Global sites are updated in turn, which differs from all at once only where
+they meet in the prior.
 """
 
 from collections.abc import Callable, Sequence
@@ -66,11 +67,25 @@ def solve(
     )
 
 
+def _block(model, hyper, site, shared, gradients, scale, prior):
+    """dF/dmu of one global site, or with `prior` in place of the model's own."""
+    own = obj.prior_gradient(model, hyper, obj.summarise(model, shared))[site] if prior is None else prior[site]
+    return jax.tree.map(lambda p, *shares: p + scale * sum(shares), own, *(gradient[site] for gradient in gradients))
+
+
 @partial(jax.jit, static_argnames=("model", "structure"))
-def _target(model, structure, values, shared, gradients, scale, prior):
-    if prior is None:
-        prior = obj.prior_gradient(model, obj.make(model, structure, values), obj.summarise(model, shared))
-    return jax.tree.map(lambda p, *shares: p + scale * sum(shares), prior, *gradients)
+def _target(model, structure, values, shared, gradients, scale):
+    hyper = obj.make(model, structure, values)
+    return {site: _block(model, hyper, site, shared, gradients, scale, None) for site in model.shared}
+
+
+@partial(jax.jit, static_argnames=("model", "structure"))
+def _ascend(model, structure, values, shared, gradients, scale, rate, anchor, prior):
+    hyper, shared = obj.make(model, structure, values), dict(shared)
+    for site in model.shared:  # compiled in one piece, and as one block where the sites do not meet
+        target = _block(model, hyper, site, shared, gradients, scale, prior)
+        shared[site] = target if anchor is None else jax.tree.map(lambda old, new: (1 - rate) * old + rate * new, anchor[site], target)
+    return shared
 
 
 def gradients(problem: obj.Problem, shares: Sequence[Share]) -> tuple[Sites, ...]:
@@ -78,15 +93,26 @@ def gradients(problem: obj.Problem, shares: Sequence[Share]) -> tuple[Sites, ...
     return tuple(obj.gather(problem, [share.gradient for share in shares]))
 
 
-def target(problem: obj.Problem, values: Any, shared: Sites, gradients: tuple[Sites, ...], scale: Any, prior: Sites | None = None) -> Sites:
-    """dF/dmu of the global sites with the rows' statistics scaled up. `prior`: natural parameters to stand for the model's own."""
-    return _target(problem.model, problem.structure, values, shared, gradients, scale, prior)
+def target(problem: obj.Problem, values: Any, shared: Sites, gradients: tuple[Sites, ...], scale: Any) -> Sites:
+    """dF/dmu of the global sites, all at once, with the rows' statistics scaled up."""
+    return _target(problem.model, problem.structure, values, shared, gradients, scale)
 
 
-@jax.jit
-def blend(anchor: Sites, target: Sites, rate: Any) -> Sites:
-    """(1 - rate) anchor + rate target."""
-    return jax.tree.map(lambda old, new: (1 - rate) * old + rate * new, anchor, target)
+def ascend(
+    problem: obj.Problem,
+    values: Any,
+    shared: Sites,
+    gradients: tuple[Sites, ...],
+    scale: Any,
+    rate: Any = 1.0,
+    anchor: Sites | None = None,
+    prior: Sites | None = None,
+) -> Sites:
+    """(1 - rate) anchor + rate target for one global site after the other, each given the new values of those before it.
+
+    anchor: None for the target itself. prior: natural parameters to stand for the model's own.
+    """
+    return _ascend(problem.model, problem.structure, values, shared, gradients, scale, rate, anchor, prior)
 
 
 class Totals(NamedTuple):

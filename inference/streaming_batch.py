@@ -59,7 +59,8 @@ def train(problem: obj.Problem, options: Any, key: jax.Array, state: State, batc
         shares = mb.solve(problem, values, shared, batches, rows, start=local, bound=last)
         totals = mb.total(problem, shares, present)
         bound = mb.bound_terms(problem, values, shared, totals) if last else None
-        shared, local = mb.target(problem, values, shared, mb.gradients(problem, shares), totals.scale), [share.natural for share in shares]
+        shared = mb.ascend(problem, values, shared, mb.gradients(problem, shares), totals.scale)
+        local = [share.natural for share in shares]
         values = learn(problem, values, shared, shares, batches, totals.scale, LEARN_RATE)
     return State(shared, values, state.step + 1), Info(bound)
 

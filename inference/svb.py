@@ -66,7 +66,8 @@ def absorb(problem: obj.Problem, options: Any, key: Any, state: State, batches: 
         totals = mb.total(problem, shares, present)
         if inner == 0:
             bound = mb.bound_terms(problem, state.values, shared, totals)
-        shared, local = mb.target(problem, state.values, shared, mb.gradients(problem, shares), 1.0, state.prior), [share.natural for share in shares]
+        shared = mb.ascend(problem, state.values, shared, mb.gradients(problem, shares), 1.0, prior=state.prior)
+        local = [share.natural for share in shares]
     values = learn(problem, state.values, shared, shares, batches, totals.scale, mb.learning_rate(options.tau, options.kappa, state.step))
     return State(shared, shared, values, state.step + 1), Info(bound, totals.iterations)
 

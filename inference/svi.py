@@ -87,11 +87,11 @@ def natural_step(problem: obj.Problem, rows: RowOptions, state: State, batches: 
     shares = mb.solve(problem, state.values, state.shared, batches, rows, bound=evaluate)
     totals = mb.total(problem, shares, present)
     bound = mb.bound_terms(problem, state.values, state.shared, totals) if evaluate else None
-    target = mb.target(problem, state.values, state.shared, mb.gradients(problem, shares), totals.scale)
-    adaptive = state.adaptive
+    gradients, adaptive = mb.gradients(problem, shares), state.adaptive
     if adaptive is not None:
+        target = mb.target(problem, state.values, state.shared, gradients, totals.scale)
         rate, adaptive = _adapt(adaptive, state.shared, target, float(state.step))
-    shared = mb.blend(state.shared, target, rate)
+    shared = mb.ascend(problem, state.values, state.shared, gradients, totals.scale, rate, state.shared)
     values = learn(problem, state.values, shared, shares, batches, totals.scale, rate)
     return State(shared, values, state.step + 1, adaptive), Info(bound, rate, totals.iterations)
 

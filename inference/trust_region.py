@@ -85,7 +85,7 @@ def trust_step(problem: obj.Problem, options: Any, state: State, batches: Any, p
     if options.start == "uniform":
         shares = mb.solve(problem, values, anchor, batches, rows, even=True)
         scale = mb.total(problem, shares, present).scale
-        shared = mb.blend(anchor, mb.target(problem, values, anchor, mb.gradients(problem, shares), scale), rate)
+        shared = mb.ascend(problem, values, anchor, mb.gradients(problem, shares), scale, rate, anchor)
         local = [share.natural for share in shares]
     height, inner, rising = -float("inf"), 0, True
     while inner < options.num_inner and rising:
@@ -94,7 +94,7 @@ def trust_step(problem: obj.Problem, options: Any, state: State, batches: Any, p
         if options.inner_tolerance:
             below, height = height, inner_objective(problem, values, shared, totals, anchor, rate)
             rising = height - below > options.inner_tolerance * abs(height)
-        shared = mb.blend(anchor, mb.target(problem, values, shared, mb.gradients(problem, shares), totals.scale), rate)
+        shared = mb.ascend(problem, values, shared, mb.gradients(problem, shares), totals.scale, rate, anchor)
         local, scale, inner = [share.natural for share in shares], totals.scale, inner + 1
     values = learn(problem, values, shared, shares, batches, scale, rate)
     objective = height if options.inner_tolerance else None

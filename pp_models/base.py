@@ -1,6 +1,7 @@
 """What a model declares, and the few things every model can do with its declaration."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from numbers import Integral
 from typing import Any
@@ -45,7 +46,8 @@ class Model:
     solve_local: optional fused fixed point of the local sites (see `inference.objective`)
     proper:     (hyper) -> whether the prior can be sampled from
     check_rows: (data) raises InputError for rows that the model cannot explain
-    coupled:    whether global sites meet in F even when the auxiliaries and the local sites are given; else one pass over the rows updates them all
+    coupled:    where global sites meet in F even when the auxiliaries and the local sites are given: "" nowhere, "prior" in log_global alone (one
+                pass over the rows still updates them all, one after the other), "rows" in log_local too
     learn:      (hyper) -> name -> value at which empirical Bayes starts, for the positive hyper-parameters it may learn; by default all values
     """
 
@@ -67,7 +69,7 @@ class Model:
     solve_local: Callable[..., Any] | None = None
     proper: Callable[[Any], bool] = lambda hyper: True
     check_rows: Callable[[Any], None] = lambda data: None
-    coupled: bool = False
+    coupled: str = ""
     learn: Callable[[Any], Mapping[str, Any]] | None = None
 
     @property
@@ -196,6 +198,26 @@ def value_shapes(model: Model, hyper: Any, data: Any) -> dict[str, tuple[int, ..
         return {site: family.value(family.mean(natural[site])) for site, family in model.families.items()}
 
     return {site: value.shape for site, value in jax.eval_shape(values, jax.random.key(0)).items()}
+
+
+FACTORS = ("num_topics", "rank", "num_components")  # what the number of factors may be called
+
+
+def number_of_factors(model: Model) -> str:
+    """The hyper-parameter that says how many factors there are."""
+    return next(name for name in FACTORS if name in model.Hyper._fields)
+
+
+@functools.cache
+def factor_axes(model: Model) -> dict[str, int | None]:
+    """Site -> the axis of its value, counted from the end, that is indexed by factors (None: there is none).
+
+    It is the one that grows when the model's example is given a factor more: sizes that happen to be equal are not mistaken for each other.
+    """
+    hyper, data = model.example(jax.random.key(0))
+    name = number_of_factors(model)
+    before, after = (value_shapes(model, model.resolve(hyper._replace(**{name: getattr(hyper, name) + more}), data), data) for more in (0, 1))
+    return {site: next((axis - len(shape) for axis in range(len(shape)) if shape[axis] != after[site][axis]), None) for site, shape in before.items()}
 
 
 def documents(batch: Batch) -> numpyro.plate:

@@ -7,6 +7,7 @@ import pytest
 
 import pp_models
 from inference import align
+from pp_models.base import factor_axes
 from pp_models.errors import InputError
 
 LDA = pp_models.load("lda")
@@ -75,18 +76,24 @@ def test_vectorised_alignment_is_that_of_single_draws():
 
 
 def test_axis_of_factors():
-    """Local sites: the last axis. Global ones: the axis of size K, the first if both are. Sites without one are left alone."""
-    assert align.factor_axis(LDA, "theta", (4, 4), 4) == -1
-    assert align.factor_axis(LDA, "beta", (4, 4), 4) == -2
-    assert align.factor_axis(LDA, "v", (9, 4), 4) == -1
-    assert align.factor_axis(LDA, "weights", (4,), 4) == -1
-    assert align.factor_axis(LDA, "alpha1", (), 4) is None
-    value = np.arange(3.0)
-    assert align.permute(LDA, {"alpha1": value}, np.tile([1, 0], (3, 1)))["alpha1"] is value
+    """Sites that one more factor makes larger, along the axis that grew: whatever the sizes, nothing else is relabelled."""
+    assert factor_axes(LDA) == {"theta": -1, "beta": -2}
+    assert factor_axes(pp_models.load("bernoulli_mixture")) == {"pi": -1, "beta": -2}
+    hpf = pp_models.load("hpf")
+    assert factor_axes(hpf) == {"theta": -1, "xi": None, "beta": -2, "eta": None}
+    values = {"theta": np.arange(9.0).reshape(3, 3), "xi": np.arange(3.0), "beta": np.arange(9.0).reshape(3, 3), "eta": np.arange(3.0)}
+    moved = align.permute(hpf, values, np.array([2, 0, 1]))
+    assert moved["xi"] is values["xi"] and moved["eta"] is values["eta"]
+    np.testing.assert_array_equal(moved["theta"], values["theta"][:, [2, 0, 1]])
+    np.testing.assert_array_equal(moved["beta"], values["beta"][[2, 0, 1]])
 
 
 def test_factors_in_columns_are_aligned_too():
-    model = dataclasses.replace(LDA, families={"s": LDA.families["theta"], "d1": LDA.families["beta"]}, local=frozenset({"s"}))
+    def init(key, hyper, data):
+        natural = LDA.init(key, hyper, data)
+        return {"s": natural["theta"], "d1": natural["beta"].T}
+
+    model = dataclasses.replace(LDA, families={"s": LDA.families["theta"], "d1": LDA.families["beta"]}, local=frozenset({"s"}), init=init)
     topics = separated_topics().T
     pivot = {"s": np.ones((5, 4)), "d1": topics}
     moved = align.permute(model, pivot, np.array([3, 1, 0, 2]))

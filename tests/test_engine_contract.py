@@ -8,6 +8,7 @@ import pytest
 import inference
 from inference import fitting, svi
 from inference import objective as obj
+from pp_models import base
 from pp_models.data import Data
 from pp_models.eliminate import RowOptions
 from pp_models.errors import InputError
@@ -121,11 +122,11 @@ def test_cavi_optimum_is_a_fixed_point(problem):
 
 
 def test_full_batch_svi_with_rate_one_is_cavi(problem):
-    """kappa = 0 makes rho = 1: with all rows in the batch, a step is a sweep, as long as global sites do not meet in F (`coupled`)."""
+    """kappa = 0 makes rho = 1: with all rows in the batch, a step is a sweep, as long as global sites do not meet in the rows' part of F."""
     local = {"num_local": 15, "local_tolerance": 0.0}
     sweep = run(problem, "cavi", num_epochs=1, **local)
     step = run(problem, "svi", num_epochs=1, batch_size=problem.data.num_rows, kappa=0.0, **local)
-    for site in problem.model.shared[:1] if problem.model.coupled else problem.model.shared:
+    for site in problem.model.shared[:1] if problem.model.coupled == "rows" else problem.model.shared:
         for a, b in zip(jax.tree.leaves(sweep.posterior.natural(site)), jax.tree.leaves(step.posterior.natural(site)), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-10)
     np.testing.assert_allclose(sweep.history["bound"], step.history["bound"], rtol=1e-10)
@@ -205,7 +206,7 @@ def test_lazy_local_sites_are_solved_for_all_rows(problem):
 def test_degenerate_data_in_single_precision(problem, engine_name, quick):
     """One factor and an empty row, in single precision, the default: every engine runs and stays finite."""
     model = problem.model
-    size = next(name for name in ("num_topics", "rank", "num_components") if name in model.Hyper._fields)
+    size = base.number_of_factors(model)
     with jax.enable_x64(False):
         data = problem.data.select(np.arange(2))
         if data.kind == "counts":

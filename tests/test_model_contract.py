@@ -262,7 +262,7 @@ def test_predict_is_the_mean_of_the_observations(problem):
 def test_degenerate_problems(problem):
     """Empty rows, a single row, one factor, huge counts: F and its gradient stay finite."""
     model, data = problem.model, problem.data
-    size = next(name for name in ("num_topics", "rank", "num_components") if name in model.Hyper._fields)
+    size = base.number_of_factors(model)
     variants = {"single row": (data.select(np.arange(1)), problem.hyper), "one factor": (data, problem.hyper._replace(**{size: 1}))}
     if data.kind == "counts":
         matrix = data.matrix.copy()

@@ -10,7 +10,7 @@ import pp_models
 from inference import empirical_bayes, fitting
 from inference import minibatch as mb
 from inference import objective as obj
-from pp_models.base import split_learned
+from pp_models.base import factor_axes, split_learned
 from pp_models.eliminate import UNIFORM, RowOptions
 from pp_models.errors import InputError
 
@@ -44,17 +44,25 @@ def test_one_inner_step_from_the_current_parameters_is_svi(problem):
 
 
 def test_even_start_at_rate_one_erases_the_past(problem):
-    """phi = 1/K at rho = 1 makes all factors alike, and alike they stay; begun at the current parameters, or at a smaller rate, they differ."""
+    """phi = 1/K at rho = 1 makes all factors alike, and alike they stay; begun at the current parameters, or at a smaller rate, they differ.
+
+    Where the sizes of factors are free (gamma), the rows' weights make up for the last ones' sizes, so that these are not forgotten: the factors'
+    normalised means are then alike up to how far the priors resist that, a few per cent of the largest.
+    """
     shared = {"batch_size": problem.data.num_rows, "num_epochs": 1, "num_inner": 3, **LOCAL}
     runs = [
         run(problem, "trust_region", kappa=kappa, start=begin, **shared) for kappa, begin in ((0.0, "uniform"), (0.0, "current"), (0.5, "uniform"))
     ]
 
-    def spread(fit):
-        leaves = [np.asarray(leaf) for site in problem.model.shared for leaf in jax.tree.leaves(fit.posterior.natural(site))]
-        return max(np.ptp(leaf, axis=0).max() / np.abs(leaf).max() for leaf in leaves)
+    factors = [site for site in problem.model.shared if factor_axes(problem.model)[site] is not None]
+    sized = [site for site in factors if factor_axes(problem.model)[site] == -2 and problem.model.families[site].name in ("gamma", "gamma_tied")]
 
-    assert spread(runs[0]) < 1e-10 < 1e-3 < min(spread(runs[1]), spread(runs[2]))
+    def spread(fit):
+        means = [fit.posterior.mean(site) for site in sized]
+        leaves = [np.asarray(leaf) for site in factors if site not in sized for leaf in jax.tree.leaves(fit.posterior.natural(site))]
+        return max(np.ptp(x, axis=0).max() / np.abs(x).max() for x in [*leaves, *(mean / mean.sum(1, keepdims=True) for mean in means)])
+
+    assert spread(runs[0]) < (0.05 if sized else 1e-10) < 0.1 < min(spread(runs[1]), spread(runs[2]))
 
 
 def test_inner_steps_never_lower_their_objective(problem):
@@ -80,14 +88,18 @@ def test_inner_loop_stops_when_flat(problem):
 
 
 def test_large_xi_tends_to_svi(problem):
-    """As rho -> 0 the trust-region step, divided by rho, tends to the natural gradient (T 2.4, Supplementary 2): the gap shrinks with rho."""
+    """As rho -> 0 the trust-region step, divided by rho, tends to the natural gradient (T 2.4, Supplementary 2): the gap shrinks with rho.
+
+    Gaps are relative to the step, or, of a parameter that starts at its optimum and does not move, to a millionth of itself.
+    """
     shared = {"batch_size": problem.data.num_rows, "num_epochs": 1, "kappa": 1.0, "num_local": 300, "local_tolerance": 0.0}
     begin = start(problem)
     gaps = []
     for tau in (1e3, 1e5):
         steps = [run(problem, engine, tau=tau, **shared, **more) for engine, more in (("svi", {}), ("trust_region", {"num_inner": 4}))]
         moved = [[np.asarray(a - b) * tau for a, b in zip(_leaves(fit, begin), jax.tree.leaves(begin), strict=True)] for fit in steps]
-        gaps.append(max(np.abs(a - b).max() / np.abs(a).max() for a, b in zip(*moved, strict=True)))
+        sizes = [1e-6 * np.abs(np.asarray(x)).max() for x in jax.tree.leaves(begin)]
+        gaps.append(max(np.abs(a - b).max() / max(np.abs(a).max(), size) for a, b, size in zip(*moved, sizes, strict=True)))
     assert gaps[1] < 0.05 * gaps[0] or gaps[1] < 1e-6, gaps
 
 
@@ -103,21 +115,23 @@ def test_even_beliefs_are_a_bound(problem):
 
 
 def test_global_sites_meet_only_where_declared(problem):
-    """Unless `coupled`, moving one global site changes no other's gradient of F once auxiliaries are given: one pass updates them all."""
+    """Moving one global site changes no other's gradient once auxiliaries are given: of F, or with coupled="prior" of the rows' part of it."""
     model, hyper, batch = problem.model, problem.hyper, problem.data.pack()
     here, there = (obj.summarise(model, some_share(problem, batch, seed)[0]) for seed in (1, 2))
     local = {site: obj.summarise(model, model.init(jax.random.key(3), hyper, problem.data))[site] for site in model.local}
 
-    @jax.jit
-    def gradient(shared):
-        return jax.grad(lambda t: model.log_global(hyper, t) + model.log_local(hyper, {**local, **t}, batch, UNIFORM))(shared)
+    def meet(part):
+        gradient = jax.jit(jax.grad(part))
+        before = gradient(here)
+        for site in model.shared:
+            after = gradient({**here, site: there[site]})
+            others = [(before[other], after[other]) for other in model.shared if other != site]
+            if any(not np.allclose(a, b, rtol=1e-10) for pair in others for a, b in zip(*map(jax.tree.leaves, pair), strict=True)):
+                return True
+        return False
 
-    before, meets = gradient(here), False
-    for site in model.shared:
-        after = gradient({**here, site: there[site]})
-        others = [(before[other], after[other]) for other in model.shared if other != site]
-        meets |= any(not np.allclose(a, b, rtol=1e-10) for pair in others for a, b in zip(*map(jax.tree.leaves, pair), strict=True))
-    assert meets == model.coupled
+    rows = meet(lambda t: model.log_local(hyper, {**local, **t}, batch, UNIFORM))
+    assert model.coupled == ("rows" if rows else "prior" if meet(lambda t: model.log_global(hyper, t)) else "")
 
 
 def test_svb_on_one_batch_is_cavi(problem):
@@ -174,7 +188,7 @@ def some_share(problem, batch, seed=1):
     """Rows solved given a random start, and the global sites moved towards them: a q that is no optimum."""
     shared = mb.first_natural(problem, jax.random.key(seed), {})
     shares = mb.solve(problem, problem.values, shared, (batch,), RowOptions(30, 0.0), bound=True)
-    return mb.blend(shared, mb.target(problem, problem.values, shared, mb.gradients(problem, shares), 1.0), 0.7), shares
+    return mb.ascend(problem, problem.values, shared, mb.gradients(problem, shares), 1.0, 0.7, shared), shares
 
 
 def test_empirical_bayes_raises_the_bound_to_its_maximum(problem):
