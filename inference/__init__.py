@@ -9,9 +9,11 @@ from typing import Any
 
 from inference.registry import engines
 
-__all__ = ["compare", "document_completion", "engines", "fit", "load", "stream"]
-
 _HOME = {"fit": "fitting", "load": "storage", "document_completion": "evaluate", "compare": "comparison", "stream": "streams"}
+_HOME |= dict.fromkeys(("topics", "top_words", "representative_documents", "prevalence", "format_topics"), "topic_tools")
+
+__all__ = ["compare", "document_completion", "engines", "fit", "format_topics", "load", "prevalence", "representative_documents"]
+__all__ += ["stream", "top_words", "topics"]
 
 
 def __getattr__(name: str) -> Any:

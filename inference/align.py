@@ -86,6 +86,12 @@ def align_draws(model: Model, draws: Values, pivot: Values) -> dict[str, np.ndar
     return permute(model, draws, topic_order(_as_rows(pivot[site], 0, axis), _as_rows(draws[site], leading, axis), distance))
 
 
+def common_labels(model: Model, draws: Values, first: Values) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Draws (n, *site shape) that agree in their labels, and the pivot they were aligned to: the mean of all when aligned to the `first` one."""
+    pivot = {site: value.mean(0) for site, value in align_draws(model, draws, first).items()}
+    return align_draws(model, draws, pivot), pivot
+
+
 def _profile(model: Model, values: Values) -> tuple[str, int]:
     """The global site that tells factors apart, the first with an axis of factors and more than one number for each, and that axis."""
     for site in model.shared:

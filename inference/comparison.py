@@ -249,9 +249,7 @@ def measure_reference(task: Task, fit: Any, notes: list[str]) -> tuple[Yardstick
     flat = flatten(chains)
     log_joint = np.asarray(fit.log_joint(flat), np.float64)
     best = int(np.nanargmax(log_joint))
-    first = align.align_draws(model, flat, {site: value[best] for site, value in flat.items()})
-    pivot = {site: value.mean(0) for site, value in first.items()}
-    aligned = align.align_draws(model, flat, pivot)
+    aligned, pivot = align.common_labels(model, flat, {site: value[best] for site, value in flat.items()})
 
     size = jax.eval_shape(lambda x: model.predict(fit.hyper, x), {site: value[0] for site, value in flat.items()}).size
     rng = np.random.default_rng(np.asarray(jax.random.key_data(task.key_for("rates"))).ravel())

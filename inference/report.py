@@ -20,6 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 from scipy.stats import gaussian_kde
 
+from inference import topic_tools
 from inference.comparison import MAX_RHAT, Comparison
 from inference.files import write_whole
 
@@ -225,7 +226,7 @@ def topic_tables(comparison: Comparison) -> str:
     if comparison.truth is not None:
         means["truth"] = comparison.truth[site]
     names = _word_names(comparison)
-    tops = {engine: np.argsort(-mean, axis=1)[:, :NUM_WORDS] for engine, mean in means.items()}
+    tops = {engine: topic_tools.largest(mean, NUM_WORDS) for engine, mean in means.items()}
     blocks = []
     for topic in range(min(len(tops[comparison.reference]), 2 * MAX_TOPICS)):
         known = set(tops[comparison.reference][topic])
@@ -252,8 +253,9 @@ def _topic_site(comparison: Comparison) -> str | None:
 
 
 def _word_names(comparison: Comparison) -> Callable[[int], str]:
-    names = comparison.data.column_names
-    return (lambda index: f"w{index}") if names is None else (lambda index: names[index])
+    data = comparison.data
+    names = topic_tools.names(data.column_names, data.num_columns)
+    return lambda index: f"w{index}" if data.column_names is None else names[index]
 
 
 def _reproduce(comparison: Comparison, command: str | None) -> str:
