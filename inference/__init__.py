@@ -11,9 +11,10 @@ from inference.registry import engines
 
 _HOME = {"fit": "fitting", "load": "storage", "document_completion": "evaluate", "compare": "comparison", "stream": "streams"}
 _HOME |= dict.fromkeys(("topics", "top_words", "representative_documents", "prevalence", "format_topics"), "topic_tools")
+_HOME |= dict.fromkeys(("predict_ratings", "score_ratings", "split_ratings"), "ratings")
 
-__all__ = ["compare", "document_completion", "engines", "fit", "format_topics", "load", "prevalence", "representative_documents"]
-__all__ += ["stream", "top_words", "topics"]
+__all__ = ["compare", "document_completion", "engines", "fit", "format_topics", "load", "predict_ratings", "prevalence", "representative_documents"]
+__all__ += ["score_ratings", "split_ratings", "stream", "top_words", "topics"]
 
 
 def __getattr__(name: str) -> Any:

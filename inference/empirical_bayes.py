@@ -4,10 +4,9 @@ With q held fixed, the bound depends on the hyper-parameters only through F at f
 autodiff; a Newton step with the curvature's eigenvalues made negative is an ascent direction everywhere. It is cut to at most a factor e, and
 shortened until F rises. In a stochastic engine it is then damped by the learning rate, as T(17) damps its natural-gradient step.
 
-F is evaluated with the allocations' value left out: it is a function of statistics alone.
+What hyper-parameters do not change (`Model.settle`) is worked out once, or left out.
 """
 
-import dataclasses
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -20,17 +19,10 @@ from inference import objective as obj
 from inference.minibatch import Share
 from pp_models.base import Sites
 from pp_models.batches import Batch
-from pp_models.eliminate import Solved
 
 STEPS = (1.0, 0.5, 0.25, 0.125, 0.03, 0.0)  # of the Newton step, the last one standing still
 LARGEST = 1.0  # change of any log hyper-parameter in one step
 RANGE = 14.0  # of log h on either side of where it started: a factor of a million, beyond which a prior is a point or nothing
-
-
-def _without_allocations(batch: Batch) -> Batch:
-    """The same rows with nothing left to allocate."""
-    known = Solved(jnp.zeros((), batch.mask.dtype), None, None)
-    return batch if batch.entries is None else batch.replace(entries=dataclasses.replace(batch.entries, solved=known))
 
 
 def _split(values, names):
@@ -42,7 +34,7 @@ def _part(model, structure, values, shared, natural, batch, names):
     fixed, logs = _split(values, names)
     flat, unravel = ravel_pytree(logs)
     stats = jax.lax.stop_gradient(obj.summarise(model, {**shared, **natural}))
-    rows = None if batch is None else _without_allocations(batch)
+    rows = None if batch is None else model.settle(obj.make(model, structure, values), stats, batch)
 
     def evaluate(x):
         hyper = obj.make(model, structure, {**fixed, **jax.tree.map(jnp.exp, unravel(x))})

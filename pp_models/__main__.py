@@ -63,9 +63,9 @@ def _parser() -> argparse.ArgumentParser:
     comparing.add_argument("--reference", default="gibbs", metavar="E", help="the sampler to judge by (default: gibbs)")
     comparing.set_defaults(run=run_compare)
 
-    evaluating = commands.add_parser("evaluate", help="score a stored fit on held-out documents")
+    evaluating = commands.add_parser("evaluate", help="score a stored fit on held-out documents or ratings")
     evaluating.add_argument("folder", metavar="DIR", help="what `fit --out` wrote")
-    evaluating.add_argument("--data", required=True, metavar="PATH", help="held-out documents")
+    evaluating.add_argument("--data", required=True, metavar="PATH", help="held-out documents, or ratings of the users and items fitted")
     evaluating.add_argument("--folds", type=int, default=3, help="parts that each document's words are split into (default: 3)")
     evaluating.set_defaults(run=run_evaluate)
 
@@ -156,14 +156,18 @@ def run_compare(chosen: argparse.Namespace) -> int:
 
 
 def run_evaluate(chosen: argparse.Namespace) -> int:
-    """Document completion, in nats per token."""
+    """Document completion, in nats per token; of ratings, their error."""
     if chosen.folds < 2:
         raise InputError(f"--folds must be at least 2, not {chosen.folds}: some words must stay observed.")
     import inference
-    from pp_models import readers
+    from pp_models import readers, tables
 
     folder = Path(chosen.folder)
     fit = inference.load(folder / "fit.npz" if folder.is_dir() else folder)
+    if fit.model.kind == "ratings":
+        found = inference.score_ratings(fit, tables.read_ratings(Path(chosen.data)))
+        print(f"RMSE {found.rmse:.4f}, {found.log_density:.4f} nats per rating, {found.coverage:.1%} inside their 90 % intervals")
+        return 0
     score = inference.document_completion(fit, readers.read(chosen.data), chosen.folds)
     print(f"{score.value:.4f} nats per token (standard error {score.standard_error:.4f}), perplexity {score.perplexity:.1f}")
     return 0
@@ -244,7 +248,7 @@ def _data(chosen: argparse.Namespace, model: Any, hyper: dict[str, Any]) -> tupl
         drawn, data, truth = datasets.synthetic(model, jax.random.key(chosen.seed), hyper=plain or None)
         marked = {name: ("learn", getattr(drawn, name)) for name in learned or ()}
         return data, {**drawn._asdict(), **marked}, truth
-    data = datasets.load(chosen.data)
+    data = datasets.load(chosen.data, model)
     make_hyper(model, plain, data)
     return data, hyper, None
 

@@ -15,6 +15,7 @@ from numpyro import handlers
 from pp_models import families as fam
 from pp_models.batches import Batch
 from pp_models.data import Data
+from pp_models.eliminate import Solved
 from pp_models.errors import InputError, unknown
 
 Sites = dict[str, Any]  # site name -> value, statistics or natural parameter
@@ -22,6 +23,12 @@ Sites = dict[str, Any]  # site name -> value, statistics or natural parameter
 
 def _as_given(hyper: Any, data: Any) -> Any:
     return hyper
+
+
+def _without_allocations(hyper: Any, stats: Sites, batch: Batch) -> Batch:
+    """The same rows with nothing left to allocate: the bound of allocations is a function of statistics alone."""
+    known = Solved(jnp.zeros((), batch.mask.dtype), None, None)
+    return batch if batch.entries is None else batch.replace(entries=dataclasses.replace(batch.entries, solved=known))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -48,6 +55,8 @@ class Model:
     check_rows: (data) raises InputError for rows that the model cannot explain
     coupled:    where global sites meet in F even when the auxiliaries and the local sites are given: "" nowhere, "prior" in log_global alone (one
                 pass over the rows still updates them all, one after the other), "rows" in log_local too
+    noise:      (hyper, values) -> variance of an observation about `predict`, for models of ratings
+    settle:     (hyper, stats, batch) -> the batch with what hyper-parameters do not change worked out; by default its allocations' value left out
     learn:      (hyper) -> name -> value at which empirical Bayes starts, for the positive hyper-parameters it may learn; by default all values
     """
 
@@ -71,6 +80,8 @@ class Model:
     check_rows: Callable[[Any], None] = lambda data: None
     coupled: str = ""
     learn: Callable[[Any], Mapping[str, Any]] | None = None
+    settle: Callable[..., Batch] = _without_allocations
+    noise: Callable[..., jax.Array] | None = None
 
     @property
     def shared(self) -> tuple[str, ...]:
@@ -159,6 +170,12 @@ def check_positive(name: str, value: Any) -> None:
     numbers = np.atleast_1d(np.asarray(value, float))
     if not np.all(np.isfinite(numbers)) or np.any(numbers <= 0):
         raise InputError(f"{name} must be positive and finite, not {value!r}.")
+
+
+def check_finite(name: str, value: Any) -> None:
+    """A location must be one finite number."""
+    if isinstance(value, str | bool) or np.ndim(value) or not np.isfinite(value):
+        raise InputError(f"{name} must be one finite number, not {value!r}.")
 
 
 def split_hyper(hyper: Any) -> tuple[dict[str, Any], dict[str, jax.Array]]:

@@ -54,6 +54,7 @@ class Batch:
     positions:   (rows,) index of each row in the data set; of padding, one past the last
     mask:        (rows,) 1 for real rows, 0 for padding
     entries:     counts or ratings, or None
+    by_column:   the same ratings column by column, `entries.columns` being the rows, or None
     votes:       the 0/1 votes of `text_and_votes`, or None
     dense:       (rows, columns) observations, or None
     totals:      (rows,) sum of the entries
@@ -64,6 +65,7 @@ class Batch:
     positions: jax.Array
     mask: jax.Array
     entries: Any
+    by_column: Any
     votes: Any
     dense: Any
     totals: jax.Array
@@ -93,7 +95,7 @@ class Batch:
 jax.tree_util.register_dataclass(Entries, ["columns", "values", "starts", "lengths", "order", "sizes", "solved"], ["widths"])
 jax.tree_util.register_dataclass(
     Batch,
-    ["positions", "mask", "entries", "votes", "dense", "totals", "log_factorials"],
+    ["positions", "mask", "entries", "by_column", "votes", "dense", "totals", "log_factorials"],
     ["num_data_rows", "num_columns", "max_total"],
 )
 
@@ -101,7 +103,7 @@ jax.tree_util.register_dataclass(
 class Layout(NamedTuple):
     """The static sizes of a batch: two batches of one layout run through one compiled program.
 
-    widths, capacity:         of the windows and of all entries, for counts or ratings ("matrix") and for "votes"
+    widths, capacity:         of the windows and of all entries, for counts or ratings ("matrix"), ratings "by_column", and "votes"
     num_data_rows, max_total: rows and largest row total of the whole data set
     """
 
@@ -134,6 +136,15 @@ def window_widths(lengths: np.ndarray, most: int = 8) -> tuple[int, ...]:
         return (16,)
     levels = np.quantile(lengths[lengths > 0], np.linspace(0, 1, most + 1)[1:])
     return tuple(int(w) for w in np.unique(np.ceil(levels / 16).astype(int) * 16))
+
+
+def part_widths(lengths: np.ndarray, share: float, most: int) -> tuple[int, ...]:
+    """Window widths for columns of these lengths when only some `share` of the rows is there, at most `most` of them in a column."""
+    if share >= 1:
+        return window_widths(lengths)
+    usual = np.minimum(np.ceil(1.2 * share * lengths), most)
+    longest = -(-min(int(lengths.max()), most) // 16) * 16
+    return tuple(sorted({*window_widths(usual), longest}))
 
 
 def batch_capacity(lengths: np.ndarray, batch_size: int) -> int:

@@ -20,7 +20,7 @@ import numpy as np
 import scipy.sparse
 from scipy.special import gammaln
 
-from pp_models.batches import Batch, Entries, Layout, batch_capacity, deal, pack_entries, shuffled, window_widths
+from pp_models.batches import Batch, Entries, Layout, batch_capacity, deal, pack_entries, part_widths, shuffled, window_widths
 from pp_models.errors import InputError
 
 KINDS = ("counts", "ratings", "text_and_votes", "dense")
@@ -106,8 +106,14 @@ class Data:
 
     def layout(self, num_rows: int) -> Layout:
         """The static sizes of this data set's batches of `num_rows` rows."""
-        capacity = {name: self._capacity(name, num_rows) for name in self._widths}
-        return Layout(self._widths, capacity, self.num_rows, int(self.totals.max()))
+        widths, capacity = dict(self._widths), {name: self._capacity(name, num_rows) for name in self._widths}
+        if self.kind == "ratings":
+            widths["by_column"], capacity["by_column"] = part_widths(self._column_lengths, num_rows / self.num_rows, num_rows), capacity["matrix"]
+        return Layout(widths, capacity, self.num_rows, int(self.totals.max()))
+
+    @functools.cached_property
+    def _column_lengths(self) -> np.ndarray:
+        return np.bincount(self.matrix.indices, minlength=self.num_columns)
 
     @functools.cached_property
     def _widths(self) -> dict[str, tuple[int, ...]]:
@@ -135,6 +141,14 @@ class Data:
                 return None
             return pack_entries(matrix, rows, num_rows, layout.widths[name], layout.capacity[name], dtype)
 
+        def by_column() -> Entries | None:
+            if self.kind != "ratings":
+                return None
+            turned = self.matrix[rows].tocsc().T  # a CSR matrix with one row for each column
+            return pack_entries(
+                turned, np.arange(self.num_columns), self.num_columns, layout.widths["by_column"], layout.capacity["by_column"], dtype
+            )
+
         def padded(values: np.ndarray, kind: Any = dtype) -> np.ndarray:
             out = np.zeros((num_rows, *values.shape[1:]), kind)
             out[: len(rows)] = values[rows]
@@ -144,6 +158,7 @@ class Data:
             positions=np.append(rows, np.full(num_rows - len(rows), self.num_rows)).astype(np.int32),
             mask=(np.arange(num_rows) < len(rows)).astype(dtype),
             entries=entries("matrix"),
+            by_column=by_column(),
             votes=entries("votes"),
             dense=None if self.values is None else padded(self.values),
             totals=padded(self.totals),

@@ -1,31 +1,36 @@
 """Data sets by name or path: `load("synthetic", model)` draws from the model's own prior, `load("corpus.ldac")` reads a file."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from pp_models import discovery, readers
+from pp_models import discovery, readers, tables
 from pp_models.base import Model, check_count, check_positive, make_hyper, simulate
 from pp_models.data import Data, counts
 from pp_models.errors import InputError, unknown
 
 NAMES = ("synthetic",)
+READERS: dict[str, Callable[[Path], Data]] = {"counts": readers.read, "ratings": tables.read_ratings, "dense": tables.read_dense}
 ATTEMPTS = 20  # draws of an empty corpus before giving up
 
 
 def load(name_or_path: str | os.PathLike[str], model: Model | str | None = None, key: jax.Array | None = None) -> Data:
-    """A data set by name, or the counts in a file. A file that has a data set's name is reached as ./name."""
+    """A data set by name, or what a file holds: the kind of data that the model explains, or counts. A file named like a data set is ./name."""
     name = os.fspath(name_or_path)
+    model = discovery.load(model) if isinstance(model, str) else model
     if name == "synthetic":
         if model is None:
             raise InputError("Synthetic data are drawn from a model: say which one, as in load('synthetic', 'lda').")
-        model = discovery.load(model) if isinstance(model, str) else model
         return synthetic(model, jax.random.key(0) if key is None else key)[1]
     if _is_path(name):
-        return readers.read(name)
+        kind = "counts" if model is None else model.kind
+        if kind not in READERS:
+            raise InputError(f"There is no file format for {kind} data yet: load them in Python with pp_models.data.{kind}.")
+        return READERS[kind](Path(name))
     raise unknown("data set", name, NAMES)
 
 

@@ -278,74 +278,11 @@ beta = Family(
     base=Pair(-1.0, -1.0),
 )
 
-# Normal with a full covariance per row ----------------------------------------------------------------------------------------
-
-
-def _normal_moments(n):
-    """Mean, covariance and the Cholesky factor of the precision."""
-    factor = jnp.linalg.cholesky(-2 * n.second)
-    mean = jax.scipy.linalg.cho_solve((factor, True), n.first[..., None])[..., 0]
-    identity = jnp.broadcast_to(jnp.eye(mean.shape[-1], dtype=mean.dtype), factor.shape)
-    return mean, jax.scipy.linalg.cho_solve((factor, True), identity), factor
-
-
-def _normal_log_normalizer(n):
-    mean, _, factor = _normal_moments(n)
-    log_det = 2 * jnp.sum(jnp.log(jnp.diagonal(factor, axis1=-2, axis2=-1)), -1)
-    dimension = mean.shape[-1]
-    return 0.5 * (jnp.sum(mean * n.first, -1) + dimension * jnp.log(2 * jnp.pi) - log_det)
+# Matrices, one after the other ------------------------------------------------------------------------------------------------
 
 
 def _outer(x):
     return x[..., :, None] * x[..., None, :]
-
-
-def _normal_mean(n):
-    mean, covariance, _ = _normal_moments(n)
-    return Pair(mean, covariance + _outer(mean))
-
-
-def _normal_mode(n):
-    mean = _normal_moments(n)[0]
-    return Pair(mean, _outer(mean))
-
-
-def _normal_sample(key, n):
-    mean, _, factor = _normal_moments(n)
-    noise = jax.random.normal(key, mean.shape, mean.dtype)
-    x = mean + jax.scipy.linalg.solve_triangular(factor, noise[..., None], lower=True, trans=1)[..., 0]
-    return Pair(x, _outer(x))
-
-
-def _normal_natural(d):
-    normal_ = unwrap(d)
-    precision = normal_.precision_matrix
-    return Pair(jnp.squeeze(precision @ normal_.loc[..., None], -1), -0.5 * precision)
-
-
-normal = Family(
-    name="normal",
-    log_normalizer=_normal_log_normalizer,
-    stats=lambda x: Pair(x, _outer(x)),
-    value=lambda t: t.first,
-    mean=_normal_mean,
-    mode=_normal_mode,
-    sample=_normal_sample,
-    distribution=lambda n: dist.MultivariateNormal(_normal_moments(n)[0], precision_matrix=-2 * n.second),
-    natural=_normal_natural,
-    base=Pair(0.0, 0.0),
-)
-
-# Mean and precision of a Gaussian ----------------------------------------------------------------------------------------------
-
-
-class MeanPrecision(NamedTuple):
-    """The statistics (or natural parameters) of a mean mu and a precision Lambda."""
-
-    weighted: jax.Array  # (..., D)     Lambda mu
-    quadratic: jax.Array  # (...)       mu' Lambda mu
-    precision: jax.Array  # (..., D, D) Lambda
-    log_det: jax.Array  # (...)         log det Lambda
 
 
 def _log_det(factor):
@@ -381,8 +318,77 @@ def _solve_transposed(factor, x):
     return _each(lambda a, b: jax.scipy.linalg.solve_triangular(a, b, lower=True, trans=1), factor, x)
 
 
+def _inverse_factor(factor):
+    """The inverse of a lower triangular matrix L; W = L^-T L^-1 is then symmetric, and never indefinite by rounding of a solve."""
+    identity = jnp.broadcast_to(jnp.eye(factor.shape[-1], dtype=factor.dtype), factor.shape)
+    return _solve(factor, identity)
+
+
 def _apply(matrix, vector):
     return (matrix @ vector[..., None])[..., 0]
+
+
+# Normal with a full covariance per row ----------------------------------------------------------------------------------------
+
+
+def _normal_location(n):
+    """The mean, and the Cholesky factor of the precision."""
+    factor = _cholesky(-2 * n.second)
+    return _solve_transposed(factor, _solve(factor, n.first[..., None]))[..., 0], factor
+
+
+def _normal_log_normalizer(n):
+    mean, factor = _normal_location(n)
+    return 0.5 * (jnp.sum(mean * n.first, -1) + mean.shape[-1] * jnp.log(2 * jnp.pi) - _log_det(factor))
+
+
+def _normal_mean(n):
+    mean, factor = _normal_location(n)
+    root = _inverse_factor(factor)
+    return Pair(mean, _transpose(root) @ root + _outer(mean))
+
+
+def _normal_mode(n):
+    mean, _ = _normal_location(n)
+    return Pair(mean, _outer(mean))
+
+
+def _normal_sample(key, n):
+    mean, factor = _normal_location(n)
+    noise = jax.random.normal(key, (*mean.shape, 1), mean.dtype)
+    x = mean + _solve_transposed(factor, noise)[..., 0]
+    return Pair(x, _outer(x))
+
+
+def _normal_natural(d):
+    normal_ = unwrap(d)
+    precision = normal_.precision_matrix
+    return Pair(jnp.squeeze(precision @ normal_.loc[..., None], -1), -0.5 * precision)
+
+
+normal = Family(
+    name="normal",
+    log_normalizer=_normal_log_normalizer,
+    stats=lambda x: Pair(x, _outer(x)),
+    value=lambda t: t.first,
+    mean=_normal_mean,
+    mode=_normal_mode,
+    sample=_normal_sample,
+    distribution=lambda n: dist.MultivariateNormal(_normal_location(n)[0], precision_matrix=-2 * n.second),
+    natural=_normal_natural,
+    base=Pair(0.0, 0.0),
+)
+
+# Mean and precision of a Gaussian ----------------------------------------------------------------------------------------------
+
+
+class MeanPrecision(NamedTuple):
+    """The statistics (or natural parameters) of a mean mu and a precision Lambda."""
+
+    weighted: jax.Array  # (..., D)     Lambda mu
+    quadratic: jax.Array  # (...)       mu' Lambda mu
+    precision: jax.Array  # (..., D, D) Lambda
+    log_det: jax.Array  # (...)         log det Lambda
 
 
 def _wishart_parameters(n):
@@ -391,12 +397,6 @@ def _wishart_parameters(n):
     mean = n.weighted / kappa[..., None]
     factor = _cholesky(-2 * n.precision - _outer(n.weighted) / kappa[..., None, None])
     return mean, kappa, 2 * n.log_det + mean.shape[-1], factor
-
-
-def _inverse_factor(factor):
-    """The inverse of a lower triangular matrix L; W = L^-T L^-1 is then symmetric, and never indefinite by rounding of a solve."""
-    identity = jnp.broadcast_to(jnp.eye(factor.shape[-1], dtype=factor.dtype), factor.shape)
-    return _solve(factor, identity)
 
 
 def _halves(nu, dimension):

@@ -19,12 +19,14 @@ CHAINS, ROUNDS = 1500, 2
 
 
 def small(problem):
-    """A few rows of the example; of counts, with every cell an entry, so that new ones fit into the same shapes."""
+    """A few rows of the example; of counts and ratings, with every cell an entry, so that new ones fit into the same shapes."""
     rows = problem.data.select(np.arange(4))
     if rows.kind == "dense":
         return rows.pack()
     cells = scipy.sparse.csr_array(np.ones((4, rows.num_columns), np.float32))
-    template = Data("counts", matrix=cells).pack()
+    template = Data(rows.kind, matrix=cells).pack()
+    if rows.kind == "ratings":
+        return template
     return template.replace(totals=jnp.asarray(np.minimum(rows.totals, 12.0)), max_total=12)
 
 
@@ -32,12 +34,16 @@ def holding(template, drawn):
     """The batch holding these observations."""
     if template.dense is not None:
         return template.replace(dense=drawn.astype(template.dense.dtype), totals=drawn.sum(1).astype(template.totals.dtype))
-    counts = drawn
-    values = jnp.concatenate([counts.ravel(), jnp.zeros(template.entries.values.shape[0] - counts.size)])
+
+    def filled(entries, cells):
+        values = jnp.concatenate([cells.ravel(), jnp.zeros(entries.values.shape[0] - cells.size)])
+        return dataclasses.replace(entries, values=values.astype(entries.values.dtype))
+
     return template.replace(
-        entries=dataclasses.replace(template.entries, values=values.astype(template.entries.values.dtype)),
-        totals=counts.sum(1).astype(template.totals.dtype),
-        log_factorials=gammaln(counts + 1.0).sum(1),
+        entries=filled(template.entries, drawn),
+        by_column=None if template.by_column is None else filled(template.by_column, drawn.T),
+        totals=drawn.sum(1).astype(template.totals.dtype),
+        log_factorials=template.log_factorials if template.by_column is not None else gammaln(drawn + 1.0).sum(1),
     )
 
 
@@ -52,7 +58,7 @@ def functionals(model, hyper, values, batch, drawn):
     rates = model.predict(hyper, values)
     parts = [values[site].ravel() for site in model.families] + [rates.ravel()]
     x = jnp.concatenate(parts)
-    last = jnp.sum(jnp.log(rates)) if batch.dense is None else jnp.sum(row_likelihoods(model, hyper, holding(batch, drawn), values))
+    last = jnp.sum(jnp.log(rates)) if model.kind == "counts" else jnp.sum(row_likelihoods(model, hyper, holding(batch, drawn), values))
     return jnp.concatenate([x, x**2, (rates * drawn).ravel(), last.reshape(1)])
 
 

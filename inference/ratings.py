@@ -1,0 +1,161 @@
+"""Predicted ratings with their uncertainty, and how well they fit ratings that were held out.
+
+A rating is offset + u'v plus noise. Its predictive mean and variance need no draws from a mean-field posterior,
+
+    E[u'v] = E[u]'E[v],    var(u'v) = <E[u u'], E[v v']> - (E[u]'E[v])^2,
+
+are averages over draws for a Markov chain, and for a point estimate the variance is the noise alone.
+"""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.sparse
+from scipy.stats import norm
+
+from pp_models.data import Data
+from pp_models.errors import InputError
+
+PAIRS = 20_000  # predicted at a time
+
+
+class Prediction(NamedTuple):
+    """mean, sd: of the rating, noise included. lower, upper: the central interval that holds it with the probability asked for."""
+
+    mean: np.ndarray
+    sd: np.ndarray
+    lower: np.ndarray
+    upper: np.ndarray
+
+
+class RatingScore(NamedTuple):
+    """rmse, mae: of the predicted mean. log_density: mean over ratings, nats. coverage: share inside their interval. num_ratings: how many."""
+
+    rmse: float
+    mae: float
+    log_density: float
+    coverage: float
+    num_ratings: int
+
+
+def split_ratings(data: Data, share: float = 0.1, seed: Any = 0) -> tuple[Data, Data]:
+    """Ratings split at random into those to fit and those to score on, users and items staying as they are."""
+    if data.kind != "ratings":
+        raise InputError(f"split_ratings splits ratings, not {data.kind}.")
+    if not 0 < share < 1 or data.num_entries < 2:
+        raise InputError(f"share must be between 0 and 1, of at least two ratings, not {share} of {data.num_entries}.")
+    matrix = data.matrix.tocoo()
+    held = np.zeros(matrix.nnz, bool)
+    size = min(max(1, round(share * matrix.nnz)), matrix.nnz - 1)
+    held[np.random.default_rng(seed).permutation(matrix.nnz)[:size]] = True
+
+    def part(chosen: np.ndarray) -> Data:
+        cells = scipy.sparse.csr_array((matrix.data[chosen], (matrix.coords[0][chosen], matrix.coords[1][chosen])), shape=matrix.shape)
+        return Data("ratings", matrix=cells, column_names=data.column_names, row_names=data.row_names)
+
+    return part(~held), part(held)
+
+
+@jax.jit
+def _moments(u, v, users, items):
+    """E[u'v] and E[(u'v)^2] at each pair."""
+    mean = jnp.sum(u.first[users] * v.first[items], 1)
+    return mean, jnp.sum(u.second[users] * v.second[items], (1, 2))
+
+
+@partial(jax.jit, static_argnames=("model",))
+def _over_draws(model, hyper, draws, users, items):
+    """Mean and variance of u'v over draws, and the mean of the noise's variance."""
+
+    def add(sums, values):
+        product = jnp.sum(values["u"][users] * values["v"][items], 1)
+        return (sums[0] + product, sums[1] + product**2, sums[2] + model.noise(hyper, values)), None
+
+    nothing = jnp.zeros(users.shape), jnp.zeros(users.shape), jnp.zeros(())
+    sums, _ = jax.lax.scan(add, nothing, draws)
+    count = len(jax.tree.leaves(draws)[0])
+    mean = sums[0] / count
+    return mean, jnp.maximum(sums[1] / count - mean**2, 0), sums[2] / count
+
+
+def _of_product(fit: Any, users: np.ndarray, items: np.ndarray, num_draws: int) -> tuple[np.ndarray, np.ndarray, float]:
+    """Mean and variance of u'v at each pair, and the variance of the noise."""
+    model, posterior, hyper = fit.model, fit.posterior, fit.problem.hyper
+    if posterior.kind == "draws":
+        kept = posterior.sample(jax.random.key(0), min(num_draws, posterior.draws["u"].shape[0] * posterior.draws["u"].shape[1]))
+        draws = {site: jnp.asarray(x) for site, x in kept.items()}
+        parts = [_over_draws(model, hyper, draws, jnp.asarray(i), jnp.asarray(j)) for i, j in _chunks(users, items)]
+        return np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts]), float(parts[0][2])
+    noise = float(model.noise(hyper, {site: jnp.asarray(posterior.mean(site)) for site in model.families if site not in ("u", "v")}))
+    if posterior.kind == "point":
+        u, v = posterior.mean("u"), posterior.mean("v")
+        return np.sum(u[users] * v[items], 1), np.zeros(len(users)), noise
+    u, v = (model.families[site].mean(jax.tree.map(jnp.asarray, posterior.natural(site))) for site in ("u", "v"))
+    parts = [_moments(u, v, jnp.asarray(i), jnp.asarray(j)) for i, j in _chunks(users, items)]
+    mean, square = (np.concatenate([np.asarray(p[k], np.float64) for p in parts]) for k in (0, 1))
+    return mean, np.maximum(square - mean**2, 0), noise
+
+
+def _chunks(users: np.ndarray, items: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+    return [(users[i : i + PAIRS], items[i : i + PAIRS]) for i in range(0, len(users), PAIRS)]
+
+
+def predict_ratings(
+    fit: Any,
+    users: Any,
+    items: Any,
+    interval: float = 0.9,
+    limits: tuple[float, float] | None = None,
+    step: float | None = None,
+    num_draws: int = 500,
+) -> Prediction:
+    """The ratings that these users would give these items, pair by pair.
+
+    interval:  probability that the interval (lower, upper) holds the rating
+    limits:    the rating scale's ends; means and intervals are clipped to it
+    step:      the scale's step, e.g. 1 or 0.5; means are rounded to it, counted from the lower limit (C17)
+    num_draws: draws of a Markov chain to average over
+    """
+    if fit.model.noise is None:
+        raise InputError(f"predict_ratings is for models of ratings with noise, not {fit.model.name}.")
+    users, items = np.atleast_1d(np.asarray(users)), np.atleast_1d(np.asarray(items))
+    shape = fit.posterior.mean("u").shape[0], fit.posterior.mean("v").shape[0]
+    for name, index, size in (("users", users, shape[0]), ("items", items, shape[1])):
+        if index.ndim != 1 or not np.issubdtype(index.dtype, np.integer) or len(users) != len(items):
+            raise InputError("users and items must be lists of whole numbers, of equal length: one pair for each rating.")
+        if len(index) and not (index.min() >= 0 and index.max() < size):
+            raise InputError(
+                f"{name} must lie between 0 and {size - 1}, as in the ratings that were fitted, but one is {index.min()} or {index.max()}."
+            )
+    if not 0 < interval < 1:
+        raise InputError(f"interval must be a probability between 0 and 1, not {interval}.")
+    if limits is not None and not limits[0] < limits[1]:
+        raise InputError(f"limits must be the lowest and the highest rating, not {limits}.")
+    if step is not None and not (limits is not None and step > 0):
+        raise InputError("step must be positive and needs limits: ratings are counted from the lowest one.")
+    mean, variance, noise = _of_product(fit, users, items, num_draws)
+    mean, sd = float(fit.problem.hyper.offset) + mean, np.sqrt(variance + noise)
+    half = norm.ppf(0.5 + interval / 2) * sd
+    lower, upper = mean - half, mean + half
+    if limits is not None:
+        mean, lower, upper = (np.clip(x, *limits) for x in (mean, lower, upper))
+        if step is not None:
+            mean = np.clip(limits[0] + step * np.round((mean - limits[0]) / step), *limits)
+    return Prediction(mean, sd, lower, upper)
+
+
+def score_ratings(fit: Any, heldout: Data, interval: float = 0.9, limits: tuple[float, float] | None = None) -> RatingScore:
+    """How well held-out ratings of known users and items are predicted. The density is that of the prediction before clipping."""
+    if not isinstance(heldout, Data) or heldout.kind != "ratings":
+        raise InputError("score_ratings needs held-out ratings, made with pp_models.data.ratings or split_ratings.")
+    matrix = heldout.matrix.tocoo()
+    users, items, truth = (np.asarray(x) for x in (*matrix.coords, matrix.data.astype(np.float64)))
+    free = predict_ratings(fit, users, items, interval)
+    shown = free if limits is None else Prediction(np.clip(free.mean, *limits), free.sd, np.clip(free.lower, *limits), np.clip(free.upper, *limits))
+    error = truth - shown.mean
+    inside = (truth >= shown.lower) & (truth <= shown.upper)
+    density = norm.logpdf(truth, free.mean, free.sd)
+    return RatingScore(float(np.sqrt(np.mean(error**2))), float(np.mean(np.abs(error))), float(density.mean()), float(inside.mean()), len(truth))

@@ -1,0 +1,145 @@
+"""Squared errors of a factorisation over the observed entries of a matrix, in sufficient statistics.
+
+For rows x_i, columns y_j and entries r_ij of which only those in Omega were observed (C17),
+
+    squared_error = sum_(i,j) in Omega  r_ij^2 - 2 r_ij x_i'y_j + <x_i x_i', y_j y_j'>
+
+is linear in the statistics (x, x x') of either side: its gradient for a row is
+
+    (-2 sum_j r_ij y_j,   sum_j y_j y_j'),
+
+what a ridge regression on that row needs, and for a column the same with rows and columns exchanged. With E[y y'] in place of y y' it is the
+expected squared error.
+
+Rows are visited one at a time; a row gathers the other side's vectors once, into cache. Where the other side is a point, y y' is never read: the sum
+of outer products is one small matrix product. Where it is a distribution, its second moments are added up, lower triangles only. Columns are
+served by the same loop over the entries stored column by column (`Batch.by_column`). Nothing of size (entries x K) ever exists.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
+
+from pp_models.batches import Entries
+from pp_models.families import Pair
+
+LANES = 16  # vectors are padded to a multiple of this: whole vector registers
+
+
+def _pad(x: jax.Array) -> jax.Array:
+    return jnp.pad(x, ((0, 0), (0, -x.shape[1] % LANES)))
+
+
+def _windows(entries: Entries, visit, carry):
+    """Fold `visit(row, columns, values, inside, carry)` over all rows that have entries."""
+    for window, width in enumerate(entries.widths):
+
+        def body(i, carry, window=window, width=width):
+            row = entries.order[window, i]
+            columns, values = (lax.dynamic_slice(x, (entries.starts[row],), (width,)) for x in (entries.columns, entries.values))
+            return visit(row, columns, values, jnp.arange(width, dtype=jnp.int32) < entries.lengths[row], carry)
+
+        carry = lax.fori_loop(0, entries.sizes[window], body, carry)
+    return carry
+
+
+def _of_points(entries: Entries, other: jax.Array) -> Pair:
+    """(sum_j r_ij y_j, sum_j y_j y_j') for every row i."""
+    size, padded = other.shape[1], _pad(other)
+    num_rows = entries.starts.shape[0]
+    zero = Pair(jnp.zeros((num_rows, size), other.dtype), jnp.zeros((num_rows, size, size), other.dtype))
+
+    def visit(row, columns, values, inside, sums):
+        gathered = jnp.where(inside[:, None], padded[columns], 0)
+        first = jnp.where(inside, values, 0) @ gathered
+        return Pair(sums.first.at[row].set(first[:size]), sums.second.at[row].set((gathered.T @ gathered)[:size, :size]))
+
+    return _windows(entries, visit, zero)
+
+
+def _of_distributions(entries: Entries, other: Pair) -> Pair:
+    """(sum_j r_ij E[y_j], sum_j E[y_j y_j']) for every row i."""
+    size = other.first.shape[1]
+    lower = np.tril_indices(size)
+    place = np.zeros((size, size), np.int32)
+    place[lower] = place.T[lower] = np.arange(len(lower[0]))
+    first, packed = _pad(other.first), _pad(other.second[:, lower[0], lower[1]])
+    num_rows = entries.starts.shape[0]
+    zero = Pair(jnp.zeros((num_rows, first.shape[1]), first.dtype), jnp.zeros((num_rows, packed.shape[1]), packed.dtype))
+
+    def visit(row, sums):
+        def one(entry, total):
+            column = entries.columns[entry]
+            return Pair(total.first + entries.values[entry] * first[column], total.second + packed[column])
+
+        start = entries.starts[row]
+        none = Pair(jnp.zeros_like(first[0]), jnp.zeros_like(packed[0]))
+        total = lax.fori_loop(start, start + entries.lengths[row], one, none)
+        return Pair(sums.first.at[row].set(total.first), sums.second.at[row].set(total.second))
+
+    sums = lax.fori_loop(0, num_rows, visit, zero)
+    return Pair(sums.first[:, :size], sums.second[:, place])
+
+
+def regression(entries: Entries, other: Pair) -> Pair:
+    """(sum_j r_ij y_j, sum_j y_j y_j') for every row i: the two sides of its normal equations."""
+    is_point = jnp.all(other.second == other.first[:, :, None] * other.first[:, None, :])
+    return lax.cond(is_point, lambda: _of_points(entries, other.first), lambda: _of_distributions(entries, other))
+
+
+def _squares(entries: Entries) -> jax.Array:
+    observed = jnp.arange(entries.values.shape[0]) < jnp.sum(entries.lengths)
+    return jnp.sum(jnp.where(observed, entries.values, 0) ** 2)
+
+
+class _Sides(NamedTuple):
+    rows: Pair | None
+    columns: Pair | None
+
+
+def _evaluate(rows: Pair, columns: Pair, entries: Entries, by_column: Entries, row_side: bool, column_side: bool):
+    of_rows = regression(entries, columns) if row_side or not column_side else None
+    of_columns = regression(by_column, rows) if column_side else None
+    mine, sums = (columns, of_columns) if of_rows is None else (rows, of_rows)
+    value = _squares(entries) - 2 * jnp.sum(mine.first * sums.first) + jnp.sum(mine.second * sums.second)
+    return value, _Sides(of_rows if row_side else None, of_columns)
+
+
+@jax.custom_vjp
+def _squared_error(rows, columns, entries, by_column):
+    return _evaluate(rows, columns, entries, by_column, False, False)[0]
+
+
+def _forward(rows, columns, entries, by_column):
+    def is_primal(x):
+        return isinstance(x, CustomVJPPrimal)
+
+    def perturbed(tree):
+        return any(x.perturbed for x in jax.tree.leaves(tree, is_leaf=is_primal))
+
+    plain = jax.tree.map(lambda x: x.value, (rows, columns, entries, by_column), is_leaf=is_primal)
+    return _evaluate(*plain, perturbed(rows), perturbed(columns))
+
+
+def _backward(sides, cotangent):
+    if isinstance(cotangent, SymbolicZero):
+        return None, None, None, None
+    gradients = [None if side is None else Pair(-2 * cotangent * side.first, cotangent * side.second) for side in sides]
+    return (*gradients, None, None)
+
+
+_squared_error.defvjp(_forward, _backward, symbolic_zeros=True)
+
+
+def squared_error(rows: Pair, columns: Pair, entries: Entries, by_column: Entries) -> jax.Array:
+    """The sum over observed entries of E (r_ij - x_i'y_j)^2, differentiable in the statistics (x, x x') of both sides.
+
+    The gradient computes only the sides it is asked for. Ratings are data and have no gradient. A value known already (`entries.solved`) is used.
+    """
+    if entries.solved is not None:
+        return entries.solved.value
+    return _squared_error(rows, columns, entries, by_column)

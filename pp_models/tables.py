@@ -1,0 +1,127 @@
+"""Ratings and dense observations from files.
+
+    ratings   .csv .tsv    `user,item,rating`, users and items counted from 0, with or without a header line; further columns are ignored
+              .npz         scipy.sparse.save_npz: what is stored is observed, zeros too
+              .npy         users x items, nan where there is no rating
+    dense     .npy         rows x columns
+              .csv .tsv    one row a line, with or without a header line
+
+Text may be gzipped. Whatever is wrong with a file becomes an `InputError` that names it. Counts are read by `readers`.
+"""
+
+import gzip
+import warnings
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+
+from pp_models.data import Data, dense, ratings
+from pp_models.errors import InputError
+
+
+def read_ratings(path: Path) -> Data:
+    """Ratings of users x items; what is not listed is missing."""
+    with _explained(path):
+        suffix = _suffix(path)
+        if suffix == ".npz":
+            matrix = _sparse(path)
+            return ratings(matrix.row, matrix.col, matrix.data, shape=matrix.shape)
+        if suffix == ".npy":
+            table = _array(path)
+            users, items = np.nonzero(~np.isnan(table))
+            return ratings(users, items, table[users, items], shape=table.shape)
+        table = _text(path, suffix)
+        if table.shape[1] < 3:
+            raise InputError(f"there are {table.shape[1]} column(s): write lines of `user,item,rating`.")
+        index = table[:, :2]
+        bad = ~np.all((index >= 0) & (index == np.floor(index)) & (index < 2**31 - 1), 1)  # nan is bad, too
+        if bad.any():
+            raise InputError(f"entry {int(np.argmax(bad)) + 1} names user {index[bad][0, 0]:g} and item {index[bad][0, 1]:g}: count both from 0.")
+        return ratings(index[:, 0].astype(np.int64), index[:, 1].astype(np.int64), table[:, 2])
+
+
+def read_dense(path: Path) -> Data:
+    """Rows of real observations."""
+    with _explained(path):
+        suffix = _suffix(path)
+        if suffix == ".npz":
+            raise InputError("dense observations are read from .npy, .csv or .tsv: save the array with numpy.save.")
+        return dense(_array(path) if suffix == ".npy" else _text(path, suffix))
+
+
+class _explained:
+    """Whatever goes wrong inside is an InputError that names the file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __enter__(self) -> None:
+        if not self.path.is_file():
+            raise InputError(f"{self.path}: there is no such file: check the path.")
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, InputError):
+            raise InputError(f"{self.path}: {error}") from error
+        if isinstance(error, EOFError | zlib.error | gzip.BadGzipFile):
+            raise InputError(f"{self.path}: the compressed file is cut short or damaged: fetch or write it again.") from error
+        if isinstance(error, OSError):
+            raise InputError(f"{self.path}: the file cannot be read ({error.strerror or error}): check its permissions and the disk.") from error
+
+
+def _suffix(path: Path) -> str:
+    suffix = Path(path.name.lower().removesuffix(".gz")).suffix
+    if suffix not in (".csv", ".tsv", ".npz", ".npy"):
+        raise InputError("the file's name must end in .csv, .tsv, .npz or .npy, which tells its format: rename it.")
+    return suffix
+
+
+def _sparse(path: Path) -> Any:
+    try:
+        with path.open("rb") as file:
+            matrix = scipy.sparse.load_npz(file)  # never unpickles
+        return scipy.sparse.coo_matrix(matrix)
+    except Exception as error:  # foreign bytes make NumPy, zipfile and SciPy raise a dozen unrelated types
+        raise InputError("not a complete sparse matrix: write it again with scipy.sparse.save_npz.") from error
+
+
+def _array(path: Path) -> np.ndarray:
+    try:
+        array = np.lib.format.open_memmap(path, mode="r")  # never unpickles, and a header cannot ask for memory that the file does not fill
+    except Exception as error:  # see _sparse
+        raise InputError("not a complete array: write it again with numpy.save.") from error
+    if array.ndim != 2 or array.dtype.kind not in "biuf":
+        raise InputError(f"a two-dimensional array of numbers is needed, but this one is {array.dtype} with shape {array.shape}: convert it.")
+    return np.asarray(array, np.float64)
+
+
+def _text(path: Path, suffix: str) -> np.ndarray:
+    """The numbers of a delimited text, one header line left out if there is one."""
+    delimiter = "\t" if suffix == ".tsv" else ","
+    opener: Any = gzip.open if path.name.lower().endswith(".gz") else open
+    try:
+        with opener(path, "rt", encoding="utf-8") as file:
+            first = file.readline()
+            header = not all(_is_number(field) for field in first.strip().split(delimiter))
+            if not header:
+                file.seek(0)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # an empty file is found below
+                table = np.loadtxt(file, delimiter=delimiter, ndmin=2)
+    except UnicodeDecodeError as error:
+        raise InputError("the file is not text in UTF-8: check what it is.") from error
+    except ValueError as error:
+        raise InputError(f"a line does not hold the numbers it should ({str(error).splitlines()[0]}): correct or delete it.") from error
+    if table.size == 0:
+        raise InputError("there are no entries in it.")
+    return table
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
