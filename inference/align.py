@@ -13,6 +13,8 @@ bounded, zero only for equal factors, and not ruled by the few largest words as 
 (probabilities, means, precisions) means something, and they may be negative: their cost is the squared difference, every coordinate in units of
 its standard deviation over all factors of all draws. The assignment of least total cost is found by the Hungarian method.
 
+Where the posterior is invariant to rotations, each draw is turned to lie nearest to the pivot instead (orthogonal Procrustes).
+
 Factors that hardly differ have no labelling to find: say so from the result, not from here.
 """
 
@@ -78,8 +80,12 @@ def align_draws(model: Model, draws: Values, pivot: Values) -> dict[str, np.ndar
     """Draws (..., *site shape) of every site, each relabelled to lie nearest to the pivot, which holds one value (*site shape) per site."""
     if model.symmetry == "none":
         return {site: np.asarray(value) for site, value in draws.items()}
+    if model.symmetry == "rotation":
+        return _rotate(model, draws, pivot)
     if model.symmetry != "permutation":
-        raise InputError(f"Posteriors of {model.name!r} are invariant to {model.symmetry}, and only permutations can be aligned so far.")
+        raise InputError(
+            f"Posteriors of {model.name!r} are invariant to {model.symmetry}, and only permutations and rotations can be aligned so far."
+        )
     site, axis = _profile(model, pivot)
     distance = hellinger if model.families[site].name in NORMALISED else squared
     leading = np.ndim(draws[site]) - np.ndim(pivot[site])
@@ -90,6 +96,29 @@ def common_labels(model: Model, draws: Values, first: Values) -> tuple[dict[str,
     """Draws (n, *site shape) that agree in their labels, and the pivot they were aligned to: the mean of all when aligned to the `first` one."""
     pivot = {site: value.mean(0) for site, value in align_draws(model, draws, first).items()}
     return align_draws(model, draws, pivot), pivot
+
+
+def _rotate(model: Model, draws: Values, pivot: Values) -> dict[str, np.ndarray]:
+    """Draws turned, each as a whole, so that its global locations lie nearest to the pivot's: orthogonal Procrustes, solved by singular values.
+
+    Locations x become x Q; a mean and precision (mu, Lambda) of theirs become (mu Q, Q' Lambda Q).
+    """
+    site = next(site for site in model.shared if model.families[site].name == "normal")
+    left, _, right = np.linalg.svd(np.swapaxes(np.asarray(draws[site], np.float64), -1, -2) @ np.asarray(pivot[site], np.float64))
+    turn = left @ right
+
+    def turned(name: str, value: np.ndarray) -> np.ndarray:
+        family = model.families[name].name
+        if family == "normal":
+            return (value @ turn).astype(value.dtype)
+        if family == "normal_wishart":
+            one = turn[..., None, :, :]  # the site's own axis of components
+            both = value @ one
+            both[..., 1:, :] = np.swapaxes(one, -1, -2) @ both[..., 1:, :]
+            return both.astype(value.dtype)
+        return value
+
+    return {name: turned(name, np.asarray(value)) for name, value in draws.items()}
 
 
 def _profile(model: Model, values: Values) -> tuple[str, int]:

@@ -306,7 +306,9 @@ def nonzero(draws: Draws) -> Draws:
 
 
 def heldout_score(fit: Any, heldout: Data | None) -> float | None:
-    """Log probability per held-out word in nats, by document completion; None for data without words or too few rows."""
+    """Log probability per held-out word in nats, by document completion, or per held-out rating; None for other data or too few rows."""
+    if heldout is not None and heldout.kind == "ratings":
+        return float(inference.score_ratings(fit, heldout).log_density)
     if heldout is None or heldout.kind != "counts" or heldout.total == 0:
         return None
     return float(inference.document_completion(fit, heldout, folds=3).value)
@@ -374,6 +376,7 @@ def seed_of(key: jax.Array) -> int:
 def _summarise(task: Task, data: Data, reference: str, rows: dict[str, dict[str, Any]]) -> dict[str, Any]:
     about = {"kind": data.kind, "rows": data.num_rows, "columns": data.num_columns, "entries": data.num_entries, "total": data.total}
     about |= {"rows_fitted": task.training.num_rows, "rows_heldout": data.num_rows - task.training.num_rows}
+    about["entries_heldout"] = 0 if task.heldout is None else task.heldout.num_entries
     rows = _plain(rows)
     return {
         "model": task.model.name,

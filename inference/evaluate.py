@@ -9,6 +9,7 @@ import numpy as np
 import scipy.sparse
 
 from inference import objective as obj
+from inference.ratings import split_ratings
 from pp_models.data import Data
 from pp_models.eliminate import RowOptions
 from pp_models.errors import InputError
@@ -106,7 +107,9 @@ class Split(NamedTuple):
 
 
 def hold_out(data: Data, share: float = 0.1, seed: Any = 0) -> Split:
-    """Rows split at random into training and held-out ones, at least one of each."""
+    """Rows split at random into training and held-out ones, at least one of each. Of ratings, entries: a user without any cannot be predicted."""
+    if data.kind == "ratings":
+        return Split(*split_ratings(data, share, seed), np.arange(data.num_rows))
     if data.num_rows < 2:
         raise InputError("Holding out rows needs at least two of them.")
     order = np.random.default_rng(seed).permutation(data.num_rows)

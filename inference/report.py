@@ -48,7 +48,7 @@ COLUMNS = (  # of the table: figure, heading, format, what it means
     ("coverage90", "cover 90%", "{:.2f}", "share of reference draws in the engine's 90% interval; 0.90 is right"),
     ("wasserstein_sd", "W1", "{:.2f}", "1-Wasserstein distance in reference sd; 0 is right"),
     ("khat", "k-hat", "{:.2f}", "Pareto k of the importance ratios; above 0.7 weighting cannot repair it"),
-    ("heldout", "held-out", "{:.3f}", "log probability per held-out word, nats; larger is better"),
+    ("heldout", "held-out", "{:.3f}", "log probability per held-out word or rating, nats; larger is better"),
     ("rhat", "R-hat", "{:.3f}", "worst over invariant functionals; 1.00 is converged"),
     ("ess_bulk", "ESS bulk", "{:.0f}", "smallest effective sample size of invariant functionals"),
     ("ess_tail", "ESS tail", "{:.0f}", "the same in the tails"),
@@ -141,9 +141,12 @@ def _header(comparison: Comparison) -> str:
     story = sys.modules[comparison.model.log_local.__module__].__doc__ or ""
     hyper = ", ".join(f"{name} = {_number(value)}" for name, value in summary["hyper"].items())
     source = "drawn from the model's own prior" if comparison.truth is not None else "given"
+    of_entries = data["kind"] == "ratings"
+    heldout = data["entries_heldout"] if of_entries else data["rows_heldout"]
+    fitted = f"{data['entries'] - heldout:,} ratings" if of_entries else f"{data['rows_fitted']:,} rows"
     facts = (
         f"{data['rows']:,} rows × {data['columns']:,} columns, {data['entries']:,} entries, total {data['total']:,.0f} ({source}). "
-        f"{data['rows_fitted']:,} rows are fitted, {data['rows_heldout']:,} held out to score."
+        f"{fitted} are fitted, {heldout:,} held out to score."
     )
     return (
         f"<header><h1>{html.escape(summary['title'])}</h1>"

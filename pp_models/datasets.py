@@ -10,7 +10,7 @@ import numpy as np
 
 from pp_models import discovery, readers, tables
 from pp_models.base import Model, check_count, check_positive, make_hyper, simulate
-from pp_models.data import Data, counts
+from pp_models.data import Data, counts, ratings
 from pp_models.errors import InputError, unknown
 
 NAMES = ("synthetic",)
@@ -50,19 +50,19 @@ def synthetic(
     """Hyper-parameters, data drawn from the model's own prior, and the values of the latent sites that made them.
 
     The hyper-parameters are those of the model's example where none are given. `row_length` is the mean number of tokens of a row, for
-    models that take the rows' totals as given. Models of other data than counts answer with their `example`, whose latent values are
-    not known.
+    models that take the rows' totals as given. Of ratings, half are observed. Models of other data answer with their `example`, whose latent
+    values are not known.
     """
     check_count("num_rows", num_rows)
     check_count("num_columns", num_columns)
     check_positive("row_length", row_length)
     own, example = model.example(key)
     hyper = {**own._asdict(), **_as_dict(hyper)}
-    if model.kind != "counts":
+    if model.kind not in ("counts", "ratings"):
         return make_hyper(model, hyper, example), example, {}
 
     lengths, draw = jax.random.split(key)
-    template = _template(lengths, num_rows, num_columns, row_length)
+    template = _template(lengths, num_rows, num_columns, row_length) if model.kind == "counts" else _some_ratings(lengths, num_rows, num_columns)
     hyper = make_hyper(model, hyper, template)
     if not model.proper(hyper):
         raise InputError(f"The prior of {model.name} with these hyper-parameters cannot be drawn from: choose a proper one or give data.")
@@ -70,6 +70,9 @@ def synthetic(
     for attempt in range(ATTEMPTS):
         sites = {site: np.asarray(value) for site, value in simulate(model, hyper, batch, jax.random.fold_in(draw, attempt)).items()}
         drawn = sites.pop(model.observed)
+        if model.kind == "ratings":
+            users, items = template.matrix.nonzero()
+            return hyper, ratings(users, items, drawn[users, items], shape=drawn.shape), sites
         if drawn.any():
             return hyper, counts(drawn), sites
     raise InputError(f"{ATTEMPTS} draws from the prior of {model.name} were all empty: choose hyper-parameters that give more counts, or more rows.")
@@ -77,6 +80,13 @@ def synthetic(
 
 def _as_dict(hyper: Any) -> dict[str, Any]:
     return hyper._asdict() if hasattr(hyper, "_asdict") else dict(hyper or {})
+
+
+def _some_ratings(key: jax.Array, num_rows: int, num_columns: int) -> Data:
+    """Half of all pairs, rated alike: the draw replaces the values."""
+    rng = np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel())
+    users, items = np.nonzero(rng.random((num_rows, num_columns)) < 0.5)
+    return ratings(users, items, np.ones(len(users)), shape=(num_rows, num_columns))
 
 
 def _template(key: jax.Array, num_rows: int, num_columns: int, row_length: float) -> Data:

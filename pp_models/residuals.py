@@ -104,7 +104,7 @@ class _Sides(NamedTuple):
 def _evaluate(rows: Pair, columns: Pair, entries: Entries, by_column: Entries, row_side: bool, column_side: bool):
     of_rows = regression(entries, columns) if row_side or not column_side else None
     of_columns = regression(by_column, rows) if column_side else None
-    mine, sums = (columns, of_columns) if of_rows is None else (rows, of_rows)
+    mine, sums = next((side, sums) for side, sums in ((rows, of_rows), (columns, of_columns)) if sums is not None)
     value = _squares(entries) - 2 * jnp.sum(mine.first * sums.first) + jnp.sum(mine.second * sums.second)
     return value, _Sides(of_rows if row_side else None, of_columns)
 

@@ -7,6 +7,7 @@ import pytest
 
 import inference
 import pp_models
+from inference import align
 from inference.ratings import predict_ratings, score_ratings, split_ratings
 from pp_models import InputError, base, pmf
 
@@ -176,3 +177,23 @@ def test_bad_input(call, words):
 
 
 _FIT = None
+
+
+@pytest.mark.parametrize("name", ["pmf", "bayesian_pmf"])
+def test_draws_are_turned_onto_each_other(name):
+    """Draws turned at random come back to where they were; what does not depend on the rotation stays (1e-6: of single precision)."""
+    model = pp_models.load(name)
+    hyper, data = model.example(jax.random.key(0))
+    drawn = base.simulate(model, base.make_hyper(model, hyper, data), data.pack(), jax.random.key(1))
+    pivot = {site: np.asarray(drawn[site]) for site in model.families}
+    turn, _ = np.linalg.qr(np.random.default_rng(0).normal(size=(2, 2)))
+    turned = {**pivot, "u": pivot["u"] @ turn, "v": pivot["v"] @ turn}
+    for site in {"users", "items"} & set(pivot):
+        turned[site] = np.concatenate([pivot[site][:, :1] @ turn, turn.T @ pivot[site][:, 1:] @ turn], 1)
+    back = align.align_draws(model, {site: value[None] for site, value in turned.items()}, pivot)
+    for site in model.families:
+        np.testing.assert_allclose(back[site][0], pivot[site], rtol=1e-6, atol=1e-6)
+    batch, settled = data.pack(), base.make_hyper(model, hyper, data)
+    heights = [base.log_joint(model, settled, {s: jnp.asarray(x) for s, x in values.items()}, batch) for values in (pivot, turned)]
+    assert abs(turn[0, 0]) < 0.99
+    np.testing.assert_allclose(heights[0], heights[1], rtol=1e-8)
