@@ -34,6 +34,7 @@ class Engine(NamedTuple):
     State:     the NamedTuple type of its state, for engines that can follow a stream
     order:     which rows such a step is given: "random" ones of those present, or the "next" ones not seen yet
     learns:    whether it can learn hyper-parameters (`inference.empirical_bayes`)
+    suits:     (model) -> why it cannot fit this model, in a sentence; empty where it can
     num_steps: (options, problem) -> steps of a run; engines on batches run `num_epochs` passes instead
     """
 
@@ -50,4 +51,5 @@ class Engine(NamedTuple):
     State: Any = None
     order: str = "random"
     learns: bool = False
+    suits: Callable[[Any], str] = lambda model: ""
     num_steps: Callable[..., int] = lambda options, problem: options.num_epochs

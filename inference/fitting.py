@@ -172,7 +172,9 @@ def fit(
 
 
 def check_suits(engine: Engine, problem: obj.Problem) -> None:
-    """Refuse a prior that the engine cannot work with, and hyper-parameters that it cannot learn."""
+    """Refuse a model or prior that the engine cannot work with, and hyper-parameters that it cannot learn."""
+    if reason := engine.suits(problem.model):
+        raise InputError(reason)
     if engine.kind != "point" and not problem.model.proper(problem.hyper):
         raise InputError(
             f"Engine {engine.name!r} needs a proper prior, but these hyper-parameters make it improper: use engine 'map', or a proper prior."

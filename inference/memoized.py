@@ -20,7 +20,7 @@ from inference import minibatch as mb
 from inference import objective as obj
 from inference.engine import Algorithm, Engine
 from inference.posterior import Variational
-from pp_models.base import Sites
+from pp_models.base import Model, Sites
 from pp_models.eliminate import RowOptions
 from pp_models.errors import InputError
 
@@ -39,9 +39,10 @@ class Options(NamedTuple):
     tolerance: float = 1e-6
 
 
-def check_model(problem: obj.Problem) -> None:
-    if problem.model.coupled == "rows":
-        raise InputError(f"memoized keeps statistics of the rows, but those of {problem.model.name} change with each global site: use cavi.")
+def suits(model: Model) -> str:
+    if model.coupled == "rows":
+        return f"memoized keeps statistics of the rows, but those of {model.name} change with each global site: use cavi."
+    return ""
 
 
 class Kept(NamedTuple):
@@ -89,7 +90,6 @@ def _swap(total, new, old):
 
 
 def build(problem: obj.Problem, options: Options) -> Algorithm:
-    check_model(problem)
     model, num_rows = problem.model, problem.data.num_rows
     num_batches = -(-num_rows // options.batch_size)
     rows = RowOptions(options.num_local, options.local_tolerance)
@@ -137,4 +137,4 @@ def build(problem: obj.Problem, options: Options) -> Algorithm:
     return Algorithm(init, step, posterior)
 
 
-ENGINE = Engine("memoized", Options, build, kind="variational", rows="partition", init="natural", settle=settle)
+ENGINE = Engine("memoized", Options, build, kind="variational", rows="partition", init="natural", settle=settle, suits=suits)

@@ -171,6 +171,6 @@ MODEL = Model(
     solve_local=solve_local,
     settle=pmf.settle,
     noise=lambda hyper, values: 1 / values["tau"][0],
-    coupled=True,
+    coupled="rows",
     learn=lambda hyper: {"kappa": hyper.kappa, "scale": hyper.scale, "a": hyper.a, "b": hyper.b},
 )

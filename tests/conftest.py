@@ -17,7 +17,7 @@ import pytest
 
 import pp_models
 from inference import fitting
-from inference.registry import engines
+from inference.registry import engines, load_engine
 
 OWN = {file.stem for file in Path(pp_models.__file__).parent.glob("*.py")}
 FULL_MODEL, FULL_ENGINE = "lda", "trust_region"
@@ -40,7 +40,7 @@ def pytest_generate_tests(metafunc):
         return [pytest.mark.slow] if skipped else []
 
     if {"model_name", "engine_name"} <= taken:
-        pairs = [(model, engine) for model in pp_models.available() for engine in engines()]
+        pairs = [(model, engine) for model in pp_models.available() for engine in engines() if not load_engine(engine).suits(pp_models.load(model))]
         metafunc.parametrize(("model_name", "engine_name"), [pytest.param(*pair, marks=cost(*pair)) for pair in pairs], scope="module")
     elif "model_name" in taken:
         metafunc.parametrize("model_name", [pytest.param(name, marks=cost(name)) for name in pp_models.available()], scope="module")

@@ -16,7 +16,7 @@ def observed(num_rows=7, num_columns=5, share=0.6, seed=0):
     rng = np.random.default_rng(seed)
     seen = rng.random((num_rows, num_columns)) < share
     seen[2], seen[:, 1] = False, False  # a row and a column without entries
-    table = np.where(seen, rng.normal(size=seen.shape).astype(np.float32), np.nan)  # as ratings are stored
+    table = np.where(seen, rng.normal(size=seen.shape).astype(np.float32).astype(float), np.nan)  # as ratings are stored
     rows, columns = np.nonzero(seen)
     return table, pp_models.data.ratings(rows, columns, table[seen], shape=seen.shape)
 

@@ -1,0 +1,89 @@
+"""Ratings and dense observations from files: every format gives the same data, and every damage one sentence that names the file."""
+
+import gzip
+
+import numpy as np
+import pytest
+import scipy.sparse
+
+from pp_models import InputError, datasets
+from pp_models.tables import read_dense, read_ratings
+
+TRIPLES = [(0, 1, 3.5), (0, 2, 0.0), (2, 0, 5.0), (1, 1, 1.0)]  # user 2 and item 2 are the last; a rating of zero is a rating
+
+
+def written(folder, kind):
+    users, items, values = map(np.array, zip(*TRIPLES, strict=True))
+    path = folder / f"ratings{kind}"
+    if kind == ".npz":
+        scipy.sparse.save_npz(path, scipy.sparse.coo_array((values, (users, items)), shape=(3, 3)))
+    elif kind == ".npy":
+        table = np.full((3, 3), np.nan)
+        table[users, items] = values
+        np.save(path, table)
+    else:
+        mark = "\t" if ".tsv" in kind else ","
+        text = mark.join(("user_id:token", "item_id:token", "rating:float", "timestamp:float")) + "\n"
+        text += "".join(mark.join(map(str, (*triple, 881250949))) + "\n" for triple in TRIPLES)
+        data = text.encode()
+        path.write_bytes(gzip.compress(data) if kind.endswith(".gz") else data)
+    return path
+
+
+@pytest.mark.parametrize("kind", [".csv", ".tsv", ".csv.gz", ".npz", ".npy"])
+def test_formats_agree(tmp_path, kind):
+    """The same ratings from every format, through the model's own kind of data as well."""
+    path = written(tmp_path, kind)
+    for data in (read_ratings(path), datasets.load(path, "pmf")):
+        assert data.kind == "ratings" and data.matrix.shape == (3, 3)
+        entries = data.matrix.tocoo()
+        found = sorted(zip(*(x.tolist() for x in (*entries.coords, entries.data)), strict=True))
+        assert found == sorted(TRIPLES)
+
+
+def test_headers_are_optional(tmp_path):
+    """Without one, the first line is a rating."""
+    path = tmp_path / "plain.csv"
+    path.write_text("0,1,3.5\n2,0,4\n")
+    assert read_ratings(path).num_entries == 2
+
+
+def test_dense_formats_agree(tmp_path):
+    values = np.array([[0.5, -1.0, 2.0], [3.0, 4.5, 0.0]])
+    np.save(tmp_path / "x.npy", values)
+    (tmp_path / "x.csv").write_text("a,b,c\n0.5,-1,2\n3,4.5,0\n")
+    for name in ("x.npy", "x.csv"):
+        np.testing.assert_array_equal(read_dense(tmp_path / name).values, values)
+    assert datasets.load(tmp_path / "x.npy", "gaussian_mixture").kind == "dense"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("twice.csv", b"0,1,3\n0,1,4\n", "rated item 1 more than once"),
+        ("two.csv", b"0,1\n1,2\n", "2 column"),
+        ("negative.csv", b"0,-1,3\n", "count both from 0"),
+        ("half.csv", b"0,1.5,3\n", "count both from 0"),
+        ("nan.csv", b"0,1,nan\n", "NaN or infinite"),
+        ("text.csv", b"u,i,r\n0,1,good\n", "does not hold the numbers"),
+        ("short.csv", b"0,1,3\n0,2\n", "does not hold the numbers"),
+        ("empty.csv", b"user,item,rating\n", "no entries"),
+        ("bytes.csv", b"\xff\xfe\x00\x01,,\n", "not text"),
+        ("cut.csv.gz", gzip.compress(b"0,1,3\n" * 500)[:40], "cut short or damaged"),
+        ("cut.npz", b"PK\x03\x04 nothing", "not a complete sparse matrix"),
+        ("cut.npy", b"\x93NUMPY\x01\x00", "not a complete array"),
+        ("ratings.xls", b"0,1,3\n", "must end in"),
+    ],
+)
+def test_damage(tmp_path, name, content, words):
+    """One sentence, with the file's name in it."""
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=words) as error:
+        read_ratings(path)
+    assert name in str(error.value)
+
+
+def test_missing_file(tmp_path):
+    with pytest.raises(InputError, match="no such file"):
+        read_ratings(tmp_path / "nowhere.csv")
