@@ -137,10 +137,13 @@ def compare(
     """
     model, key = pp_models.load(model_name), jax.random.key(0) if key is None else key
     engines = _check_engines(reference, engines, options or {})
+    given, stated = data is not None, hyper
     hyper, data, truth = _problem(model, data, hyper, key, truth)
     seed = np.asarray(jax.random.key_data(key)).ravel()
     enough = data.num_rows >= MIN_ROWS
     training, heldout, kept = evaluate.hold_out(data, seed=seed) if enough else (data, None, np.arange(data.num_rows))
+    if given:
+        hyper = make_hyper(model, stated, training)  # defaults must not see what is held out
     task = Task(model, hyper, training, heldout, key, options or {}, progress, num_draws)
     report = on_result or (lambda engine, row: None)
 

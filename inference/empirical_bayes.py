@@ -4,7 +4,7 @@ With q held fixed, the bound depends on the hyper-parameters only through F at f
 autodiff; a Newton step with the curvature's eigenvalues made negative is an ascent direction everywhere. It is cut to at most a factor e, and
 shortened until F rises. In a stochastic engine it is then damped by the learning rate, as T(17) damps its natural-gradient step.
 
-What hyper-parameters do not change (`Model.settle`) is worked out once, or left out.
+What hyper-parameters do not change (`Model.fix_rows`) is worked out once, or left out.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ def _part(model, structure, values, shared, natural, batch, names):
     fixed, logs = _split(values, names)
     flat, unravel = ravel_pytree(logs)
     stats = jax.lax.stop_gradient(obj.summarise(model, {**shared, **natural}))
-    rows = None if batch is None else model.settle(obj.make(model, structure, values), stats, batch)
+    rows = None if batch is None else model.fix_rows(obj.make(model, structure, values), stats, batch)
 
     def evaluate(x):
         hyper = obj.make(model, structure, {**fixed, **jax.tree.map(jnp.exp, unravel(x))})

@@ -32,7 +32,10 @@ class Prediction(NamedTuple):
 
 
 class RatingScore(NamedTuple):
-    """rmse, mae: of the predicted mean. log_density: mean over ratings, nats. coverage: share inside their interval. num_ratings: how many."""
+    """rmse, mae: of the predicted mean. log_density: mean over ratings, nats. coverage: share inside their interval. num_ratings: how many.
+
+    The density is the mixture over draws of a Markov chain, and the normal with the prediction's mean and sd for the others.
+    """
 
     rmse: float
     mae: float
@@ -81,12 +84,31 @@ def _over_draws(model, hyper, draws, users, items):
     return mean, jnp.maximum(sums[1] / count - mean**2, 0), sums[2] / count
 
 
+@partial(jax.jit, static_argnames=("model",))
+def _mixture_density(model, hyper, draws, users, items, ratings):
+    """log of the mean over draws of p(rating | draw)."""
+
+    def one(values):
+        mean, variance = hyper.offset + jnp.sum(values["u"][users] * values["v"][items], 1), model.noise(hyper, values)
+        return -0.5 * ((ratings - mean) ** 2 / variance + jnp.log(2 * jnp.pi * variance))
+
+    def add(total, values):
+        return jnp.logaddexp(total, one(values)), None
+
+    total, _ = jax.lax.scan(add, jnp.full(users.shape, -jnp.inf), draws)
+    return total - jnp.log(len(jax.tree.leaves(draws)[0]))
+
+
+def _some_draws(fit: Any, num_draws: int) -> dict[str, jax.Array]:
+    chains = fit.posterior.draws["u"]
+    return {site: jnp.asarray(x) for site, x in fit.posterior.sample(jax.random.key(0), min(num_draws, chains.shape[0] * chains.shape[1])).items()}
+
+
 def _of_product(fit: Any, users: np.ndarray, items: np.ndarray, num_draws: int) -> tuple[np.ndarray, np.ndarray, float]:
     """Mean and variance of u'v at each pair, and the variance of the noise."""
     model, posterior, hyper = fit.model, fit.posterior, fit.problem.hyper
     if posterior.kind == "draws":
-        kept = posterior.sample(jax.random.key(0), min(num_draws, posterior.draws["u"].shape[0] * posterior.draws["u"].shape[1]))
-        draws = {site: jnp.asarray(x) for site, x in kept.items()}
+        draws = _some_draws(fit, num_draws)
         parts = [_over_draws(model, hyper, draws, jnp.asarray(i), jnp.asarray(j)) for i, j in _chunks(users, items)]
         return np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts]), float(parts[0][2])
     noise = float(model.noise(hyper, {site: jnp.asarray(posterior.mean(site)) for site in model.families if site not in ("u", "v")}))
@@ -99,8 +121,8 @@ def _of_product(fit: Any, users: np.ndarray, items: np.ndarray, num_draws: int) 
     return mean, np.maximum(square - mean**2, 0), noise
 
 
-def _chunks(users: np.ndarray, items: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
-    return [(users[i : i + PAIRS], items[i : i + PAIRS]) for i in range(0, len(users), PAIRS)]
+def _chunks(*arrays: np.ndarray) -> list[tuple[np.ndarray, ...]]:
+    return [tuple(x[i : i + PAIRS] for x in arrays) for i in range(0, len(arrays[0]), PAIRS)]
 
 
 def predict_ratings(
@@ -122,40 +144,58 @@ def predict_ratings(
     if fit.model.noise is None:
         raise InputError(f"predict_ratings is for models of ratings with noise, not {fit.model.name}.")
     users, items = np.atleast_1d(np.asarray(users)), np.atleast_1d(np.asarray(items))
-    shape = fit.posterior.mean("u").shape[0], fit.posterior.mean("v").shape[0]
+    shape = fit.provenance["rows"], fit.provenance["columns"]
     for name, index, size in (("users", users, shape[0]), ("items", items, shape[1])):
         if index.ndim != 1 or not np.issubdtype(index.dtype, np.integer) or len(users) != len(items):
             raise InputError("users and items must be lists of whole numbers, of equal length: one pair for each rating.")
-        if len(index) and not (index.min() >= 0 and index.max() < size):
+        if len(index) == 0:
+            raise InputError("users and items are empty: there is nothing to predict.")
+        if not (index.min() >= 0 and index.max() < size):
             raise InputError(
                 f"{name} must lie between 0 and {size - 1}, as in the ratings that were fitted, but one is {index.min()} or {index.max()}."
             )
-    if not 0 < interval < 1:
-        raise InputError(f"interval must be a probability between 0 and 1, not {interval}.")
-    if limits is not None and not limits[0] < limits[1]:
-        raise InputError(f"limits must be the lowest and the highest rating, not {limits}.")
-    if step is not None and not (limits is not None and step > 0):
-        raise InputError("step must be positive and needs limits: ratings are counted from the lowest one.")
+    _check_scale(interval, limits, step, num_draws)
     mean, variance, noise = _of_product(fit, users, items, num_draws)
     mean, sd = float(fit.problem.hyper.offset) + mean, np.sqrt(variance + noise)
     half = norm.ppf(0.5 + interval / 2) * sd
-    lower, upper = mean - half, mean + half
-    if limits is not None:
-        mean, lower, upper = (np.clip(x, *limits) for x in (mean, lower, upper))
-        if step is not None:
-            mean = np.clip(limits[0] + step * np.round((mean - limits[0]) / step), *limits)
-    return Prediction(mean, sd, lower, upper)
+    found = _clipped(Prediction(mean, sd, mean - half, mean + half), limits)
+    if limits is None or step is None:
+        return found
+    return found._replace(mean=np.clip(limits[0] + step * np.round((found.mean - limits[0]) / step), *limits))
+
+
+def _check_scale(interval: Any, limits: Any, step: Any = None, num_draws: int = 1) -> None:
+    if not isinstance(interval, float) or not 0 < interval < 1:
+        raise InputError(f"interval must be a probability between 0 and 1, not {interval!r}.")
+    if limits is not None and not (np.shape(limits) == (2,) and limits[0] < limits[1]):
+        raise InputError(f"limits must be the lowest and the highest rating, not {limits!r}.")
+    if step is not None and not (limits is not None and step > 0):
+        raise InputError("step must be positive and needs limits: ratings are counted from the lowest one.")
+    if num_draws < 1:
+        raise InputError(f"num_draws must be at least 1, not {num_draws}.")
+
+
+def _clipped(found: Prediction, limits: tuple[float, float] | None) -> Prediction:
+    if limits is None:
+        return found
+    return Prediction(np.clip(found.mean, *limits), found.sd, np.clip(found.lower, *limits), np.clip(found.upper, *limits))
 
 
 def score_ratings(fit: Any, heldout: Data, interval: float = 0.9, limits: tuple[float, float] | None = None) -> RatingScore:
     """How well held-out ratings of known users and items are predicted. The density is that of the prediction before clipping."""
+    _check_scale(interval, limits)
     if not isinstance(heldout, Data) or heldout.kind != "ratings":
         raise InputError("score_ratings needs held-out ratings, made with pp_models.data.ratings or split_ratings.")
     matrix = heldout.matrix.tocoo()
     users, items, truth = (np.asarray(x) for x in (*matrix.coords, matrix.data.astype(np.float64)))
     free = predict_ratings(fit, users, items, interval)
-    shown = free if limits is None else Prediction(np.clip(free.mean, *limits), free.sd, np.clip(free.lower, *limits), np.clip(free.upper, *limits))
+    shown = _clipped(free, limits)
     error = truth - shown.mean
     inside = (truth >= shown.lower) & (truth <= shown.upper)
-    density = norm.logpdf(truth, free.mean, free.sd)
+    if fit.posterior.kind == "draws":
+        draws, hyper = _some_draws(fit, 500), fit.problem.hyper
+        parts = [_mixture_density(fit.model, hyper, draws, *map(jnp.asarray, part)) for part in _chunks(users, items, truth)]
+        density = np.concatenate([np.asarray(part, np.float64) for part in parts])
+    else:
+        density = norm.logpdf(truth, free.mean, free.sd)
     return RatingScore(float(np.sqrt(np.mean(error**2))), float(np.mean(np.abs(error))), float(density.mean()), float(inside.mean()), len(truth))

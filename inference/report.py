@@ -23,6 +23,7 @@ from scipy.stats import gaussian_kde
 from inference import topic_tools
 from inference.comparison import MAX_RHAT, Comparison
 from inference.files import write_whole
+from pp_models.base import factor_axes
 
 COLOURS = {"gibbs": "#0072B2", "nuts": "#56B4E9", "cavi": "#D55E00", "svi": "#E69F00", "numpyro_svi": "#CC79A7", "map": "#009E73"}
 SPARE_COLOURS = ("#999933", "#882255", "#44AA99", "#AA4499", "#DDCC77", "#6699CC", "#117733")
@@ -250,9 +251,10 @@ def _word(names: Callable[[int], str], index: int, known: set[int]) -> str:
 
 def _topic_site(comparison: Comparison) -> str | None:
     """The global site of shape (K, columns), where there is one."""
-    draws = comparison.draws[comparison.reference]
+    draws, axes = comparison.draws[comparison.reference], factor_axes(comparison.model)
     columns = comparison.data.num_columns
-    return next((site for site in comparison.model.shared if draws[site].ndim == 3 and draws[site].shape[2] == columns), None)
+    fits = (site for site in comparison.model.shared if draws[site].ndim == 3 and axes[site] == -2 and draws[site].shape[2] == columns)
+    return next(fits, None)
 
 
 def _word_names(comparison: Comparison) -> Callable[[int], str]:

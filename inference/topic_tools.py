@@ -64,8 +64,10 @@ def topics(fit: Any) -> Topics:
         return normalise(fit.posterior.mean("theta"), fit.posterior.mean("beta"), totals)
     draws, best = _draws(fit.posterior)
     values = align.common_labels(fit.model, draws, {site: x[best] for site, x in draws.items()})[0]
-    each = [normalise(theta, beta, totals) for theta, beta in zip(values["theta"], values["beta"], strict=True)]
-    return Topics(*(np.mean(parts, axis=0) for parts in zip(*each, strict=True)))
+    total = normalise(values["theta"][0], values["beta"][0], totals)
+    for theta, beta in zip(values["theta"][1:], values["beta"][1:], strict=True):  # draws, a few hundred
+        total = Topics(*(a + b for a, b in zip(total, normalise(theta, beta, totals), strict=True)))
+    return Topics(*(part / len(values["theta"]) for part in total))
 
 
 def _draws(posterior: Any) -> tuple[dict[str, np.ndarray], int]:

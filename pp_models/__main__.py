@@ -165,7 +165,7 @@ def run_evaluate(chosen: argparse.Namespace) -> int:
     folder = Path(chosen.folder)
     fit = inference.load(folder / "fit.npz" if folder.is_dir() else folder)
     if fit.model.kind == "ratings":
-        found = inference.score_ratings(fit, tables.read_ratings(Path(chosen.data)))
+        found = inference.score_ratings(fit, tables.read_ratings(Path(chosen.data), complete=False))
         print(f"RMSE {found.rmse:.4f}, {found.log_density:.4f} nats per rating, {found.coverage:.1%} inside their 90 % intervals")
         return 0
     score = inference.document_completion(fit, readers.read(chosen.data), chosen.folds)

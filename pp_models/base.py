@@ -56,7 +56,7 @@ class Model:
     coupled:    where global sites meet in F even when the auxiliaries and the local sites are given: "" nowhere, "prior" in log_global alone (one
                 pass over the rows still updates them all, one after the other), "rows" in log_local too
     noise:      (hyper, values) -> variance of an observation about `predict`, for models of ratings
-    settle:     (hyper, stats, batch) -> the batch with what hyper-parameters do not change worked out; by default its allocations' value left out
+    fix_rows:   (hyper, stats, batch) -> the batch with what hyper-parameters do not change worked out; by default its allocations' value left out
     learn:      (hyper) -> name -> value at which empirical Bayes starts, for the positive hyper-parameters it may learn; by default all values
     """
 
@@ -80,7 +80,7 @@ class Model:
     check_rows: Callable[[Any], None] = lambda data: None
     coupled: str = ""
     learn: Callable[[Any], Mapping[str, Any]] | None = None
-    settle: Callable[..., Batch] = _without_allocations
+    fix_rows: Callable[..., Batch] = _without_allocations
     noise: Callable[..., jax.Array] | None = None
 
     @property
@@ -172,6 +172,14 @@ def check_positive(name: str, value: Any) -> None:
         raise InputError(f"{name} must be positive and finite, not {value!r}.")
 
 
+def positive_number(name: str, value: Any) -> float:
+    """The value as a number, if it is one positive finite number."""
+    check_positive(name, value)
+    if np.ndim(value):
+        raise InputError(f"{name} must be one number, not {value!r}.")
+    return float(value)
+
+
 def check_finite(name: str, value: Any) -> None:
     """A location must be one finite number."""
     if isinstance(value, str | bool) or np.ndim(value) or not np.isfinite(value):
@@ -222,7 +230,10 @@ FACTORS = ("num_topics", "rank", "num_components")  # what the number of factors
 
 def number_of_factors(model: Model) -> str:
     """The hyper-parameter that says how many factors there are."""
-    return next(name for name in FACTORS if name in model.Hyper._fields)
+    found = [name for name in FACTORS if name in model.Hyper._fields]
+    if not found:
+        raise InputError(f"Model {model.name!r} must call its number of factors {', '.join(FACTORS[:-1])} or {FACTORS[-1]}.")
+    return found[0]
 
 
 @functools.cache

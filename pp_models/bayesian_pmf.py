@@ -35,7 +35,7 @@ from numpyro.distributions import constraints
 
 from pp_models import families as fam
 from pp_models import pmf
-from pp_models.base import Model, check_count, check_positive, documents
+from pp_models.base import Model, check_count, documents, positive_number
 from pp_models.errors import InputError
 from pp_models.families import MeanPrecision, Pair
 from pp_models.normal_wishart import NormalWishart, unpack
@@ -60,12 +60,10 @@ def resolve(hyper, data):
         hyper = hyper._replace(nu=hyper.rank + 1.0)
     if hyper.b is None:
         hyper = hyper._replace(b=pmf.variance(data) / 2)
-    for name in ("kappa", "nu", "scale", "a", "b"):
-        check_positive(name, getattr(hyper, name))
+    hyper = hyper._replace(**{name: positive_number(name, getattr(hyper, name)) for name in ("kappa", "nu", "scale", "a", "b")})
     if hyper.nu <= hyper.rank - 1:
         raise InputError(f"nu must be above rank - 1 = {hyper.rank - 1}, not {hyper.nu}.")
-    numbers = {name: float(getattr(hyper, name)) for name in ("kappa", "nu", "scale", "a", "b")}
-    return hyper._replace(**numbers, offset=pmf.resolve_offset(hyper, data))
+    return hyper._replace(offset=pmf.resolve_offset(hyper, data))
 
 
 def _hyper_prior(hyper):
@@ -169,7 +167,7 @@ MODEL = Model(
     observed="ratings",
     resolve=resolve,
     solve_local=solve_local,
-    settle=pmf.settle,
+    fix_rows=pmf.fix_rows,
     noise=lambda hyper, values: 1 / values["tau"][0],
     coupled="rows",
     learn=lambda hyper: {"kappa": hyper.kappa, "scale": hyper.scale, "a": hyper.a, "b": hyper.b},

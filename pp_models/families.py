@@ -331,9 +331,17 @@ def _apply(matrix, vector):
 # Normal with a full covariance per row ----------------------------------------------------------------------------------------
 
 
+def _normal_factor(n):
+    """The Cholesky factor of the precision, which is raised by its own rounding so that it has one however badly conditioned it is."""
+    precision = -2 * n.second
+    largest = jnp.max(jnp.diagonal(precision, axis1=-2, axis2=-1), -1)
+    rounding = precision.shape[-1] * jnp.finfo(precision.dtype).eps * largest
+    return _cholesky(precision + rounding[..., None, None] * jnp.eye(precision.shape[-1], dtype=precision.dtype))
+
+
 def _normal_location(n):
     """The mean, and the Cholesky factor of the precision."""
-    factor = _cholesky(-2 * n.second)
+    factor = _normal_factor(n)
     return _solve_transposed(factor, _solve(factor, n.first[..., None]))[..., 0], factor
 
 
@@ -343,8 +351,8 @@ def _normal_log_normalizer(n):
 
 
 def _normal_mean(n):
-    mean, factor = _normal_location(n)
-    root = _inverse_factor(factor)
+    root = _inverse_factor(_normal_factor(n))
+    mean = _apply(_transpose(root), _apply(root, n.first))
     return Pair(mean, _transpose(root) @ root + _outer(mean))
 
 

@@ -27,8 +27,9 @@ than the rank is no trouble, for the prior makes the equations solvable.
 | rank   | d            |
 | offset | - (0; or the mean rating, with center=True) |
 
-Defaults: half of the ratings' variance is noise, sigma2 = var/2, and the other half is u'v's under the prior, lam = sqrt(2 rank / var). lam and
-sigma2 may be learned. Given priors of their own, they are the model `bayesian_pmf`.
+Defaults: half of the ratings' variance is noise, sigma2 = var/2, and the rest of their square about the offset is u'v's under the prior: centred,
+lam = sqrt(2 rank / var). The stochastic engines can learn lam and sigma2 (`{"sigma2": "learn"}`). Given priors of their own, they are the model
+`bayesian_pmf`.
 """
 
 import dataclasses
@@ -43,8 +44,9 @@ from numpyro.distributions import constraints
 
 from pp_models import data as data_
 from pp_models import families as fam
-from pp_models.base import Model, check_count, check_finite, check_positive, documents
+from pp_models.base import Model, check_count, check_finite, documents, positive_number
 from pp_models.eliminate import RowInfo, Solved
+from pp_models.errors import InputError
 from pp_models.families import Pair
 from pp_models.residuals import squared_error
 
@@ -67,6 +69,8 @@ def variance(data):
 
 def resolve_offset(hyper, data):
     """The number taken off every rating: as given, the mean rating, or zero."""
+    if not isinstance(hyper.center, bool):
+        raise InputError(f"center must be True or False, not {hyper.center!r}.")
     if hyper.offset is not None:
         check_finite("offset", hyper.offset)
         return float(hyper.offset)
@@ -75,13 +79,13 @@ def resolve_offset(hyper, data):
 
 def resolve(hyper, data):
     check_count("rank", hyper.rank)
-    if hyper.lam is None:
-        hyper = hyper._replace(lam=float(np.sqrt(2 * hyper.rank / variance(data))))
+    hyper = hyper._replace(offset=resolve_offset(hyper, data))
     if hyper.sigma2 is None:
         hyper = hyper._replace(sigma2=variance(data) / 2)
-    check_positive("lam", hyper.lam)
-    check_positive("sigma2", hyper.sigma2)
-    return hyper._replace(lam=float(hyper.lam), sigma2=float(hyper.sigma2), offset=resolve_offset(hyper, data))
+    if hyper.lam is None:
+        square = variance(data) + (float(np.mean(data.matrix.data, dtype=np.float64)) - hyper.offset) ** 2
+        hyper = hyper._replace(lam=float(np.sqrt(hyper.rank / (square - variance(data) / 2))))
+    return hyper._replace(lam=positive_number("lam", hyper.lam), sigma2=positive_number("sigma2", hyper.sigma2))
 
 
 def observe(mean, noise, data):
@@ -93,16 +97,16 @@ def observe(mean, noise, data):
 
 def generate(hyper, data):
     locations = dist.Normal(0, 1 / jnp.sqrt(hyper.lam)).expand([hyper.rank]).to_event(1)
-    with numpyro.plate("items", data.num_columns):
+    with numpyro.plate("objects", data.num_columns):
         v = numpyro.sample("v", locations)
     with documents(data):
         u = numpyro.sample("u", locations)
         observe(hyper.offset + u @ v.T, jnp.sqrt(hyper.sigma2), data)
 
 
-def guide_locations(name, size, rank, key_function=None):
+def guide_locations(name, size, rank, start=None):
     """Parameters of a normal for each user or item: means and Cholesky factors of the covariance."""
-    mean = numpyro.param(f"{name}_mean", key_function or jnp.zeros((size, rank)))
+    mean = numpyro.param(f"{name}_mean", start or jnp.zeros((size, rank)))
     tril = numpyro.param(f"{name}_tril", jnp.broadcast_to(0.3 * jnp.eye(rank), (size, rank, rank)), constraint=constraints.lower_cholesky)
     return mean, tril
 
@@ -110,7 +114,7 @@ def guide_locations(name, size, rank, key_function=None):
 def guide(hyper, data):
     v = guide_locations("v", data.num_columns, hyper.rank, lambda key: _start(key, hyper, data.num_columns))
     u = guide_locations("u", data.num_data_rows, hyper.rank)
-    with numpyro.plate("items", data.num_columns):
+    with numpyro.plate("objects", data.num_columns):
         numpyro.sample("v", dist.MultivariateNormal(v[0], scale_tril=v[1]))
     with documents(data):
         numpyro.sample("u", dist.MultivariateNormal(u[0][data.positions], scale_tril=u[1][data.positions]))
@@ -146,8 +150,9 @@ def log_local(hyper, t, batch, key=None):
 
 
 def _start(key, hyper, size):
-    """C17: each location from its prior."""
-    return jax.random.normal(key, (size, hyper.rank)) / jnp.sqrt(hyper.lam)
+    """C17: each location from its prior; from a narrower one where that is so wide that u'v would be far beyond the noise."""
+    widest = (2 * jnp.asarray(hyper.sigma2) / hyper.rank) ** 0.25
+    return jnp.minimum(widest, 1 / jnp.sqrt(hyper.lam)) * jax.random.normal(key, (size, hyper.rank))
 
 
 def at(mean, precision):
@@ -165,7 +170,7 @@ def init(key, hyper, data):
 
 
 def solve_users(log_local, hyper, t, batch, start):
-    """Users do not meet in F: one regression each, and no iteration. Padding keeps the starting point."""
+    """Users do not meet in F: one regression each, and no iteration. Padding, which has no gradient, gets a unit normal."""
     gradient = jax.grad(lambda u: log_local(hyper, {**t, "u": u}, batch))(start["u"])
     idle = at(jnp.zeros_like(start["u"].first), 1.0)
     real = batch.mask > 0
@@ -177,7 +182,7 @@ def solve_local(hyper, t, batch, start, options, summary):
     return solve_users(log_local, hyper, t, batch, start)
 
 
-def settle(hyper, t, batch):
+def fix_rows(hyper, t, batch):
     """The batch with its squared error, which the prior and the noise do not change, known."""
     return batch.replace(entries=dataclasses.replace(batch.entries, solved=Solved(error(hyper, t, batch), None, None)))
 
@@ -212,7 +217,7 @@ MODEL = Model(
     observed="ratings",
     resolve=resolve,
     solve_local=solve_local,
-    settle=settle,
+    fix_rows=fix_rows,
     noise=lambda hyper, values: hyper.sigma2,
     learn=lambda hyper: {"lam": hyper.lam, "sigma2": hyper.sigma2},
 )

@@ -1,6 +1,7 @@
 """Ratings and dense observations from files.
 
-    ratings   .csv .tsv    `user,item,rating`, users and items counted from 0, with or without a header line; further columns are ignored
+    ratings   .csv .tsv    `user,item,rating`, users and items counted from 0, with or without a header line (no number in it); further columns
+                           are ignored
               .npz         scipy.sparse.save_npz: what is stored is observed, zeros too
               .npy         users x items, nan where there is no rating
     dense     .npy         rows x columns
@@ -22,8 +23,8 @@ from pp_models.data import Data, dense, ratings
 from pp_models.errors import InputError
 
 
-def read_ratings(path: Path) -> Data:
-    """Ratings of users x items; what is not listed is missing."""
+def read_ratings(path: Path, complete: bool = True) -> Data:
+    """Ratings of users x items; what is not listed is missing. `complete`: refuse a text in which some number below the largest has no rating."""
     with _explained(path):
         suffix = _suffix(path)
         if suffix == ".npz":
@@ -33,14 +34,19 @@ def read_ratings(path: Path) -> Data:
             table = _array(path)
             users, items = np.nonzero(~np.isnan(table))
             return ratings(users, items, table[users, items], shape=table.shape)
-        table = _text(path, suffix)
-        if table.shape[1] < 3:
-            raise InputError(f"there are {table.shape[1]} column(s): write lines of `user,item,rating`.")
+        table = _text(path, suffix, 3)
         index = table[:, :2]
         bad = ~np.all((index >= 0) & (index == np.floor(index)) & (index < 2**31 - 1), 1)  # nan is bad, too
         if bad.any():
             raise InputError(f"entry {int(np.argmax(bad)) + 1} names user {index[bad][0, 0]:g} and item {index[bad][0, 1]:g}: count both from 0.")
-        return ratings(index[:, 0].astype(np.int64), index[:, 1].astype(np.int64), table[:, 2])
+        if index.max() > 10_000_000 + 1000 * len(index):
+            raise InputError(f"{index.max():.0f} is too large a number for {len(index)} ratings: number users and items consecutively.")
+        users, items = index.T.astype(np.int64)
+        for what, numbers in (("user", users), ("item", items)) if complete else ():
+            silent = np.flatnonzero(np.bincount(numbers) == 0)
+            if len(silent):
+                raise InputError(f"{what} {silent[0]} has no ratings: number {what}s consecutively from 0, or use .npz, which holds the shape.")
+        return ratings(users, items, table[:, 2])
 
 
 def read_dense(path: Path) -> Data:
@@ -75,6 +81,8 @@ def _suffix(path: Path) -> str:
     suffix = Path(path.name.lower().removesuffix(".gz")).suffix
     if suffix not in (".csv", ".tsv", ".npz", ".npy"):
         raise InputError("the file's name must end in .csv, .tsv, .npz or .npy, which tells its format: rename it.")
+    if suffix in (".npz", ".npy") and path.name.lower().endswith(".gz"):
+        raise InputError("only text may be gzipped: unpack the file.")
     return suffix
 
 
@@ -97,19 +105,22 @@ def _array(path: Path) -> np.ndarray:
     return np.asarray(array, np.float64)
 
 
-def _text(path: Path, suffix: str) -> np.ndarray:
-    """The numbers of a delimited text, one header line left out if there is one."""
+def _text(path: Path, suffix: str, num_columns: int | None = None) -> np.ndarray:
+    """The numbers of a delimited text, all of a line or the first few; a first line without any number is a header."""
     delimiter = "\t" if suffix == ".tsv" else ","
     opener: Any = gzip.open if path.name.lower().endswith(".gz") else open
     try:
-        with opener(path, "rt", encoding="utf-8") as file:
-            first = file.readline()
-            header = not all(_is_number(field) for field in first.strip().split(delimiter))
-            if not header:
+        with opener(path, "rt", encoding="utf-8-sig") as file:
+            fields = file.readline().strip().split(delimiter)
+            if any(map(_is_number, fields)):
                 file.seek(0)
+            if num_columns and len(fields) < num_columns:
+                raise InputError(f"there are {len(fields)} column(s) where {num_columns} are needed: write lines of `user,item,rating`.")
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)  # an empty file is found below
-                table = np.loadtxt(file, delimiter=delimiter, ndmin=2)
+                table = np.loadtxt(file, delimiter=delimiter, ndmin=2, usecols=range(num_columns) if num_columns else None)
+    except InputError:
+        raise
     except UnicodeDecodeError as error:
         raise InputError("the file is not text in UTF-8: check what it is.") from error
     except ValueError as error:

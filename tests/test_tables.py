@@ -44,8 +44,13 @@ def test_formats_agree(tmp_path, kind):
 def test_headers_are_optional(tmp_path):
     """Without one, the first line is a rating."""
     path = tmp_path / "plain.csv"
-    path.write_text("0,1,3.5\n2,0,4\n")
+    for mark in ("", "\ufeff"):  # spreadsheets begin a text with a byte-order mark
+        path.write_text(f"{mark}0,1,3.5\n1,0,4\n", encoding="utf-8")
+        assert read_ratings(path).num_entries == 2
+    path.write_text("user,item,rating,title\n0,1,3.5,Alien\n1,0,4,Brazil\n")
     assert read_ratings(path).num_entries == 2
+    path.write_text("3,5,1\n")
+    assert read_ratings(path, complete=False).matrix.shape == (4, 6)
 
 
 def test_dense_formats_agree(tmp_path):
@@ -60,11 +65,16 @@ def test_dense_formats_agree(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("twice.csv", b"0,1,3\n0,1,4\n", "rated item 1 more than once"),
+        ("twice.csv", b"0,0,3\n0,0,4\n", "rated item 0 more than once"),
         ("two.csv", b"0,1\n1,2\n", "2 column"),
+        ("gap.csv", b"1,1,5\n2,2,4\n", "user 0 has no ratings: number users consecutively from 0"),
+        ("item.csv", b"0,0,5\n1,2,4\n", "item 1 has no ratings"),
+        ("ids.csv", b"0,0,5\n900000000,1,4\n", "number users and items consecutively"),
+        ("first.csv", b"0,0,abc\n1,1,4\n", "does not hold the numbers"),
+        ("packed.npy.gz", b"", "only text may be gzipped"),
         ("negative.csv", b"0,-1,3\n", "count both from 0"),
         ("half.csv", b"0,1.5,3\n", "count both from 0"),
-        ("nan.csv", b"0,1,nan\n", "NaN or infinite"),
+        ("nan.csv", b"0,0,nan\n", "NaN or infinite"),
         ("text.csv", b"u,i,r\n0,1,good\n", "does not hold the numbers"),
         ("short.csv", b"0,1,3\n0,2\n", "does not hold the numbers"),
         ("empty.csv", b"user,item,rating\n", "no entries"),
