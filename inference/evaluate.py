@@ -53,7 +53,8 @@ def _complete(model, structure, values, draws, batch, held, options):
         part = obj.local_part(model, hyper, stats, batch, start, options)
         means = {site: model.families[site].distribution(eta).mean for site, eta in part.natural.items()}
         rates = model.predict(hyper, {**shared, **means})
-        return total + rates / jnp.sum(rates, 1, keepdims=True), None
+        size = jnp.sum(rates, 1, keepdims=True)  # zero for a row that nothing is known of, neither from tokens nor from a prior
+        return total + jnp.where(size > 0, rates / jnp.where(size > 0, size, 1), 1 / batch.num_columns), None
 
     nothing = jnp.zeros((batch.num_rows, batch.num_columns), batch.mask.dtype)
     total, _ = jax.lax.scan(add, nothing, draws)

@@ -16,7 +16,7 @@ from inference.posterior import Posterior
 from inference.progress import Progress
 from inference.registry import engines, load_engine, make_options
 from pp_models import discovery
-from pp_models.base import learnable, log_joint, make_hyper, split_hyper, split_learned, value_shapes
+from pp_models.base import declare, learnable, log_joint, split_hyper, split_learned, value_shapes
 from pp_models.data import Data
 from pp_models.errors import Diverged, InputError, unknown
 
@@ -105,7 +105,7 @@ def make_problem(model: str, data: Data, hyper: Any = None, devices: Any = None)
     if not isinstance(data, Data):
         raise InputError(f"data must be made with pp_models.data.{declared.kind}(...), not a {type(data).__name__}.")
     given, learn = split_learned(declared, hyper)
-    resolved = make_hyper(declared, given, data)
+    declared, resolved = declare(declared, given, data)
     starts = learnable(declared, resolved)
     learn = tuple(starts) if learn is None else learn
     for name in learn:
@@ -177,7 +177,8 @@ def check_suits(engine: Engine, problem: obj.Problem) -> None:
         raise InputError(reason)
     if engine.kind != "point" and not problem.model.proper(problem.hyper):
         raise InputError(
-            f"Engine {engine.name!r} needs a proper prior, but these hyper-parameters make it improper: use engine 'map', or a proper prior."
+            f"Engine {engine.name!r} needs a proper prior, but {problem.model.name} has none with these hyper-parameters: "
+            "use engine 'map', which finds the best point without one, or a model or hyper-parameters with a proper prior."
         )
     if problem.learn and not engine.learns:
         able = ", ".join(name for name in engines() if load_engine(name).learns)

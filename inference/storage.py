@@ -21,7 +21,7 @@ from inference.files import write_whole
 from inference.fitting import Fit
 from inference.posterior import Draws, Point, Variational
 from pp_models import discovery
-from pp_models.base import make_hyper, split_hyper
+from pp_models.base import declare, split_hyper
 from pp_models.data import Data
 from pp_models.errors import InputError
 
@@ -80,7 +80,8 @@ def load(path: str | Path, data: Data | None = None) -> Fit:
     if data is not None and data.hash != header["data"]["hash"]:
         raise InputError(f"{path} was fitted to other data than these (their hashes differ): pass the original data or none.")
     known = data or _Shape(header["data"]["kind"], header["data"]["rows"], header["data"]["columns"])
-    structure, values = split_hyper(make_hyper(model, header["hyper"], known))  # type: ignore[arg-type]
+    model, hyper = declare(model, header["hyper"], known)  # type: ignore[arg-type]
+    structure, values = split_hyper(hyper)
     problem = obj.Problem(model, tuple(sorted(structure.items())), values, data, tuple(jax.local_devices()))
     leaves = {site: [arrays[f"{site}/{i}"] for i in range(sum(n.startswith(f"{site}/") for n in arrays))] for site in model.families}
     posterior = _posterior(problem, header["kind"], leaves, arrays)

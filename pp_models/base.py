@@ -57,6 +57,7 @@ class Model:
                 pass over the rows still updates them all, one after the other), "rows" in log_local too
     noise:      (hyper, values) -> variance of an observation about `predict`, for models of ratings
     fix_rows:   (hyper, stats, batch) -> the batch with what hyper-parameters do not change worked out; by default its allocations' value left out
+    variant:    (hyper, kind of data) -> the declaration to use, of the same name and Hyper, where they decide on sites' families
     learn:      (hyper) -> name -> value at which empirical Bayes starts, for the positive hyper-parameters it may learn; by default all values
     """
 
@@ -82,6 +83,7 @@ class Model:
     learn: Callable[[Any], Mapping[str, Any]] | None = None
     fix_rows: Callable[..., Batch] = _without_allocations
     noise: Callable[..., jax.Array] | None = None
+    variant: "Callable[[Any, str], Model] | None" = None
 
     @property
     def shared(self) -> tuple[str, ...]:
@@ -99,18 +101,26 @@ class Model:
 
 def make_hyper(model: Model, given: Any, data: Data) -> Any:
     """Hyper-parameters from a dict, a `Hyper` or None: names checked, numbers converted, defaults filled in."""
+    return declare(model, given, data)[1]
+
+
+def declare(model: Model, given: Any, data: Data) -> tuple[Model, Any]:
+    """The model's variant for these hyper-parameters and data, and the hyper-parameters as `make_hyper` gives them."""
     if isinstance(given, model.Hyper):
         given = given._asdict()
     given = dict(given or {})
     for name in given:
         if name not in model.Hyper._fields:
             raise unknown(f"hyper-parameter of {model.name}", name, model.Hyper._fields)
+    numbers = {name: _number(name, value) for name, value in given.items()}
+    structure = {name for name, default in model.Hyper()._asdict().items() if isinstance(default, bool | int | str)}
+    hyper = model.Hyper(**{n: float(x) if type(x) is int and n not in structure else x for n, x in numbers.items()})
+    if model.variant is not None:
+        model = model.variant(hyper, data.kind)
     if data.kind != model.kind:
         raise InputError(f"Model {model.name!r} explains {model.kind} data, but these are {data.kind}: make them with pp_models.data.{model.kind}.")
     model.check_rows(data)
-    numbers = {name: _number(name, value) for name, value in given.items()}
-    structure = {name for name, default in model.Hyper()._asdict().items() if isinstance(default, bool | int | str)}
-    return model.resolve(model.Hyper(**{n: float(x) if type(x) is int and n not in structure else x for n, x in numbers.items()}), data)
+    return model, model.resolve(hyper, data)
 
 
 def split_learned(model: Model, given: Any) -> tuple[Any, tuple[str, ...] | None]:

@@ -97,10 +97,13 @@ def log_global(hyper, t):
 
 
 def log_local(hyper, t, batch, key=None):
-    theta, beta = t["theta"], t["beta"]
-    prior = fam.log_prior(fam.gamma, _theta_prior(hyper), theta)
+    return batch.sum(fam.log_prior(fam.gamma, _theta_prior(hyper), t["theta"])) + log_likelihood(t["theta"], t["beta"], batch, key)
+
+
+def log_likelihood(theta, beta, batch, key=None):
+    """The Poisson part of F: minus the divergence D(X || theta beta) of C18, less the log factorials."""
     rates = (theta.second @ beta.second)[:, 0]
-    return batch.sum(prior - rates - batch.log_factorials) + allocate(theta.first, beta.first, batch.entries, key)
+    return batch.sum(-rates - batch.log_factorials) + allocate(theta.first, beta.first, batch.entries, key)
 
 
 def init(key, hyper, data):

@@ -99,15 +99,17 @@ class _Row(NamedTuple):
     gathered: jax.Array  # (width, padded K) the columns' weights
 
 
-def _read(entries: Entries, table: _Table, index: jax.Array, width: int) -> _Row:
+def _read(entries: Entries, table: _Table | jax.Array, index: jax.Array, width: int) -> _Row:
+    """Of weights, as the fast path uses them; of a plain array (columns, K), its numbers."""
     start = entries.starts[index]
     columns = lax.dynamic_slice(entries.columns, (start,), (width,))
     values = lax.dynamic_slice(entries.values, (start,), (width,))
     inside = jnp.arange(width, dtype=jnp.int32) < entries.lengths[index]
-    return _Row(index, columns, jnp.where(inside, values, 0), _clipped(table.weights[columns]))
+    gathered = _clipped(table.weights[columns]) if isinstance(table, _Table) else table[columns]
+    return _Row(index, columns, jnp.where(inside, values, 0), gathered)
 
 
-def _each_row(entries: Entries, table: _Table, visit: Callable[[_Row, Any], Any], carry: Any) -> Any:
+def _each_row(entries: Entries, table: _Table | jax.Array, visit: Callable[[_Row, Any], Any], carry: Any) -> Any:
     """Fold `visit` over all rows that have entries."""
     for window, width in enumerate(entries.widths):
 
@@ -268,11 +270,6 @@ def _even(row_logits: jax.Array, column_logits: jax.Array, entries: Entries) -> 
 # The primitive -----------------------------------------------------------------------------------------------------------------
 
 
-@jax.custom_vjp
-def _allocate(row_logits, column_logits, entries, key):
-    return _evaluate(row_logits, column_logits, entries, key, False, False).value
-
-
 def _evaluate(row_logits, column_logits, entries, key, row_side, column_side) -> Solved:
     if entries.solved is not None:
         return entries.solved
@@ -281,27 +278,36 @@ def _evaluate(row_logits, column_logits, entries, key, row_side, column_side) ->
     return _expect(row_logits, column_logits, entries, row_side, column_side)
 
 
-def _allocate_forward(row_logits: CustomVJPPrimal, column_logits: CustomVJPPrimal, entries, key):
-    def is_primal(x):
-        return isinstance(x, CustomVJPPrimal)
+def _two_sided(name: str, evaluate: Callable[..., Solved]) -> Callable[..., jax.Array]:
+    """(rows' side, columns' side, entries, key) -> value, whose gradient is the statistics, only of the sides that are differentiated."""
 
-    if any(x.perturbed for x in jax.tree.leaves(entries, is_leaf=is_primal)):
-        raise TypeError("allocate has no gradient with respect to the counts: they are data.")
-    plain, plain_key = jax.tree.map(lambda x: x.value, (entries, key), is_leaf=is_primal)
-    sides = row_logits.perturbed, column_logits.perturbed
-    solved = _evaluate(row_logits.value, column_logits.value, plain, plain_key, sides[0], sides[1])
-    residual = (solved.row_statistics if sides[0] else None, solved.column_statistics if sides[1] else None)
-    return solved.value, residual
+    @jax.custom_vjp
+    def function(rows, columns, entries, key):
+        return evaluate(rows, columns, entries, key, False, False).value
+
+    def forward(rows: CustomVJPPrimal, columns: CustomVJPPrimal, entries, key):
+        def is_primal(x):
+            return isinstance(x, CustomVJPPrimal)
+
+        if any(x.perturbed for x in jax.tree.leaves(entries, is_leaf=is_primal)):
+            raise TypeError(f"{name} has no gradient with respect to the counts: they are data.")
+        plain, plain_key = jax.tree.map(lambda x: x.value, (entries, key), is_leaf=is_primal)
+        sides = rows.perturbed, columns.perturbed
+        solved = evaluate(rows.value, columns.value, plain, plain_key, sides[0], sides[1])
+        residual = (solved.row_statistics if sides[0] else None, solved.column_statistics if sides[1] else None)
+        return solved.value, residual
+
+    def backward(residual, cotangent):
+        if isinstance(cotangent, SymbolicZero):
+            return None, None, None, None
+        rows, columns = residual
+        return None if rows is None else cotangent * rows, None if columns is None else cotangent * columns, None, None
+
+    function.defvjp(forward, backward, symbolic_zeros=True)
+    return function
 
 
-def _allocate_backward(residual, cotangent):
-    if isinstance(cotangent, SymbolicZero):
-        return None, None, None, None
-    rows, columns = residual
-    return None if rows is None else cotangent * rows, None if columns is None else cotangent * columns, None, None
-
-
-_allocate.defvjp(_allocate_forward, _allocate_backward, symbolic_zeros=True)
+_allocate = _two_sided("allocate", _evaluate)
 
 
 def allocate(row_logits: jax.Array, column_logits: jax.Array, entries: Entries, key: Any = None) -> jax.Array:
@@ -314,6 +320,34 @@ def allocate(row_logits: jax.Array, column_logits: jax.Array, entries: Entries, 
     if key is UNIFORM:
         return _even(row_logits, column_logits, entries)
     return _allocate(row_logits, column_logits, entries, key)
+
+
+def _multiply(row_values, column_values, entries, key, row_side, column_side) -> Solved:
+    table = column_values.T
+
+    def visit(row, sums):
+        mine, product = row_values[row.index], row.values @ row.gathered
+        return _Sums(
+            sums.values.at[row.index].set(mine @ product),
+            None if sums.rows is None else sums.rows.at[row.index].set(product),
+            None if sums.columns is None else sums.columns.at[row.columns].add(row.values[:, None] * mine[None, :]),
+            sums.missed,
+        )
+
+    empty = _empty_sums(entries, _Table(table, jnp.zeros(())), row_side, column_side)
+    sums = _each_row(entries, table, visit, empty)
+    return Solved(jnp.sum(sums.values), sums.rows, None if sums.columns is None else sums.columns.T)
+
+
+_inner = _two_sided("inner", _multiply)
+
+
+def inner(row_values: jax.Array, column_values: jax.Array, entries: Entries) -> jax.Array:
+    """sum_dv n_dv <row_d, column_v> over the entries, of (rows, K) and (K, columns): X times a matrix from either side is its gradient.
+
+    Nothing is eliminated here, but the rows are read as `allocate` reads them: nothing dense, nothing of size (entries x K).
+    """
+    return _inner(row_values, column_values, entries, None)
 
 
 def choose(logits: jax.Array, weights: jax.Array, key: Any = None) -> jax.Array:

@@ -71,8 +71,9 @@ def dot(natural: Stats, stats: Stats) -> jax.Array:
 
 
 def log_base(family: Family, stats: Stats) -> jax.Array:
-    """The log base measure per row: what turns F into a density with respect to the Lebesgue measure."""
-    return dot(family.base, family.rows(stats))
+    """The log base measure per row: what turns F into a density with respect to the Lebesgue measure. A statistic it leaves out may be infinite."""
+    terms = jax.tree.map(lambda b, t: _row_sum(b * t) if b else jnp.zeros(t.shape[:1], t.dtype), family.base, family.rows(stats))
+    return sum(jax.tree.leaves(terms))
 
 
 def log_prior(family: Family, natural: Stats, stats: Stats) -> jax.Array:

@@ -1,6 +1,7 @@
 """Shared fixtures. Laws are checked in double precision; tests of single precision switch it off locally."""
 
 import collections
+import functools
 import itertools
 import os
 from pathlib import Path
@@ -23,8 +24,21 @@ OWN = {file.stem for file in Path(pp_models.__file__).parent.glob("*.py")}
 FULL_MODEL, FULL_ENGINE = "lda", "trust_region"
 
 
+@functools.cache
+def has_prior(model_name):
+    model = pp_models.load(model_name)
+    return model.proper(model.example(jax.random.key(0))[0])
+
+
+def applies(model, engine):
+    """Whether the engine can fit the model's example."""
+    return (has_prior(model) or engine.kind == "point") and not engine.suits(pp_models.load(model))
+
+
 def pytest_generate_tests(metafunc):
     """A test that takes `model_name` or `engine_name` runs for every model or engine there is: a new one joins by being discovered.
+
+    A model whose example has no proper prior, and so no posterior to share laws about, takes part where a point is asked for.
 
     To keep `make test` short, some of these runs are marked slow and left to `make calibrate`: a test marked `representative` for models of this
     repository that it does not name, and a test of an engine on a model unless it is every engine on one model or one engine on every model.
@@ -40,10 +54,11 @@ def pytest_generate_tests(metafunc):
         return [pytest.mark.slow] if skipped else []
 
     if {"model_name", "engine_name"} <= taken:
-        pairs = [(model, engine) for model in pp_models.available() for engine in engines() if not load_engine(engine).suits(pp_models.load(model))]
+        pairs = [(model, engine) for model in pp_models.available() for engine in engines() if applies(model, load_engine(engine))]
         metafunc.parametrize(("model_name", "engine_name"), [pytest.param(*pair, marks=cost(*pair)) for pair in pairs], scope="module")
     elif "model_name" in taken:
-        metafunc.parametrize("model_name", [pytest.param(name, marks=cost(name)) for name in pp_models.available()], scope="module")
+        names = [name for name in pp_models.available() if has_prior(name)]
+        metafunc.parametrize("model_name", [pytest.param(name, marks=cost(name)) for name in names], scope="module")
     elif "engine_name" in taken:
         metafunc.parametrize("engine_name", engines(), scope="module")
 

@@ -10,7 +10,9 @@ import pp_models
 from pp_models import datasets
 from pp_models.errors import InputError
 
-COUNT_MODELS = [name for name in pp_models.available() if pp_models.load(name).kind == "counts"]
+COUNT_MODELS = [  # that have a prior to draw from
+    name for name in pp_models.available() if (model := pp_models.load(name)).kind == "counts" and model.proper(model.example(jax.random.key(0))[0])
+]
 OTHER_MODELS = [name for name in pp_models.available() if pp_models.load(name).kind != "counts"]
 SMALL = {"num_rows": 12, "num_columns": 7, "hyper": {"num_topics": 2}}
 

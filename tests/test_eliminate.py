@@ -9,7 +9,7 @@ import pytest
 from jax.scipy.special import digamma
 
 from pp_models import data
-from pp_models.eliminate import UNIFORM, RowOptions, allocate, choose, converge_rows
+from pp_models.eliminate import UNIFORM, RowOptions, allocate, choose, converge_rows, inner
 
 
 @pytest.fixture(scope="module", params=[1, 17], ids=lambda k: f"K={k}")
@@ -51,10 +51,10 @@ def largest_arrays(jaxpr):
     for equation in jaxpr.eqns:
         yield from (v.aval.shape for v in equation.outvars if hasattr(v.aval, "shape"))
         for value in equation.params.values():
-            for inner in jax.tree.leaves(value, is_leaf=lambda x: hasattr(x, "jaxpr") or hasattr(x, "eqns")):
-                inner = getattr(inner, "jaxpr", inner)
-                if hasattr(inner, "eqns"):
-                    yield from largest_arrays(inner)
+            for part in jax.tree.leaves(value, is_leaf=lambda x: hasattr(x, "jaxpr") or hasattr(x, "eqns")):
+                part = getattr(part, "jaxpr", part)
+                if hasattr(part, "eqns"):
+                    yield from largest_arrays(part)
 
 
 def test_only_the_side_asked_for(problem):
@@ -68,6 +68,17 @@ def test_only_the_side_asked_for(problem):
     carries = [shape for shape in shapes if shape == (40, K)]
     assert len(carries) < len([shape for shape in both if shape == (40, K)])
     assert max(int(np.prod(shape)) for shape in both) < big.num_entries * K
+
+
+def test_inner_is_the_sparse_product(problem):
+    """sum X (rows @ columns), of numbers of either sign, and its gradients X columns' and rows' X; of one side alone too."""
+    X, entries, rows, columns = problem
+    value, gradient = jax.value_and_grad(inner, (0, 1))(rows, columns, entries)
+    np.testing.assert_allclose(value, np.sum(X * (rows @ columns)), rtol=1e-11)
+    for found, expected in zip(gradient, (X @ columns.T, rows.T @ X), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-12)
+    for side in (0, 1):
+        np.testing.assert_allclose(jax.grad(inner, side)(rows, columns, entries), gradient[side], rtol=1e-12)
 
 
 def test_counts_have_no_gradient(problem):

@@ -78,12 +78,13 @@ def test_save_and_load(problem, fitted, tmp_path):
 
 
 def test_to_arviz(problem, fitted, tmp_path):
-    """The ArviZ object has the posterior, per-row log likelihoods and the observations, and survives the disk."""
+    """The ArviZ object has the posterior, with a proper prior per-row log likelihoods and the observations, and survives the disk."""
     tree = fitted.to_arviz(num_draws=20)
     names = {str(name).strip("/") for name in tree.groups} if not callable(tree.groups) else set(tree.groups())
-    assert {"posterior", "log_likelihood", "observed_data"} <= names
     assert set(problem.model.families) <= set(tree["posterior"].data_vars)
-    assert tree["log_likelihood"][problem.model.observed].shape[-1] == problem.data.num_rows
+    if problem.model.proper(problem.hyper):
+        assert {"log_likelihood", "observed_data"} <= names
+        assert tree["log_likelihood"][problem.model.observed].shape[-1] == problem.data.num_rows
     tree.to_netcdf(tmp_path / "fit.nc")
     assert (tmp_path / "fit.nc").stat().st_size > 0
 
