@@ -73,6 +73,8 @@ def _start(model, structure, values, batch, summary):
 def has_mode(problem: obj.Problem) -> bool:
     """Whether the prior's own density has a maximum: no natural parameter below that of a flat one."""
     model, hyper = problem.model, problem.hyper
+    if not any(jax.tree.leaves({site: family.base for site, family in model.families.items()})):
+        return True  # all real variables
     batch = problem.data.pack()
     if batch.entries is not None:
         nothing = jnp.zeros_like(batch.entries.sizes), jnp.zeros_like(batch.entries.lengths)

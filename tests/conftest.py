@@ -22,6 +22,7 @@ from inference.registry import engines, load_engine
 
 OWN = {file.stem for file in Path(pp_models.__file__).parent.glob("*.py")}
 FULL_MODEL, FULL_ENGINE = "lda", "trust_region"
+VARIANTS = {"bayesian_pmf", "hpf"}  # of pmf and bayesian_nmf, which stand for them when engines are tested
 
 
 @functools.cache
@@ -50,7 +51,8 @@ def pytest_generate_tests(metafunc):
     def cost(model, engine=None):
         if model not in OWN:
             return []
-        skipped = named and model not in named.args if engine is None else model != FULL_MODEL and engine != FULL_ENGINE
+        elsewhere = model != FULL_MODEL and (engine != FULL_ENGINE or model in VARIANTS)
+        skipped = named and model not in named.args if engine is None else elsewhere
         return [pytest.mark.slow] if skipped else []
 
     if {"model_name", "engine_name"} <= taken:

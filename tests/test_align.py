@@ -107,8 +107,8 @@ def test_different_modes_are_not_aligned_away():
 
 
 def test_other_symmetries_are_refused_in_words():
-    model = dataclasses.replace(LDA, symmetry="rotation")
-    with pytest.raises(InputError, match="rotation"):
+    model = dataclasses.replace(LDA, symmetry="scale")
+    with pytest.raises(InputError, match="scale"):
         align.align_draws(model, {"theta": np.ones((2, 3)), "beta": np.ones((3, 4))}, {"theta": np.ones((2, 3)), "beta": np.ones((3, 4))})
 
 

@@ -13,7 +13,7 @@ from pp_models.errors import InputError
 COUNT_MODELS = [  # that have a prior to draw from
     name for name in pp_models.available() if (model := pp_models.load(name)).kind == "counts" and model.proper(model.example(jax.random.key(0))[0])
 ]
-OTHER_MODELS = [name for name in pp_models.available() if pp_models.load(name).kind != "counts"]
+OTHER_MODELS = [name for name in pp_models.available() if pp_models.load(name).kind not in ("counts", "ratings")]
 SMALL = {"num_rows": 12, "num_columns": 7, "hyper": {"num_topics": 2}}
 
 
@@ -68,7 +68,7 @@ def test_an_empty_draw_is_drawn_again():
 
 @pytest.mark.parametrize("name", OTHER_MODELS)
 def test_other_models_answer_with_their_example(name):
-    """Models of other data than counts give their example."""
+    """Models of other data than counts and ratings give their example."""
     model = pp_models.load(name)
     _, data, truth = datasets.synthetic(model, jax.random.key(0))
     assert data.hash == model.example(jax.random.key(0))[1].hash and truth == {}
