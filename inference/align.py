@@ -13,7 +13,7 @@ bounded, zero only for equal factors, and not ruled by the few largest words as 
 (probabilities, means, precisions) means something, and they may be negative: their cost is the squared difference, every coordinate in units of
 its standard deviation over all factors of all draws. The assignment of least total cost is found by the Hungarian method.
 
-Where the posterior is invariant to rotations, each draw is turned to lie nearest to the pivot instead (orthogonal Procrustes).
+Where sites lie in a space known up to a rotation (`Model.rotated`), each draw is then turned to lie nearest to the pivot (orthogonal Procrustes).
 
 Factors that hardly differ have no labelling to find: say so from the result, not from here.
 """
@@ -89,7 +89,8 @@ def align_draws(model: Model, draws: Values, pivot: Values) -> dict[str, np.ndar
     site, axis = _profile(model, pivot)
     distance = hellinger if model.families[site].name in NORMALISED else squared
     leading = np.ndim(draws[site]) - np.ndim(pivot[site])
-    return permute(model, draws, topic_order(_as_rows(pivot[site], 0, axis), _as_rows(draws[site], leading, axis), distance))
+    permuted = permute(model, draws, topic_order(_as_rows(pivot[site], 0, axis), _as_rows(draws[site], leading, axis), distance))
+    return _rotate(model, permuted, pivot) if model.rotated else permuted
 
 
 def common_labels(model: Model, draws: Values, first: Values) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
@@ -103,20 +104,19 @@ def _rotate(model: Model, draws: Values, pivot: Values) -> dict[str, np.ndarray]
 
     Locations x become x Q; a mean and precision (mu, Lambda) of theirs become (mu Q, Q' Lambda Q).
     """
-    site = next(site for site in model.shared if model.families[site].name == "normal")
+    site = model.rotated[0]
     left, _, right = np.linalg.svd(np.swapaxes(np.asarray(draws[site], np.float64), -1, -2) @ np.asarray(pivot[site], np.float64))
     turn = left @ right
 
     def turned(name: str, value: np.ndarray) -> np.ndarray:
-        family = model.families[name].name
-        if family == "normal":
-            return (value @ turn).astype(value.dtype)
-        if family == "normal_wishart":
+        if name not in model.rotated:
+            return value
+        if model.families[name].name == "normal_wishart":
             one = turn[..., None, :, :]  # the site's own axis of components
             both = value @ one
             both[..., 1:, :] = np.swapaxes(one, -1, -2) @ both[..., 1:, :]
             return both.astype(value.dtype)
-        return value
+        return (value @ turn).astype(value.dtype)
 
     return {name: turned(name, np.asarray(value)) for name, value in draws.items()}
 

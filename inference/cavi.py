@@ -5,6 +5,8 @@
 
 F is convex in the statistics of one block after the auxiliaries are eliminated, so every update raises the bound. Where global sites do not meet in
 the rows' part of F once the auxiliaries are given, the same pass over the rows updates them all, one after the other if they meet in the prior.
+Where F is not linear in a site's statistics even then (`damped`), the target is a Newton step: it is cut, and blended with the present parameters
+until the bound does not fall.
 """
 
 from functools import partial
@@ -81,8 +83,20 @@ def build(problem: obj.Problem, options: Options) -> Algorithm:
                 now = zip(everywhere(shared), local, batches, strict=True)
                 gradients = [{site: obj.block_gradient(model, structure, values, _stats(model, {**s, **n}), b, site)} for s, n, b in now]
             shares = tuple(obj.gather(problem, [gradient[site] for gradient in gradients]))
-            shared[site] = obj.block_target(model, structure, values, shared, shares, site, "mean")
+            target = obj.block_target(model, structure, values, shared, shares, site, "mean")
+            shared[site] = climb(shared, site, target, local, batches) if site in model.damped else target
         return State(shared, local, tuple(batch.positions for batch in batches)), Info(bound)
+
+    def climb(shared, site, target, local, batches):
+        """The blend of the present and the target that does not lower the bound."""
+
+        def height(natural):
+            now = {**shared, site: natural}
+            rows = zip(everywhere(now), local, batches, strict=True)
+            values_there = [obj.local_value(model, structure, values, _stats(model, {**s, **n}), b) for s, n, b in rows]
+            return obj.shared_bound(model, structure, values, now), values_there
+
+        return obj.advance(shared[site], lambda fraction: obj.blend(shared[site], target, fraction), height)
 
     def posterior(state):
         return Variational(problem, state.shared, state.local, state.positions)

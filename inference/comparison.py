@@ -293,8 +293,11 @@ def _row(task: Task, fit: Any, notes: list[str], chains: Draws, log_joint: np.nd
     row["bound"] = finite[-1] if kind == "variational" and finite.size else None
     row["heldout"] = _attempt(notes, "held-out score", lambda: heldout_score(fit, task.heldout))
     if kind == "variational":
+        points = [site for site, family in fit.model.families.items() if not family.has_density]
+        if points:
+            notes.append(f"No k-hat: q holds {' and '.join(points)} as a point, which no weighting can spread.")
         log_q = fit.posterior.log_density(flatten(chains))
-        row["khat"] = _attempt(notes, "k-hat", lambda: arviz_bridge.pareto_khat(log_joint - np.asarray(log_q, np.float64)))
+        row["khat"] = None if points else _attempt(notes, "k-hat", lambda: arviz_bridge.pareto_khat(log_joint - np.asarray(log_q, np.float64)))
     if kind == "draws":
         shape = next(iter(chains.values())).shape[:2]
         functionals = np.concatenate([expected[:, :MAX_FUNCTIONALS], log_joint[:, None]], axis=1).reshape(*shape, -1)

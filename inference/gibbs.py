@@ -15,7 +15,7 @@ import numpy as np
 from inference import objective as obj
 from inference.engine import Algorithm, Engine
 from inference.posterior import Draws
-from pp_models.base import Sites, log_joint, value_shapes
+from pp_models.base import Model, Sites, log_joint, value_shapes
 from pp_models.errors import InputError
 
 
@@ -101,6 +101,13 @@ def _check_size(problem: obj.Problem, options: Options) -> None:
         raise InputError(f"gibbs counts tokens in single precision, up to {2**24 - 1} in a row or column, but there are more: rescale the counts.")
 
 
+def suits(model: Model) -> str:
+    if model.damped:
+        sites = " and ".join(sorted(model.damped))
+        return f"gibbs draws from complete conditionals, but {sites} of {model.name} have none in closed form: use nuts."
+    return ""
+
+
 def build(problem: obj.Problem, options: Options) -> Algorithm:
     model, structure, values = problem.model, problem.structure, problem.values
     _check_size(problem, options)
@@ -140,4 +147,4 @@ def build(problem: obj.Problem, options: Options) -> Algorithm:
     return Algorithm(init, step, posterior)
 
 
-ENGINE = Engine("gibbs", Options, build, kind="draws", rows="none", init="values", num_steps=num_steps)
+ENGINE = Engine("gibbs", Options, build, kind="draws", rows="none", init="values", suits=suits, num_steps=num_steps)

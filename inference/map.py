@@ -70,6 +70,12 @@ def _start(model, structure, values, batch, summary):
     return obj.start_local(model, obj.make(model, structure, values), batch, summary)
 
 
+@partial(jax.jit, static_argnames=("model", "site", "summary"))
+def _towards(model, stats, target, fraction, site, summary):
+    """A damped site's statistics after a fraction of its step."""
+    return fam.summarise(model.families[site], fam.newton_step(stats, target, fraction), summary)
+
+
 def has_mode(problem: obj.Problem) -> bool:
     """Whether the prior's own density has a maximum: no natural parameter below that of a flat one."""
     model, hyper = problem.model, problem.hyper
@@ -127,8 +133,23 @@ def build(problem: obj.Problem, options: Options) -> Algorithm:
                 gradients = [{site: obj.block_gradient(model, structure, values, {**s, **n}, b, site)} for s, n, b in now]
             shares = tuple(obj.gather(problem, [gradient[site] for gradient in gradients]))
             target = obj.block_target(model, structure, values, shared, shares, site, None)
-            shared |= _stats(model, {site: target}, summary)
+            shared |= {site: climb(shared, site, target, points, batches)} if site in model.damped else _stats(model, {site: target}, summary)
         return State(shared, points, tuple(batch.positions for batch in batches)), Info(bound)
+
+    def climb(shared, site, target, points, batches):
+        """The step towards the target, as long as the objective does not fall."""
+
+        def height(stats):
+            now = {**shared, site: stats}
+            rows = zip(everywhere(now), points, batches, strict=True)
+            return _shared_value(model, structure, values, now, summary), [
+                obj.local_value(model, structure, values, {**s, **n}, b) for s, n, b in rows
+            ]
+
+        def move(fraction):
+            return _towards(model, shared[site], target, fraction, site, summary)
+
+        return obj.advance(shared[site], move, height)
 
     def _begin(batch, given):
         """The rows' starting points: the model's, or the given ones in this batch's order."""

@@ -68,9 +68,11 @@ def solve(
 
 
 def _block(model, hyper, site, shared, gradients, scale, prior):
-    """dF/dmu of one global site, or with `prior` in place of the model's own."""
-    own = obj.prior_gradient(model, hyper, obj.summarise(model, shared))[site] if prior is None else prior[site]
-    return jax.tree.map(lambda p, *shares: p + scale * sum(shares), own, *(gradient[site] for gradient in gradients))
+    """dF/dmu of one global site, cut where it is damped, or with `prior` in place of the model's own."""
+    stats = obj.summarise(model, shared)  # compiled in one piece, and only what is used
+    own = obj.prior_gradient(model, hyper, stats)[site] if prior is None else prior[site]
+    added = jax.tree.map(lambda p, *shares: p + scale * sum(shares), own, *(gradient[site] for gradient in gradients))
+    return obj.shorten(model, stats, added, site)
 
 
 @partial(jax.jit, static_argnames=("model", "structure"))
@@ -84,7 +86,7 @@ def _ascend(model, structure, values, shared, gradients, scale, rate, anchor, pr
     hyper, shared = obj.make(model, structure, values), dict(shared)
     for site in model.shared:  # compiled in one piece, and as one block where the sites do not meet
         target = _block(model, hyper, site, shared, gradients, scale, prior)
-        shared[site] = target if anchor is None else jax.tree.map(lambda old, new: (1 - rate) * old + rate * new, anchor[site], target)
+        shared[site] = target if anchor is None else obj.blend(anchor[site], target, rate)
     return shared
 
 

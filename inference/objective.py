@@ -8,6 +8,7 @@ F is a sum over rows plus a part without data, so every engine works on `local_p
 run to their fixed point, and adds the shares up. With `summary="mode"` the same code evaluates points instead of means: EM and MAP.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -43,6 +44,11 @@ def make(model: Model, structure: tuple[tuple[str, Any], ...], values: dict[str,
 def summarise(model: Model, natural: Sites, summary: str = "mean") -> Sites:
     """Statistics standing for q at every given site."""
     return {site: fam.summarise(model.families[site], natural[site], summary) for site in natural}
+
+
+def shorten(model: Model, stats: Sites, target: Any, site: str) -> Any:
+    """A site's target, or, where F is not linear in its statistics, one no further from them than a Newton step should go."""
+    return fam.newton_step(stats[site], target) if site in model.damped else target
 
 
 @partial(jax.jit, static_argnames=("model", "structure"))
@@ -107,7 +113,7 @@ def _iterate(
         step, local, natural, _ = state
         new = dict(natural)
         for site in sites:
-            new[site] = target(site, local)
+            new[site] = shorten(model, local, target(site, local), site)
             local = {**local, site: fam.summarise(model.families[site], new[site], summary)}
         moved = [jnp.mean(jnp.abs(a - b)) for a, b in zip(jax.tree.leaves(new), jax.tree.leaves(natural), strict=True)]
         return step + 1, local, new, jnp.max(jnp.stack(moved))
@@ -127,12 +133,39 @@ def block_gradient(model: Model, structure: Any, values: dict[str, jax.Array], s
 
 @partial(jax.jit, static_argnames=("model", "structure", "site", "summary"))
 def block_target(model: Model, structure: Any, values: dict[str, jax.Array], shared: Sites, gradients: Any, site: str, summary: str | None) -> Any:
-    """dF/dmu of one global site: the prior's part and the devices' shares. `shared` is natural, or, with no summary, statistics.
+    """dF/dmu of one global site, shortened where it is damped: the prior's part and the devices' shares. `shared` is natural, or, with no
+    summary, statistics.
 
     A conjugate prior's gradient does not depend on the statistics, and compiled in one piece it never computes them.
     """
     stats = shared if summary is None else summarise(model, shared, summary)
-    return add(prior_gradient(model, make(model, structure, values), stats)[site], *gradients)
+    return shorten(model, stats, add(prior_gradient(model, make(model, structure, values), stats)[site], *gradients), site)
+
+
+@partial(jax.jit, static_argnames=("model", "structure"))
+def local_value(model: Model, structure: Any, values: dict[str, jax.Array], stats: Sites, batch: Batch) -> jax.Array:
+    """log_local at given statistics."""
+    return model.log_local(make(model, structure, values), stats, batch)
+
+
+def blend(old: Any, new: Any, rate: Any) -> Any:
+    """(1 - rate) old + rate new, leaf by leaf."""
+    return jax.tree.map(lambda a, b: (1 - rate) * a + rate * b, old, new)
+
+
+FRACTIONS = (1.0, 0.5, 0.25, 0.125, 0.03, 0.005)  # of a damped site's way to its target that are tried in turn
+
+
+def advance(old: Any, move: Callable[[float], Any], height: Callable[[Any], Any]) -> Any:
+    """The first `move(fraction)` that does not lower the objective, rounding aside, or `old`. `height` gives it as terms to be added up."""
+    terms = jax.tree.leaves(height(old))
+    rounding = 4 * max(jnp.finfo(term.dtype).eps for term in terms) * sum(abs(float(term)) for term in terms)
+    before = sum(float(term) for term in terms)
+    for fraction in FRACTIONS:
+        new = move(fraction)
+        if sum(float(term) for term in jax.tree.leaves(height(new))) >= before - rounding:
+            return new
+    return old
 
 
 def start_local(model: Model, hyper: Any, batch: Batch, summary: str = "mean") -> Sites:

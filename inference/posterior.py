@@ -2,7 +2,7 @@
 
 mean(site), sd(site)     arrays of the site's shape
 sample(key, n)           site -> (n, ...) values
-log_density(draws)       log q of such values (distributions only)
+log_density(draws)       log q of such values (distributions only; sites that q holds as a point count nothing where the values are at the point)
 """
 
 from functools import partial
@@ -132,8 +132,17 @@ class Variational(_Sites):
 
     def log_density(self, draws: dict[str, Any]) -> np.ndarray:
         families = self.problem.model.families
-        terms = [_log_density(families[self._check(s)], self.natural(s), jnp.asarray(x)) for s, x in draws.items()]
+        terms = [
+            _log_density(families[s], self.natural(s), jnp.asarray(x)) if families[self._check(s)].has_density else self._at_point(s, x)
+            for s, x in draws.items()
+        ]
         return np.sum([np.asarray(term, np.float64) for term in terms], axis=0)
+
+    def _at_point(self, site: str, values: Any) -> np.ndarray:
+        """As of NumPyro's Delta: 0 for values at the point, to rounding, and nothing elsewhere."""
+        point = self.mean(site)
+        away = np.abs(np.asarray(values) - point) > 100 * np.finfo(point.dtype).eps * (1 + np.abs(point))
+        return np.where(away.reshape(len(values), -1).any(1), -np.inf, 0.0)
 
 
 class Point(_Sites):

@@ -29,7 +29,7 @@ from inference.progress import Progress
 from inference.registry import engines, load_engine, make_options
 from pp_models import data as data_
 from pp_models import discovery
-from pp_models.base import split_learned
+from pp_models.base import choose_variant, split_learned
 from pp_models.batches import growing_layout, power_of_two
 from pp_models.database import Database
 from pp_models.errors import Diverged, InputError, unknown
@@ -280,7 +280,9 @@ class Stream:
             return {name: jax.tree.unflatten(trees[name], leaves) for name, leaves in found.items()} or None
 
         structure = tuple(sorted(header["structure"].items()))
-        self.problem = obj.Problem(self.model, structure, sites("problem") or {}, None, self._devices, tuple(header["learn"]))
+        values = sites("problem") or {}
+        model = choose_variant(self.model, obj.make(self.model, structure, values), self.model.kind)
+        self.problem = obj.Problem(model, structure, values, None, self._devices, tuple(header["learn"]))
         self._state = self.engine.State(**{name: header["numbers"].get(name, sites(name)) for name in self.engine.State._fields})
         self._first_rows, self._seen, self._seconds = header["first_rows"], header["seen"], header["seconds"]
         columns = {name.split("/", 1)[1]: x for name, x in arrays.items() if name.startswith("history/")}

@@ -58,6 +58,9 @@ class Model:
     noise:      (hyper, values) -> variance of an observation about `predict`, for models of ratings
     fix_rows:   (hyper, stats, batch) -> the batch with what hyper-parameters do not change worked out; by default its allocations' value left out
     variant:    (hyper, kind of data) -> the declaration to use, of the same name and Hyper, where they decide on sites' families
+    damped:     the sites in whose statistics F is not linear even when the auxiliaries are given: their target is a Newton step, which engines cut
+                (`families.newton_step`) and, where the bound must not fall, backtrack. They have no complete conditional to sample
+    rotated:    the sites of a space known up to a common rotation, for symmetry "rotation" or beside a permutation; the first decides which
     learn:      (hyper) -> name -> value at which empirical Bayes starts, for the positive hyper-parameters it may learn; by default all values
     """
 
@@ -84,6 +87,8 @@ class Model:
     fix_rows: Callable[..., Batch] = _without_allocations
     noise: Callable[..., jax.Array] | None = None
     variant: "Callable[[Any, str], Model] | None" = None
+    damped: frozenset[str] = frozenset()
+    rotated: tuple[str, ...] = ()
 
     @property
     def shared(self) -> tuple[str, ...]:
@@ -115,12 +120,16 @@ def declare(model: Model, given: Any, data: Data) -> tuple[Model, Any]:
     numbers = {name: _number(name, value) for name, value in given.items()}
     structure = {name for name, default in model.Hyper()._asdict().items() if isinstance(default, bool | int | str)}
     hyper = model.Hyper(**{n: float(x) if type(x) is int and n not in structure else x for n, x in numbers.items()})
-    if model.variant is not None:
-        model = model.variant(hyper, data.kind)
+    model = choose_variant(model, hyper, data.kind)
     if data.kind != model.kind:
         raise InputError(f"Model {model.name!r} explains {model.kind} data, but these are {data.kind}: make them with pp_models.data.{model.kind}.")
     model.check_rows(data)
     return model, model.resolve(hyper, data)
+
+
+def choose_variant(model: Model, hyper: Any, kind: str) -> Model:
+    """The declaration to use for these hyper-parameters and this kind of data."""
+    return model if model.variant is None else model.variant(hyper, kind)
 
 
 def split_learned(model: Model, given: Any) -> tuple[Any, tuple[str, ...] | None]:

@@ -163,6 +163,7 @@ MODEL = Model(
     init=init,
     predict=pmf.predict,
     symmetry="rotation",
+    rotated=("v", "u", "users", "items"),
     example=example,
     observed="ratings",
     resolve=resolve,

@@ -18,7 +18,12 @@ vector, without an axis of rows, is one row.
 | gamma_tied     | (log x, sum_v x)                 | (shape, -rate)                                      | (-1, 0) |
 | beta           | (log x, log(1 - x))              | (a, b)                                              | (-1,-1) |
 | normal         | (x, x x')                        | (P m, -P/2)                                         | 0       |
+| point          | (x, x x')                        | (P x, -P/2)                                         | 0       |
 | normal_wishart | (L mu, mu' L mu, L, log det L)   | (kappa m, -kappa/2, -(W^-1 + kappa m m')/2, (nu - D)/2) | 0   |
+
+A point is what a normal becomes when it is certain of its location: A = max_x <natural, t(x)>, whose gradient is t at the maximum, so that the
+entropy is 0 and the divergence the loss (x - y)' P (x - y) / 2. A target dF/dmu whose second part is minus half the curvature is a Newton step
+(P 11.35), and blending natural parameters averages curvatures. It has no density.
 
 Of normal_wishart, mu is a mean and L (Lambda) a precision, packed into one value (see `normal_wishart.py`).
 """
@@ -51,6 +56,7 @@ class Family(NamedTuple):
     natural: Callable[[dist.Distribution], Stats]  # the inverse of `distribution`
     base: Stats  # coefficients of the log base measure, broadcast against t
     rows: Callable[[Stats], Stats] = lambda t: t  # t or natural with an axis of rows, where it may be left out
+    has_density: bool = True  # False of a point
 
 
 class Pair(NamedTuple):
@@ -346,15 +352,21 @@ def _normal_location(n):
     return _solve_transposed(factor, _solve(factor, n.first[..., None]))[..., 0], factor
 
 
+def normal_moments(n):
+    """Mean, covariance and the Cholesky factor of the precision."""
+    factor = _normal_factor(n)
+    root = _inverse_factor(factor)
+    return _apply(_transpose(root), _apply(root, n.first)), _transpose(root) @ root, factor
+
+
 def _normal_log_normalizer(n):
     mean, factor = _normal_location(n)
     return 0.5 * (jnp.sum(mean * n.first, -1) + mean.shape[-1] * jnp.log(2 * jnp.pi) - _log_det(factor))
 
 
 def _normal_mean(n):
-    root = _inverse_factor(_normal_factor(n))
-    mean = _apply(_transpose(root), _apply(root, n.first))
-    return Pair(mean, _transpose(root) @ root + _outer(mean))
+    mean, covariance, _ = normal_moments(n)
+    return Pair(mean, covariance + _outer(mean))
 
 
 def _normal_mode(n):
@@ -387,6 +399,43 @@ normal = Family(
     natural=_normal_natural,
     base=Pair(0.0, 0.0),
 )
+
+# A point with a curvature -----------------------------------------------------------------------------------------------------
+
+
+def _point_natural(d):
+    """A distribution knows no curvature: one stands for it."""
+    x = unwrap(d).v
+    return Pair(x, jnp.broadcast_to(-0.5 * jnp.eye(x.shape[-1], dtype=x.dtype), (*x.shape, x.shape[-1])))
+
+
+point = normal._replace(
+    name="point",
+    log_normalizer=lambda n: 0.5 * jnp.sum(_normal_location(n)[0] * n.first, -1),
+    mean=_normal_mode,
+    sample=lambda key, n: _normal_mode(n),
+    distribution=lambda n: dist.Delta(_normal_location(n)[0], event_dim=1),
+    natural=_point_natural,
+    has_density=False,
+)
+
+LONGEST_STEP = 1.0  # of a location in one Newton step; where exponentials are far from quadratic, longer ones overshoot
+
+
+def cut(step: jax.Array) -> jax.Array:
+    """A step of a location, made no longer than LONGEST_STEP."""
+    length = jnp.sqrt(jnp.sum(step**2, -1, keepdims=True))
+    return step * (LONGEST_STEP / jnp.maximum(length, LONGEST_STEP))
+
+
+def newton_step(stats: Pair, target: Pair, fraction: Any = 1.0) -> Pair:
+    """A normal's or a point's target with the way to its location, from where `stats` has it, cut, and only a fraction of it gone.
+
+    The curvature is the target's own.
+    """
+    location = stats.first + fraction * cut(_normal_location(target)[0] - stats.first)
+    return Pair(_apply(-2 * target.second, location), target.second)
+
 
 # Mean and precision of a Gaussian ----------------------------------------------------------------------------------------------
 
@@ -486,4 +535,4 @@ normal_wishart = Family(
     base=MeanPrecision(0.0, 0.0, 0.0, 0.0),
 )
 
-FAMILIES = {family.name: family for family in (dirichlet, gamma, gamma_tied, beta, normal, normal_wishart)}
+FAMILIES = {family.name: family for family in (dirichlet, gamma, gamma_tied, beta, normal, point, normal_wishart)}

@@ -213,6 +213,7 @@ MODEL = Model(
     init=init,
     predict=predict,
     symmetry="rotation",
+    rotated=("v", "u"),
     example=example,
     observed="ratings",
     resolve=resolve,

@@ -164,7 +164,10 @@ def test_rows_are_exchangeable_and_padding_is_nothing(problem):
 
 
 def test_fused_local_solver_is_the_gradient_iterated(problem):
-    """`solve_local`, where a model has one, ends where iterating dF/dmu ends, and the allocations it reports are F's own."""
+    """`solve_local`, where a model has one, ends where iterating dF/dmu ends, and the allocations it reports are F's own.
+
+    Where iterations are damped Newton steps there are many ways to the end: both get there (1e-7: what is left of the slower's way), not together.
+    """
     model, hyper, batch = problem.model, problem.hyper, problem.data.pack()
     if model.solve_local is None:
         return  # the generic iteration is what the law compares with
@@ -172,12 +175,13 @@ def test_fused_local_solver_is_the_gradient_iterated(problem):
     stats = obj.summarise(model, shared)
     options = RowOptions(7, 0.0)
     evaluate = jax.jit(jax.value_and_grad(lambda t, batch: model.log_local(hyper, t, batch)))
+    options, rtol = (RowOptions(3000, 1e-12), 1e-7) if model.damped & model.local else (RowOptions(7, 0.0), 1e-9)
     for summary in ("mean", "mode", "log_mode"):
         start = obj.start_local(model, hyper, batch, summary)
         natural, _, after = jax.jit(lambda s=start, m=summary: model.solve_local(hyper, stats, batch, s, options, m))()
         generic, _, _ = jax.jit(lambda s=start, m=summary: obj._iterate(model, hyper, stats, batch, s, options, m))()
         for a, b in zip(jax.tree.leaves(natural), jax.tree.leaves(generic), strict=True):
-            np.testing.assert_allclose(a, b, rtol=1e-9)
+            np.testing.assert_allclose(a, b, rtol=rtol, atol=rtol * float(jnp.max(jnp.abs(b))) if model.damped else 0)
         local = obj.summarise(model, natural, summary)
         known, anew = (evaluate({**stats, **local}, rows) for rows in (after, batch))
         for a, b in zip(jax.tree.leaves(known), jax.tree.leaves(anew), strict=True):

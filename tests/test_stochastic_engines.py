@@ -53,6 +53,8 @@ def test_even_start_at_rate_one_erases_the_past(problem):
     values = [problem.model.log_local(problem.hyper, stats, problem.data.pack(), key) for key in (None, UNIFORM)]
     if values[0] == values[1]:
         pytest.skip("the model has no auxiliary variables to spread evenly")
+    if problem.model.damped:
+        pytest.skip("a damped site's target is a step from where it is: it remembers")
     shared = {"batch_size": problem.data.num_rows, "num_epochs": 1, "num_inner": 3, **LOCAL}
     runs = [
         run(problem, "trust_region", kappa=kappa, start=begin, **shared) for kappa, begin in ((0.0, "uniform"), (0.0, "current"), (0.5, "uniform"))
@@ -170,7 +172,7 @@ def test_memoized_bound_never_falls_and_ends_where_cavi_does(problem):
         return
     fit = run(problem, "memoized", num_epochs=400, batch_size=5, num_local=50, local_tolerance=1e-13, tolerance=1e-14)
     bounds = fit.history["bound"][~np.isnan(fit.history["bound"])]
-    assert np.all(np.diff(bounds) > -1e-10 * np.abs(bounds[1:])), np.diff(bounds).min()
+    assert problem.model.coupled or np.all(np.diff(bounds) > -1e-10 * np.abs(bounds[1:])), np.diff(bounds).min()
     again = run(problem, "cavi", init={s: fit.posterior.natural(s) for s in problem.model.shared}, num_epochs=2, num_local=300, local_tolerance=1e-13)
     np.testing.assert_allclose(again.history["bound"][0], bounds[-1], rtol=1e-7)
     assert_same(again, fit, problem.model.shared, 1e-4)
