@@ -1,0 +1,152 @@
+"""Correlated NMF on documents with planted locations (P 11.6's uses of them), each experiment one sub-command.
+
+    python benchmarks/correlations.py signs         signs of P(11.36) found, by engine, over seeds; best of a few restarts by bound
+    python benchmarks/correlations.py retrieval     precision at 10 of documents found by u_d, beside the cosine of raw counts and chance
+
+Each prints one JSON line. Seconds include compilation.
+"""
+
+import argparse
+import json
+import os
+import time
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+jax.config.update("jax_num_cpu_devices", os.cpu_count() or 1)
+
+import inference
+import pp_models
+from inference import align, locations
+from inference import minibatch as mb
+from inference import objective as obj
+from pp_models.data import Data
+from pp_models.eliminate import RowOptions
+
+ENGINES = {  # equal numbers of passes for the two stochastic ones
+    "cavi": {"num_epochs": 150},
+    "svi": {"num_epochs": 40, "batch_size": 100, "bound_every": 0},
+    "trust_region": {"num_epochs": 40, "batch_size": 100, "bound_every": 0},
+}
+CLEAR = 0.4  # correlations at least this large have a sign to be found
+NEAR = 0.3  # a topic within this total variation of the planted one is recovered
+
+
+class Planted(NamedTuple):
+    """Documents, the topics and locations they were drawn with, and labels: the topic that each document uses most."""
+
+    data: Data
+    topics: np.ndarray
+    ell: np.ndarray
+    labels: np.ndarray
+
+
+def planted(seed: int, num_rows: int, num_topics: int = 8, rank: int = 4, num_words: int = 200, length: float = 80.0, size: float = 1.5) -> Planted:
+    """Topics with nine tenths of their weight on words of their own, locations of one length in random directions."""
+    rng = np.random.default_rng(seed)
+    own = np.kron(np.eye(num_topics), np.ones((1, num_words // num_topics))) * rng.gamma(1.0, 1.0, (num_topics, num_words))
+    topics = 0.9 * own / own.sum(1, keepdims=True) + 0.1 * rng.dirichlet(np.ones(num_words))
+    ell = rng.normal(size=(num_topics, rank))
+    ell *= size / np.linalg.norm(ell, axis=1, keepdims=True)
+    weights = np.exp(rng.normal(size=(num_rows, rank)) @ ell.T)
+    weights /= weights.sum(1, keepdims=True)
+    counts = rng.poisson(rng.gamma(4.0, length / 4, (num_rows, 1)) * weights @ topics)
+    return Planted(pp_models.data.counts(counts), topics, ell, weights.argmax(1))
+
+
+def full_bound(fit: Any) -> float:
+    """The bound over all rows, solved afresh: what restarts are judged by, whatever the engine."""
+    problem = fit.problem
+    batches = problem.data.shards(np.arange(problem.data.num_rows), problem.data.num_rows, problem.devices)
+    shared = {site: fit.posterior.natural(site) for site in problem.model.shared}
+    shares = mb.solve(problem, problem.values, shared, batches, RowOptions(50, 1e-4), bound=True)
+    prior = float(obj.shared_bound(problem.model, problem.structure, problem.values, shared))
+    return prior + sum(float(term) for share in shares for term in share.bound)
+
+
+def judge(fit: Any, truth: Planted) -> dict[str, float]:
+    """Share of clear signs found, correlation with the planted correlations, and topics recovered, the best matching taken."""
+    beta = fit.posterior.mean("beta")
+    order = align.topic_order(truth.topics, beta)
+    beta = beta[order] / beta[order].sum(1, keepdims=True)
+    pairs = np.triu_indices(len(truth.ell), 1)
+    found, true = (locations.topic_correlations(np.asarray(x))[pairs] for x in (fit.posterior.mean("ell")[order], truth.ell))
+    clear = np.abs(true) >= CLEAR
+    return {
+        "signs": float(np.mean(np.sign(found[clear]) == np.sign(true[clear]))),
+        "correlation": float(np.corrcoef(found, true)[0, 1]),
+        "topics": float(np.sum(0.5 * np.abs(beta - truth.topics).sum(1) < NEAR)),
+        "length": float(np.linalg.norm(fit.posterior.mean("ell"), axis=1).mean() / np.linalg.norm(truth.ell, axis=1).mean()),
+        "bound": full_bound(fit),
+    }
+
+
+def fit(truth: Planted, engine: str, seed: int, **hyper: Any) -> Any:
+    given = {"num_topics": len(truth.ell), "rank": truth.ell.shape[1], **hyper}
+    return inference.fit("correlated_nmf", truth.data, engine, given, jax.random.key(seed), progress=False, **ENGINES[engine])
+
+
+def signs(arguments: argparse.Namespace) -> None:
+    """Every engine from several random starts on each of several corpora: the first start, and the best by bound."""
+    line: dict[str, Any] = {"seeds": arguments.seeds, "restarts": arguments.restarts, "rows": arguments.rows}
+    cases = {"cavi": {}, "svi": {}, "trust_region": {}, "cavi point_u": {"point_u": True}}
+    for name in arguments.engines.split(","):
+        begin, first, best = time.perf_counter(), [], []
+        for seed in range(arguments.seeds):
+            truth = planted(seed, arguments.rows)
+            scores = [judge(fit(truth, name.split()[0], 100 * seed + start, **cases[name]), truth) for start in range(arguments.restarts)]
+            first.append(scores[0])
+            best.append(max(scores, key=lambda score: score["bound"]))
+        line[name] = {
+            "seconds": round(time.perf_counter() - begin, 1),
+            **{which: {key: [round(s[key], 3) for s in scores] for key in scores[0]} for which, scores in (("first", first), ("best", best))},
+        }
+    print(json.dumps({"benchmark": "correlations signs", **line}), flush=True)
+
+
+def precision(nearest: Any, labels: np.ndarray, queries: np.ndarray, num: int) -> float:
+    """The mean share of the `num` nearest documents with the query's label."""
+    return float(np.mean([np.mean(labels[nearest(int(query))[:num]] == labels[query]) for query in queries]))
+
+
+def retrieval(arguments: argparse.Namespace) -> None:
+    """Documents labelled by the topic they use most, with few words each, so that two of one topic share hardly any."""
+    scores: dict[str, list[float]] = {"u": [], "counts": [], "chance": []}
+    for seed in range(arguments.seeds):
+        truth = planted(seed, arguments.rows, num_words=800, length=20.0)
+        fitted = max((fit(truth, "cavi", 100 * seed + start) for start in range(arguments.restarts)), key=full_bound)
+        queries = np.random.default_rng(seed).choice(arguments.rows, min(200, arguments.rows), replace=False)
+        rows = truth.data.matrix.toarray()
+        rows = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-9)
+
+        def by_counts(query: int, rows: np.ndarray = rows) -> np.ndarray:
+            nearness = rows @ rows[query]
+            nearness[query] = -np.inf
+            return np.argsort(-nearness, kind="stable")
+
+        scores["u"].append(precision(lambda q, f=fitted: locations.nearest_documents(f, q, 10), truth.labels, queries, 10))
+        scores["counts"].append(precision(by_counts, truth.labels, queries, 10))
+        shares = np.bincount(truth.labels) / len(truth.labels)
+        scores["chance"].append(float(shares[truth.labels[queries]].mean()))
+    rounded = {name: [round(x, 3) for x in values] for name, values in scores.items()}
+    print(json.dumps({"benchmark": "correlations retrieval", "rows": arguments.rows, "precision_at_10": rounded}), flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    for command, seeds, restarts in ((signs, 10, 3), (retrieval, 3, 3)):
+        sub = commands.add_parser(command.__name__, help=command.__doc__)
+        sub.set_defaults(run=command)
+        sub.add_argument("--rows", type=int, default=1000)
+        sub.add_argument("--seeds", type=int, default=seeds)
+        sub.add_argument("--restarts", type=int, default=restarts)
+    commands.choices["signs"].add_argument("--engines", default="cavi,svi,trust_region,cavi point_u")
+    arguments = parser.parse_args()
+    arguments.run(arguments)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,343 @@
+"""Correlated nonnegative matrix factorisation (Poisson, log-normal weights of low rank).
+
+Topics and documents have locations in one space, and a document uses the topics that lie in its direction (P 11.13):
+
+    X_dv    ~ Poisson(sum_k beta_kv s_d exp(ell_k' u_d))
+    beta_kv ~ Gamma(c0 / V, c0)                   topics, as in `bayesian_nmf`
+    ell_k   ~ Normal(0, sigma2 I_m)               topics' locations: log weights of topics i and j have covariance ell_i' ell_j (P 11.10-11.11)
+    u_d     ~ Normal(0, I_m)                      documents' locations
+    s_d     ~ Gamma(a0, b0)                       documents' scales, exp(alpha_d) in P
+
+With t(x) = (log x, x) for s, (log x, sum_v x) for beta and (x, x x') for u and ell; S = E[u u'] - E[u] E[u]', R = E[ell ell'] - ell ell';
+
+    F  = priors + sum_dv n_dv log sum_k exp(log s_d + ell_k' u_d + log beta_kv) - sum_dk s_d beta_k e_dk - sum_dv log n_dv!
+    e  = exp(ell' u + tr(S E[ell ell']) / 2 + (u + S ell)' R (u + S ell) / 2)
+
+ell is a point (P Table 11.2), so R = 0 and e = E exp(ell' u) exactly, and F is the log joint density where S = 0 too. R is there for its derivative,
+minus half the Hessian of ell, which makes dF/dmu the natural parameter (G^-1 ell + gradient, -G^-1 / 2) of a Newton step, P(11.30) and (11.35). In
+the same way that of q(u) is a Newton step by P(11.31) with the precision I + sum_k w_k ell_k ell_k', w_k = s beta_k e_k: for q(u) normal, the exact
+natural gradient of the bound. Both sites are `damped`: F is not linear in their statistics, so steps are at most 1 long and backtracked.
+
+Where this differs from P:
+
+- q(u_d) is normal with a full covariance. P's point estimates (point_u=True) inflate ell, since nothing holds them back but the prior.
+- exp(alpha_d) has a prior, worth a0 tokens, and a gamma posterior: there is then a joint density to sample from. As a0, b0 -> 0 its mean is P(11.32).
+- u and s are solved together: s is eliminated in closed form, and a row's step in u is Newton's for what is left, with the Hessian
+  I + sum_k w_k (ell_k - mean)(ell_k - mean)', the mean taken with weights w. Alternating as P does, a document about one topic needs about as many
+  steps as it has words.
+- Stochastic steps blend natural parameters, so ell moves by rho (mean curvature)^-1 gradient: P(11.35), the curvature averaged over past batches too.
+
+| here       | P                     | here     | P                          |
+|------------|-----------------------|----------|----------------------------|
+| beta       | B'                    | q(beta)  | Gamma(g, h), h by P(11.27) |
+| ell, u     | L', U'                | rank     | m                          |
+| s          | exp(alpha)            | sigma2   | sigma^2                    |
+
+Defaults are those of P 11.6: c0 = 0.05 V, m = 50 but at most K, sigma2 = 1/m. a0 = 1 and b0 = 0.01 are ours. Locations are known up to a common
+rotation.
+"""
+
+import dataclasses
+import warnings
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from jax import lax
+from numpyro.distributions import constraints
+
+from pp_models import data as data_
+from pp_models import families as fam
+from pp_models.base import Model, check_count, check_positive, documents
+from pp_models.eliminate import RowInfo, allocate
+from pp_models.errors import InputError
+from pp_models.families import Pair
+
+
+class Hyper(NamedTuple):
+    """num_topics: K. rank: m, the dimension of locations (0: 50, or K if that is less). sigma2: variance of the topics' locations.
+
+    c0: the topics' total shape and rate. a0, b0: shape and rate of the documents' scales. point_u: documents' locations as points (P Table 11.2).
+    """
+
+    num_topics: int = 10
+    rank: int = 0
+    sigma2: float | None = None
+    c0: float | None = None
+    a0: float = 1.0
+    b0: float = 0.01
+    point_u: bool = False
+
+
+def resolve(hyper, data):
+    check_count("num_topics", hyper.num_topics)
+    if hyper.rank == 0:
+        hyper = hyper._replace(rank=min(50, hyper.num_topics))
+    check_count("rank", hyper.rank)
+    if not isinstance(hyper.point_u, bool):
+        raise InputError(f"point_u must be True or False, not {hyper.point_u!r}.")
+    redundant = hyper.rank - hyper.num_topics
+    if redundant > 0:
+        warnings.warn(f"rank {hyper.rank} is above the number of topics, {hyper.num_topics}: {redundant} dimensions are redundant.", stacklevel=2)
+    defaults = {"sigma2": 1 / hyper.rank, "c0": 0.05 * data.num_columns}
+    hyper = hyper._replace(**{name: value for name, value in defaults.items() if getattr(hyper, name) is None})
+    numbers = ("sigma2", "c0", "a0", "b0")
+    for name in numbers:
+        check_positive(name, getattr(hyper, name))
+        if np.ndim(getattr(hyper, name)):
+            raise InputError(f"{name} must be one number, not {getattr(hyper, name)!r}.")
+    return hyper._replace(**{name: float(getattr(hyper, name)) for name in numbers})
+
+
+def generate(hyper, data):
+    with numpyro.plate("topics", hyper.num_topics, dim=-2), numpyro.plate("words", data.num_columns):
+        beta = numpyro.sample("beta", dist.Gamma(hyper.c0 / data.num_columns, hyper.c0))
+    with numpyro.plate("locations", hyper.num_topics):
+        ell = numpyro.sample("ell", dist.Normal(0, jnp.sqrt(hyper.sigma2)).expand([hyper.rank]).to_event(1))
+    with documents(data):
+        s = numpyro.sample("s", dist.Gamma(hyper.a0, hyper.b0))
+        u = numpyro.sample("u", dist.Normal(0, 1).expand([hyper.rank]).to_event(1))
+        words = dist.Poisson((s[:, None] * jnp.exp(u @ ell.T)) @ beta).to_event(1)
+        numpyro.sample("counts", words, obs=data.entries.dense(data.num_columns))
+
+
+def guide(hyper, data):
+    g = numpyro.param("g", lambda key: init(key, hyper, data)["beta"].first, constraint=constraints.positive)
+    h = numpyro.param("h", lambda key: -init(key, hyper, data)["beta"].second, constraint=constraints.positive)
+    places = numpyro.param("ell_at", lambda key: fam.point.mean(init(key, hyper, data)["ell"]).first)
+    size, length = data.num_data_rows, data.total / data.num_rows
+    a = numpyro.param("a", jnp.full(size, hyper.a0 + length), constraint=constraints.positive)
+    b = numpyro.param("b", jnp.full(size, hyper.b0 + hyper.num_topics), constraint=constraints.positive)
+    loc = numpyro.param("loc", jnp.zeros((size, hyper.rank)))
+    with numpyro.plate("topics", hyper.num_topics, dim=-2), numpyro.plate("words", data.num_columns):
+        numpyro.sample("beta", dist.Gamma(g, h))
+    with numpyro.plate("locations", hyper.num_topics):
+        numpyro.sample("ell", dist.Delta(places, event_dim=1))
+    if not hyper.point_u:
+        spread = jnp.broadcast_to(jnp.eye(hyper.rank) / jnp.sqrt(1 + length * hyper.sigma2), (size, hyper.rank, hyper.rank))
+        scale_tril = numpyro.param("scale_tril", spread, constraint=constraints.lower_cholesky)
+    with documents(data):
+        numpyro.sample("s", dist.Gamma(a[data.positions], b[data.positions]))
+        here = loc[data.positions]
+        numpyro.sample("u", dist.Delta(here, event_dim=1) if hyper.point_u else dist.MultivariateNormal(here, scale_tril=scale_tril[data.positions]))
+
+
+def _isotropic(variance, t):
+    """log Normal(0, variance I) per row."""
+    return -0.5 * (jnp.trace(t.second, axis1=-2, axis2=-1) / variance + t.first.shape[-1] * jnp.log(2 * jnp.pi * variance))
+
+
+def log_global(hyper, t):
+    prior = Pair(jnp.reshape(hyper.c0 / t["beta"].first.shape[1], (1, 1)), jnp.reshape(-hyper.c0, (1, 1)))
+    return jnp.sum(fam.log_prior(fam.gamma_tied, prior, t["beta"])) + jnp.sum(_isotropic(hyper.sigma2, t["ell"]))
+
+
+def _exponents(u, ell):
+    """log e_dk, (rows, K): what exp(ell' u) is expected to be."""
+    spread = u.second - u.first[:, :, None] * u.first[:, None, :]
+    rest = ell.second - ell.first[:, :, None] * ell.first[:, None, :]
+    moved = u.first[:, None] + jnp.einsum("dij,kj->dki", spread, ell.first)
+    curved = jnp.einsum("dki,kij,dkj->dk", moved, rest, moved)
+    return u.first @ ell.first.T + 0.5 * (jnp.einsum("dij,kij->dk", spread, ell.second) + curved)
+
+
+def log_local(hyper, t, batch, key=None):
+    s, u, beta, ell = t["s"], t["u"], t["beta"], t["ell"]
+    prior = fam.log_prior(fam.gamma, Pair(jnp.reshape(hyper.a0, (1,)), jnp.reshape(-hyper.b0, (1,))), s) + _isotropic(1.0, u)
+    rates = s.second * (jnp.exp(_exponents(u, ell)) @ beta.second)[:, 0]
+    logits = s.first[:, None] + u.first @ ell.first.T
+    return batch.sum(prior - rates - batch.log_factorials) + allocate(logits, beta.first, batch.entries, key)
+
+
+def init(key, hyper, data):
+    """P 11.6: topics are the prior plus uniform noise scaled to the corpus, their locations draws from the prior. Documents: in the middle."""
+    topic_key, place_key = jax.random.split(key)
+    num_topics, rank, size = hyper.num_topics, hyper.rank, data.num_columns
+    share, totals = data.total / num_topics, jnp.asarray(data.totals, float)
+    noise = jax.random.uniform(topic_key, (num_topics, size))
+    places = jnp.sqrt(hyper.sigma2) * jax.random.normal(place_key, (num_topics, rank))
+    return {
+        "s": Pair(hyper.a0 + totals, jnp.full_like(totals, -(hyper.b0 + num_topics))),
+        "u": Pair(jnp.zeros((data.num_rows, rank)), -0.5 * (1 + totals * hyper.sigma2)[:, None, None] * jnp.eye(rank)),
+        "beta": Pair(hyper.c0 / size + 2 * share / size * noise, -(hyper.c0 + share) * jnp.ones((num_topics, 1))),
+        "ell": _at(places, jnp.broadcast_to((1 / hyper.sigma2 + share) * jnp.eye(rank), (num_topics, rank, rank))),
+    }
+
+
+def _at(location, precision):
+    return Pair((precision @ location[..., None])[..., 0], -0.5 * precision)
+
+
+# The rows' own fixed point -----------------------------------------------------------------------------------------------------
+
+
+class _Rows(NamedTuple):
+    """q(u): location (rows, m), covariance and precision (rows, m, m), and half the log determinant of the covariance."""
+
+    location: jax.Array
+    covariance: jax.Array
+    precision: jax.Array
+    half_log_det: jax.Array
+
+
+def _rows(location, precision, is_point):
+    """From a precision; a point has no covariance."""
+    if is_point:
+        return _Rows(location, jnp.zeros_like(precision), precision, jnp.zeros(len(location), location.dtype))
+    _, covariance, factor = fam.normal_moments(Pair(location, -0.5 * precision))
+    return _Rows(location, covariance, precision, -jnp.sum(jnp.log(jnp.diagonal(factor, axis1=1, axis2=2)), 1))
+
+
+def _log_weights(q, t):
+    """log beta_k e_dk, (rows, K), for ell a point."""
+    ell = t["ell"]
+    size = ell.first.shape[1] ** 2
+    quadratic = q.covariance.reshape(-1, size) @ (ell.first[:, :, None] * ell.first[:, None, :]).reshape(-1, size).T
+    return q.location @ ell.first.T + 0.5 * quadratic + jnp.log(t["beta"].second[:, 0])
+
+
+def _log_rate(hyper, log_weights):
+    """log(b0 + sum_k beta_k e_dk): the rate of q(s)."""
+    return jnp.logaddexp(jnp.log(hyper.b0), jax.nn.logsumexp(log_weights, 1))
+
+
+def _height(hyper, t, q, counts, tokens):
+    """A row's share of the bound, s at its optimum and the allocated counts given, up to a constant; and the sum of its terms' sizes."""
+    terms = (
+        jnp.sum(counts * (q.location @ t["ell"].first.T), 1),
+        -tokens * _log_rate(hyper, _log_weights(q, t)),
+        -0.5 * (jnp.sum(q.location**2, 1) + jnp.trace(q.covariance, axis1=1, axis2=2)),
+        q.half_log_det,
+    )
+    return sum(terms), sum(jnp.abs(term) for term in terms)
+
+
+def _curvature(weights, ell, centre=None):
+    """I + sum_k w_dk ell_k ell_k', or with the locations taken from their weighted mean: (rows, m, m)."""
+    outer = (ell[:, :, None] * ell[:, None, :]).reshape(len(ell), -1)
+    size = ell.shape[1]
+    second = (weights @ outer).reshape(-1, size, size) + jnp.eye(size, dtype=ell.dtype)
+    if centre is None:
+        return second
+    first = weights @ ell
+    return second - first[:, :, None] * first[:, None, :] / centre[:, None, None]
+
+
+SHORTEST = 6  # halvings of a row's step before it stands still
+
+
+def _improve(hyper, t, q, counts, tokens, is_point):
+    """One Newton step of every row, halved until the row's share of the bound does not fall: the new q(u), and how far it moved."""
+    ell = t["ell"].first
+    log_weights = _log_weights(q, t)
+    weights = tokens[:, None] * jnp.exp(log_weights - _log_rate(hyper, log_weights)[:, None])
+    gradient = (counts - weights) @ ell - q.location
+    wanted = _curvature(weights, ell)
+    step = fam.cut(fam.normal_moments(Pair(gradient, -0.5 * _curvature(weights, ell, tokens)))[0])
+    before, size = _height(hyper, t, q, counts, tokens)
+    rounding = 4 * jnp.finfo(before.dtype).eps * size
+
+    def move(fraction):
+        blend = fraction[:, None, None]
+        return _rows(q.location + fraction[:, None] * step, (1 - blend) * q.precision + blend * wanted, is_point)
+
+    def unfinished(state):
+        _, _, rising, halvings = state
+        return (halvings < SHORTEST) & ~jnp.all(rising)
+
+    def halve(state):
+        fraction, _, rising, halvings = state
+        fraction = jnp.where(rising, fraction, jnp.where(halvings == SHORTEST - 1, 0, 0.5 * fraction))
+        return (fraction, *attempt(fraction), halvings + 1)
+
+    def attempt(fraction):
+        new = move(fraction)
+        return new, (_height(hyper, t, new, counts, tokens)[0] >= before - rounding) | (fraction == 0)
+
+    everyone = jnp.ones(len(before), before.dtype)
+    fraction, new, _, _ = lax.while_loop(unfinished, halve, (everyone, *attempt(everyone), 0))
+    return new, jnp.max(jnp.abs(fraction[:, None] * step), 1)
+
+
+def solve_local(hyper, t, batch, start, options, summary):
+    """Each document's location and scale to their optimum: in turn the expected counts of P(11.24), and a Newton step given them."""
+    ell, beta, is_point = t["ell"].first, t["beta"], hyper.point_u or summary != "mean"
+    shape = hyper.a0 + batch.totals
+    tokens = jnp.maximum(shape - 1, 1e-6) if summary == "mode" else shape  # what s times its rate is
+    q = _begin(hyper, t, start["u"], tokens, is_point)
+
+    def improve(state):
+        iterations, q, change = state
+        counts = jax.grad(lambda logits: allocate(logits, beta.first, batch.entries))(q.location @ ell.T)
+        new, moved = _improve(hyper, t, q, counts, tokens, is_point)
+        active = change > options.tolerance
+        new = jax.tree.map(lambda a, b: jnp.where(jnp.reshape(active, (-1,) + (1,) * (a.ndim - 1)), a, b), new, q)
+        return iterations + active, new, jnp.where(active, moved, change)
+
+    def unfinished(state):
+        return (jnp.max(state[0]) < options.num_local) & jnp.any(state[2] > options.tolerance)
+
+    begin = jnp.zeros(batch.num_rows, jnp.int32), q, jnp.full(batch.num_rows, jnp.inf, q.location.dtype)
+    iterations, q, change = lax.while_loop(unfinished, improve, begin)
+    log_weights = _log_weights(q, t)
+    rate = jnp.exp(_log_rate(hyper, log_weights))
+    precision = _curvature(tokens[:, None] * jnp.exp(log_weights) / rate[:, None], ell) if is_point else q.precision
+    return {"s": Pair(shape, -rate), "u": _at(q.location, precision)}, RowInfo(iterations, change), batch
+
+
+def _begin(hyper, t, u, tokens, is_point):
+    """q(u) from the statistics to start with. A covariance that rounding has spoilt is replaced by the one the rates ask for."""
+    covariance = u.second - u.first[:, :, None] * u.first[:, None, :]
+    given = _Rows(u.first, jnp.zeros_like(covariance) if is_point else covariance, None, None)
+    log_weights = _log_weights(given, t)
+    wanted = _curvature(tokens[:, None] * jnp.exp(log_weights - _log_rate(hyper, log_weights)[:, None]), t["ell"].first)
+    if is_point:
+        return _rows(u.first, wanted, True)
+    inverse = fam.normal_moments(Pair(u.first, -0.5 * covariance))[1]
+    good = jnp.all(jnp.isfinite(inverse), (1, 2), keepdims=True)
+    return _rows(u.first, jnp.where(good, inverse, wanted), False)
+
+
+def predict(hyper, values):
+    """Expected counts."""
+    return (values["s"][:, None] * jnp.exp(values["u"] @ values["ell"].T)) @ values["beta"]
+
+
+def example(key):
+    hyper = Hyper(num_topics=3, rank=2, sigma2=0.6, a0=2.0, b0=0.2, c0=9.0)
+    rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+    topics, places = rng.dirichlet(np.full(8, 0.4), 3), np.array([[1.2, 0.0], [-0.6, 1.0], [-0.6, -1.0]])
+    weights = rng.gamma(4.0, 3.0, (13, 1)) * np.exp(rng.normal(size=(13, 2)) @ places.T)
+    return hyper, data_.counts(rng.poisson(weights @ topics))
+
+
+def _variant(hyper, kind):
+    return POINT_U if hyper.point_u else MODEL
+
+
+MODEL = Model(
+    name="correlated_nmf",
+    kind="counts",
+    Hyper=Hyper,
+    generate=generate,
+    guide=guide,
+    families={"s": fam.gamma, "u": fam.normal, "beta": fam.gamma_tied, "ell": fam.point},
+    local=frozenset({"s", "u"}),
+    log_global=log_global,
+    log_local=log_local,
+    init=init,
+    predict=predict,
+    symmetry="permutation",
+    example=example,
+    resolve=resolve,
+    solve_local=solve_local,
+    coupled="rows",
+    learn=lambda hyper: {name: getattr(hyper, name) for name in ("sigma2", "c0", "a0", "b0")},
+    damped=frozenset({"u", "ell"}),
+    rotated=("ell", "u"),
+    variant=_variant,
+)
+POINT_U = dataclasses.replace(MODEL, families={**MODEL.families, "u": fam.point})
