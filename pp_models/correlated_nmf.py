@@ -25,6 +25,8 @@ Where this differs from P:
 - u and s are solved together: s is eliminated in closed form, and a row's step in u is Newton's for what is left, with the Hessian
   I + sum_k w_k (ell_k - mean)(ell_k - mean)', the mean taken with weights w. Alternating as P does, a document about one topic needs about as many
   steps as it has words.
+- Topics begin at short fits with free weights (`starts`), not at the prior with noise: with few dimensions most random starts keep topics apart that
+  belong together.
 - Stochastic steps blend natural parameters, so ell moves by rho (mean curvature)^-1 gradient: P(11.35), the curvature averaged over past batches too.
 
 | here       | P                     | here     | P                          |
@@ -51,6 +53,7 @@ from numpyro.distributions import constraints
 
 from pp_models import data as data_
 from pp_models import families as fam
+from pp_models import starts
 from pp_models.base import Model, check_count, check_positive, documents
 from pp_models.eliminate import RowInfo, allocate
 from pp_models.errors import InputError
@@ -153,16 +156,14 @@ def log_local(hyper, t, batch, key=None):
 
 
 def init(key, hyper, data):
-    """P 11.6: topics are the prior plus uniform noise scaled to the corpus, their locations draws from the prior. Documents: in the middle."""
-    topic_key, place_key = jax.random.split(key)
+    """Topics and their locations from short fits with free weights (`starts`), with the weight of the corpus. Documents: in the middle."""
     num_topics, rank, size = hyper.num_topics, hyper.rank, data.num_columns
     share, totals = data.total / num_topics, jnp.asarray(data.totals, float)
-    noise = jax.random.uniform(topic_key, (num_topics, size))
-    places = jnp.sqrt(hyper.sigma2) * jax.random.normal(place_key, (num_topics, rank))
+    topics, places = starts.topics_and_places(key, data, num_topics, rank)
     return {
         "s": Pair(hyper.a0 + totals, jnp.full_like(totals, -(hyper.b0 + num_topics))),
         "u": Pair(jnp.zeros((data.num_rows, rank)), -0.5 * (1 + totals * hyper.sigma2)[:, None, None] * jnp.eye(rank)),
-        "beta": Pair(hyper.c0 / size + 2 * share / size * noise, -(hyper.c0 + share) * jnp.ones((num_topics, 1))),
+        "beta": Pair(hyper.c0 / size + share * topics, -(hyper.c0 + share) * jnp.ones((num_topics, 1))),
         "ell": _at(places, jnp.broadcast_to((1 / hyper.sigma2 + share) * jnp.eye(rank), (num_topics, rank, rank))),
     }
 

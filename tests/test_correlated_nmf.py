@@ -131,14 +131,14 @@ def test_rows_reach_their_optimum(point_u):
 
 
 def test_one_topic_documents_converge_at_once():
-    """A document with 3,000 words of one topic: u and s in a dozen steps, where alternating them would take thousands."""
+    """A document with 3,000 words of one topic: u and s in a score of steps, none longer than 1, where alternating them would take thousands."""
     X = np.zeros((2, 6), int)
     X[0, :3], X[1, 3:] = 1000, 1000
     problem = fitting.make_problem("correlated_nmf", pp_models.data.counts(X), {"num_topics": 2, "rank": 2})
     shared = {"beta": Pair(1000.0 * jnp.kron(jnp.eye(2), jnp.ones((1, 3))) + 1, -3000.0 * jnp.ones((2, 1)))}
     shared["ell"] = fam.point.natural(fam.dist.Delta(jnp.array([[1.0, 0.3], [-0.4, 1.0]]), event_dim=1))
     part = mb.solve(problem._replace(devices=problem.devices[:1]), problem.values, shared, (problem.data.pack(),), RowOptions(50, 1e-6))[0]
-    assert float(part.iterations) / 2 <= 12
+    assert float(part.iterations) / 2 <= 20
 
 
 def test_far_starts_come_back(problem):
