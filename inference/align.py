@@ -67,13 +67,11 @@ def permute(model: Model, values: Values, order: Any) -> dict[str, np.ndarray]:
 
 def _permute_site(model: Model, site: str, value: np.ndarray, order: np.ndarray) -> np.ndarray:
     leading = order.ndim - 1
-    shape = value.shape[leading:]
-    axis = factor_axes(model).get(site)
-    if axis is None:
-        return value
-    spread = [1] * len(shape)
-    spread[axis] = order.shape[-1]
-    return np.take_along_axis(value, order.reshape(*order.shape[:-1], *spread), axis=axis)
+    for axis in factor_axes(model).get(site, ()):
+        spread = [1] * (value.ndim - leading)
+        spread[axis] = order.shape[-1]
+        value = np.take_along_axis(value, order.reshape(*order.shape[:-1], *spread), axis=axis)
+    return value
 
 
 def align_draws(model: Model, draws: Values, pivot: Values) -> dict[str, np.ndarray]:
@@ -124,9 +122,9 @@ def _rotate(model: Model, draws: Values, pivot: Values) -> dict[str, np.ndarray]
 def _profile(model: Model, values: Values) -> tuple[str, int]:
     """The global site that tells factors apart, the first with an axis of factors and more than one number for each, and that axis."""
     for site in model.shared:
-        axis = factor_axes(model)[site]
-        if axis is not None and np.ndim(values[site]) >= 2:
-            return site, axis
+        axes = factor_axes(model)[site]
+        if len(axes) == 1 and np.ndim(values[site]) >= 2:
+            return site, axes[0]
     raise InputError(f"Model {model.name!r} has no global site with one row or column per factor: its posteriors cannot be aligned.")
 
 

@@ -1,4 +1,4 @@
-"""Models whose topics and documents have locations in one space (correlated NMF): what lies near what.
+"""Models whose topics and documents have locations in one space (correlated NMF, CTM with prior="locations"): what lies near what.
 
 Locations are known only up to a common rotation, so everything here is made of inner products and distances. Draws of a Markov chain may each be
 rotated differently, and their mean lies nowhere: distributions and point estimates only.
@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from inference.topic_tools import prevalence
 from pp_models.errors import InputError
 
 TOPICS, DOCUMENTS = "ell", "u"  # the sites that hold locations
@@ -31,13 +32,6 @@ def topic_correlations(fit: Any) -> np.ndarray:
     """ell_i' ell_j / |ell_i| |ell_j| of every two topics (P 11.36), (K, K). `fit` may be an array of locations (K, m)."""
     unit = _unit(np.asarray(fit, np.float64) if isinstance(fit, np.ndarray) else _location(fit, TOPICS))
     return unit @ unit.T
-
-
-def prevalence(fit: Any) -> np.ndarray:
-    """Each topic's share of the words that the model expects, (K,)."""
-    u, ell, beta = _location(fit, DOCUMENTS), _location(fit, TOPICS), fit.posterior.mean("beta")
-    words = fit.posterior.mean("s") @ np.exp(u @ ell.T) * beta.sum(1)
-    return words / words.sum()
 
 
 def correlation_figure(fit: Any, num_topics: int = 40) -> Any:

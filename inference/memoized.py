@@ -40,7 +40,7 @@ class Options(NamedTuple):
 
 
 def suits(model: Model) -> str:
-    if model.coupled == "rows":
+    if model.coupled == "rows" or model.damped & set(model.shared):
         return f"memoized keeps statistics of the rows, but those of {model.name} change with each global site: use cavi."
     return ""
 

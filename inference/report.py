@@ -253,7 +253,7 @@ def _topic_site(comparison: Comparison) -> str | None:
     """The global site of shape (K, columns), where there is one."""
     draws, axes = comparison.draws[comparison.reference], factor_axes(comparison.model)
     columns = comparison.data.num_columns
-    fits = (site for site in comparison.model.shared if draws[site].ndim == 3 and axes[site] == -2 and draws[site].shape[2] == columns)
+    fits = (site for site in comparison.model.shared if draws[site].ndim == 3 and axes[site] == (-2,) and draws[site].shape[2] == columns)
     return next(fits, None)
 
 

@@ -1,4 +1,4 @@
-"""Topics for people to read, of every model with weights theta (rows, K) and topics beta (K, columns).
+"""Topics for people to read, of every model with weights theta (rows, K), a site or `Model.weights`, and topics beta (K, columns).
 
 Only the product theta @ beta is seen by the data, so the size of a topic means nothing until it is fixed (C18, step 3): with a_k = sum_v beta_kv,
 
@@ -11,7 +11,8 @@ A distribution or a point is read at its mean. The labels of a Markov chain's dr
 is averaged are the normalised quantities of each.
 """
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,8 +38,13 @@ class Topics(NamedTuple):
 
 
 def has_topics(model: Model) -> bool:
-    """Whether rows have weights theta on topics beta."""
-    return "theta" in model.local and "beta" in model.shared
+    """Whether rows have weights on topics beta."""
+    return ("theta" in model.local or model.weights is not None) and "beta" in model.shared
+
+
+def _theta(fit: Any, values: Mapping[str, Any]) -> np.ndarray:
+    """The rows' weights, given values of every site."""
+    return np.asarray(values["theta"] if fit.model.weights is None else fit.model.weights(fit.problem.hyper, values))
 
 
 def normalise(theta: Any, beta: Any, totals: np.ndarray) -> Topics:
@@ -61,13 +67,15 @@ def topics(fit: Any) -> Topics:
         raise InputError(f"Model {fit.model.name!r} has no topics: it needs weights theta, one row per data row, and topics beta.")
     totals = _data(fit).totals
     if fit.posterior.kind != "draws":
-        return normalise(fit.posterior.mean("theta"), fit.posterior.mean("beta"), totals)
+        values = {site: fit.posterior.mean(site) for site in fit.model.families}
+        return normalise(_theta(fit, values), values["beta"], totals)
     draws, best = _draws(fit.posterior)
     values = align.common_labels(fit.model, draws, {site: x[best] for site, x in draws.items()})[0]
-    total = normalise(values["theta"][0], values["beta"][0], totals)
-    for theta, beta in zip(values["theta"][1:], values["beta"][1:], strict=True):  # draws, a few hundred
-        total = Topics(*(a + b for a, b in zip(total, normalise(theta, beta, totals), strict=True)))
-    return Topics(*(part / len(values["theta"]) for part in total))
+    number = len(values["beta"])
+    each = ({site: x[i] for site, x in values.items()} for i in range(number))  # draws, a few hundred
+    parts = (normalise(_theta(fit, one), one["beta"], totals) for one in each)
+    total = functools.reduce(lambda a, b: Topics(*map(np.add, a, b)), parts)
+    return Topics(*(part / number for part in total))
 
 
 def _draws(posterior: Any) -> tuple[dict[str, np.ndarray], int]:

@@ -57,6 +57,7 @@ class Model:
                 pass over the rows still updates them all, one after the other), "rows" in log_local too
     noise:      (hyper, values) -> variance of an observation about `predict`, for models of ratings
     fix_rows:   (hyper, stats, batch) -> the batch with what hyper-parameters do not change worked out; by default its allocations' value left out
+    weights:    (hyper, values) -> (rows, K) weights of the rows on topics beta, where no site theta holds them
     variant:    (hyper, kind of data) -> the declaration to use, of the same name and Hyper, where they decide on sites' families
     damped:     the sites in whose statistics F is not linear even when the auxiliaries are given: their target is a Newton step, which engines cut
                 (`families.newton_step`) and, where the bound must not fall, backtrack. They have no complete conditional to sample
@@ -86,6 +87,7 @@ class Model:
     learn: Callable[[Any], Mapping[str, Any]] | None = None
     fix_rows: Callable[..., Batch] = _without_allocations
     noise: Callable[..., jax.Array] | None = None
+    weights: Callable[..., jax.Array] | None = None
     variant: "Callable[[Any, str], Model] | None" = None
     damped: frozenset[str] = frozenset()
     rotated: tuple[str, ...] = ()
@@ -256,15 +258,15 @@ def number_of_factors(model: Model) -> str:
 
 
 @functools.cache
-def factor_axes(model: Model) -> dict[str, int | None]:
-    """Site -> the axis of its value, counted from the end, that is indexed by factors (None: there is none).
+def factor_axes(model: Model) -> dict[str, tuple[int, ...]]:
+    """Site -> the axes of its value, counted from the end, that are indexed by factors.
 
-    It is the one that grows when the model's example is given a factor more: sizes that happen to be equal are not mistaken for each other.
+    They are those that grow when the model's example is given a factor more: sizes that happen to be equal are not mistaken for each other.
     """
     hyper, data = model.example(jax.random.key(0))
     name = number_of_factors(model)
     before, after = (value_shapes(model, model.resolve(hyper._replace(**{name: getattr(hyper, name) + more}), data), data) for more in (0, 1))
-    return {site: next((axis - len(shape) for axis in range(len(shape)) if shape[axis] != after[site][axis]), None) for site, shape in before.items()}
+    return {site: tuple(axis - len(shape) for axis in range(len(shape)) if shape[axis] != after[site][axis]) for site, shape in before.items()}
 
 
 def documents(batch: Batch) -> numpyro.plate:

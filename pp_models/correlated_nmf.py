@@ -40,7 +40,6 @@ rotation.
 """
 
 import dataclasses
-import warnings
 from typing import NamedTuple
 
 import jax
@@ -48,16 +47,16 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
-from jax import lax
 from numpyro.distributions import constraints
 
 from pp_models import data as data_
 from pp_models import families as fam
-from pp_models import starts
-from pp_models.base import Model, check_count, check_positive, documents
-from pp_models.eliminate import RowInfo, allocate
+from pp_models import log_normal, starts
+from pp_models.base import Model, check_count, documents, positive_number
+from pp_models.eliminate import allocate
 from pp_models.errors import InputError
 from pp_models.families import Pair
+from pp_models.log_normal import exponents, isotropic
 
 
 class Hyper(NamedTuple):
@@ -77,22 +76,13 @@ class Hyper(NamedTuple):
 
 def resolve(hyper, data):
     check_count("num_topics", hyper.num_topics)
-    if hyper.rank == 0:
-        hyper = hyper._replace(rank=min(50, hyper.num_topics))
-    check_count("rank", hyper.rank)
+    hyper = hyper._replace(rank=log_normal.check_rank(hyper.rank, hyper.num_topics))
     if not isinstance(hyper.point_u, bool):
         raise InputError(f"point_u must be True or False, not {hyper.point_u!r}.")
-    redundant = hyper.rank - hyper.num_topics
-    if redundant > 0:
-        warnings.warn(f"rank {hyper.rank} is above the number of topics, {hyper.num_topics}: {redundant} dimensions are redundant.", stacklevel=2)
     defaults = {"sigma2": 1 / hyper.rank, "c0": 0.05 * data.num_columns}
     hyper = hyper._replace(**{name: value for name, value in defaults.items() if getattr(hyper, name) is None})
     numbers = ("sigma2", "c0", "a0", "b0")
-    for name in numbers:
-        check_positive(name, getattr(hyper, name))
-        if np.ndim(getattr(hyper, name)):
-            raise InputError(f"{name} must be one number, not {getattr(hyper, name)!r}.")
-    return hyper._replace(**{name: float(getattr(hyper, name)) for name in numbers})
+    return hyper._replace(**{name: positive_number(name, getattr(hyper, name)) for name in numbers})
 
 
 def generate(hyper, data):
@@ -128,29 +118,15 @@ def guide(hyper, data):
         numpyro.sample("u", dist.Delta(here, event_dim=1) if hyper.point_u else dist.MultivariateNormal(here, scale_tril=scale_tril[data.positions]))
 
 
-def _isotropic(variance, t):
-    """log Normal(0, variance I) per row."""
-    return -0.5 * (jnp.trace(t.second, axis1=-2, axis2=-1) / variance + t.first.shape[-1] * jnp.log(2 * jnp.pi * variance))
-
-
 def log_global(hyper, t):
     prior = Pair(jnp.reshape(hyper.c0 / t["beta"].first.shape[1], (1, 1)), jnp.reshape(-hyper.c0, (1, 1)))
-    return jnp.sum(fam.log_prior(fam.gamma_tied, prior, t["beta"])) + jnp.sum(_isotropic(hyper.sigma2, t["ell"]))
-
-
-def _exponents(u, ell):
-    """log e_dk, (rows, K): what exp(ell' u) is expected to be."""
-    spread = u.second - u.first[:, :, None] * u.first[:, None, :]
-    rest = ell.second - ell.first[:, :, None] * ell.first[:, None, :]
-    moved = u.first[:, None] + jnp.einsum("dij,kj->dki", spread, ell.first)
-    curved = jnp.einsum("dki,kij,dkj->dk", moved, rest, moved)
-    return u.first @ ell.first.T + 0.5 * (jnp.einsum("dij,kij->dk", spread, ell.second) + curved)
+    return jnp.sum(fam.log_prior(fam.gamma_tied, prior, t["beta"])) + jnp.sum(isotropic(hyper.sigma2, t["ell"]))
 
 
 def log_local(hyper, t, batch, key=None):
     s, u, beta, ell = t["s"], t["u"], t["beta"], t["ell"]
-    prior = fam.log_prior(fam.gamma, Pair(jnp.reshape(hyper.a0, (1,)), jnp.reshape(-hyper.b0, (1,))), s) + _isotropic(1.0, u)
-    rates = s.second * (jnp.exp(_exponents(u, ell)) @ beta.second)[:, 0]
+    prior = fam.log_prior(fam.gamma, Pair(jnp.reshape(hyper.a0, (1,)), jnp.reshape(-hyper.b0, (1,))), s) + isotropic(1.0, u)
+    rates = s.second * (jnp.exp(exponents(u, ell)) @ beta.second)[:, 0]
     logits = s.first[:, None] + u.first @ ell.first.T
     return batch.sum(prior - rates - batch.log_factorials) + allocate(logits, beta.first, batch.entries, key)
 
@@ -164,147 +140,28 @@ def init(key, hyper, data):
         "s": Pair(hyper.a0 + totals, jnp.full_like(totals, -(hyper.b0 + num_topics))),
         "u": Pair(jnp.zeros((data.num_rows, rank)), -0.5 * (1 + totals * hyper.sigma2)[:, None, None] * jnp.eye(rank)),
         "beta": Pair(hyper.c0 / size + share * topics, -(hyper.c0 + share) * jnp.ones((num_topics, 1))),
-        "ell": _at(places, jnp.broadcast_to((1 / hyper.sigma2 + share) * jnp.eye(rank), (num_topics, rank, rank))),
+        "ell": log_normal.at(places, jnp.broadcast_to((1 / hyper.sigma2 + share) * jnp.eye(rank), (num_topics, rank, rank))),
     }
 
 
-def _at(location, precision):
-    return Pair((precision @ location[..., None])[..., 0], -0.5 * precision)
-
-
-# The rows' own fixed point -----------------------------------------------------------------------------------------------------
-
-
-class _Rows(NamedTuple):
-    """q(u): location (rows, m), covariance and precision (rows, m, m), and half the log determinant of the covariance."""
-
-    location: jax.Array
-    covariance: jax.Array
-    precision: jax.Array
-    half_log_det: jax.Array
-
-
-def _rows(location, precision, is_point):
-    """From a precision; a point has no covariance."""
-    if is_point:
-        return _Rows(location, jnp.zeros_like(precision), precision, jnp.zeros(len(location), location.dtype))
-    _, covariance, factor = fam.normal_moments(Pair(location, -0.5 * precision))
-    return _Rows(location, covariance, precision, -jnp.sum(jnp.log(jnp.diagonal(factor, axis1=1, axis2=2)), 1))
-
-
-def _log_weights(q, t):
-    """log beta_k e_dk, (rows, K), for ell a point."""
-    ell = t["ell"]
-    size = ell.first.shape[1] ** 2
-    quadratic = q.covariance.reshape(-1, size) @ (ell.first[:, :, None] * ell.first[:, None, :]).reshape(-1, size).T
-    return q.location @ ell.first.T + 0.5 * quadratic + jnp.log(t["beta"].second[:, 0])
-
-
-def _log_rate(hyper, log_weights):
-    """log(b0 + sum_k beta_k e_dk): the rate of q(s)."""
-    return jnp.logaddexp(jnp.log(hyper.b0), jax.nn.logsumexp(log_weights, 1))
-
-
-def _height(hyper, t, q, counts, tokens):
-    """A row's share of the bound, s at its optimum and the allocated counts given, up to a constant; and the sum of its terms' sizes."""
-    terms = (
-        jnp.sum(counts * (q.location @ t["ell"].first.T), 1),
-        -tokens * _log_rate(hyper, _log_weights(q, t)),
-        -0.5 * (jnp.sum(q.location**2, 1) + jnp.trace(q.covariance, axis1=1, axis2=2)),
-        q.half_log_det,
-    )
-    return sum(terms), sum(jnp.abs(term) for term in terms)
-
-
-def _curvature(weights, ell, centre=None):
-    """I + sum_k w_dk ell_k ell_k', or with the locations taken from their weighted mean: (rows, m, m)."""
-    outer = (ell[:, :, None] * ell[:, None, :]).reshape(len(ell), -1)
-    size = ell.shape[1]
-    second = (weights @ outer).reshape(-1, size, size) + jnp.eye(size, dtype=ell.dtype)
-    if centre is None:
-        return second
-    first = weights @ ell
-    return second - first[:, :, None] * first[:, None, :] / centre[:, None, None]
-
-
-SHORTEST = 6  # halvings of a row's step before it stands still
-
-
-def _improve(hyper, t, q, counts, tokens, is_point):
-    """One Newton step of every row, halved until the row's share of the bound does not fall: the new q(u), and how far it moved."""
-    ell = t["ell"].first
-    log_weights = _log_weights(q, t)
-    weights = tokens[:, None] * jnp.exp(log_weights - _log_rate(hyper, log_weights)[:, None])
-    gradient = (counts - weights) @ ell - q.location
-    wanted = _curvature(weights, ell)
-    step = fam.cut(fam.normal_moments(Pair(gradient, -0.5 * _curvature(weights, ell, tokens)))[0])
-    before, size = _height(hyper, t, q, counts, tokens)
-    rounding = 4 * jnp.finfo(before.dtype).eps * size
-
-    def move(fraction):
-        blend = fraction[:, None, None]
-        return _rows(q.location + fraction[:, None] * step, (1 - blend) * q.precision + blend * wanted, is_point)
-
-    def unfinished(state):
-        _, _, rising, halvings = state
-        return (halvings < SHORTEST) & ~jnp.all(rising)
-
-    def halve(state):
-        fraction, _, rising, halvings = state
-        fraction = jnp.where(rising, fraction, jnp.where(halvings == SHORTEST - 1, 0, 0.5 * fraction))
-        return (fraction, *attempt(fraction), halvings + 1)
-
-    def attempt(fraction):
-        new = move(fraction)
-        return new, (_height(hyper, t, new, counts, tokens)[0] >= before - rounding) | (fraction == 0)
-
-    everyone = jnp.ones(len(before), before.dtype)
-    fraction, new, _, _ = lax.while_loop(unfinished, halve, (everyone, *attempt(everyone), 0))
-    return new, jnp.max(jnp.abs(fraction[:, None] * step), 1)
-
-
 def solve_local(hyper, t, batch, start, options, summary):
-    """Each document's location and scale to their optimum: in turn the expected counts of P(11.24), and a Newton step given them."""
-    ell, beta, is_point = t["ell"].first, t["beta"], hyper.point_u or summary != "mean"
+    """Each document's location, its scale eliminated in closed form (P 11.32), and that scale."""
+    ell, size = t["ell"].first, jnp.log(t["beta"].second[:, 0])
     shape = hyper.a0 + batch.totals
     tokens = jnp.maximum(shape - 1, 1e-6) if summary == "mode" else shape  # what s times its rate is
-    q = _begin(hyper, t, start["u"], tokens, is_point)
-
-    def improve(state):
-        iterations, q, change = state
-        counts = jax.grad(lambda logits: allocate(logits, beta.first, batch.entries))(q.location @ ell.T)
-        new, moved = _improve(hyper, t, q, counts, tokens, is_point)
-        active = change > options.tolerance
-        new = jax.tree.map(lambda a, b: jnp.where(jnp.reshape(active, (-1,) + (1,) * (a.ndim - 1)), a, b), new, q)
-        return iterations + active, new, jnp.where(active, moved, change)
-
-    def unfinished(state):
-        return (jnp.max(state[0]) < options.num_local) & jnp.any(state[2] > options.tolerance)
-
-    begin = jnp.zeros(batch.num_rows, jnp.int32), q, jnp.full(batch.num_rows, jnp.inf, q.location.dtype)
-    iterations, q, change = lax.while_loop(unfinished, improve, begin)
-    log_weights = _log_weights(q, t)
-    rate = jnp.exp(_log_rate(hyper, log_weights))
-    precision = _curvature(tokens[:, None] * jnp.exp(log_weights) / rate[:, None], ell) if is_point else q.precision
-    return {"s": Pair(shape, -rate), "u": _at(q.location, precision)}, RowInfo(iterations, change), batch
-
-
-def _begin(hyper, t, u, tokens, is_point):
-    """q(u) from the statistics to start with. A covariance that rounding has spoilt is replaced by the one the rates ask for."""
-    covariance = u.second - u.first[:, :, None] * u.first[:, None, :]
-    given = _Rows(u.first, jnp.zeros_like(covariance) if is_point else covariance, None, None)
-    log_weights = _log_weights(given, t)
-    wanted = _curvature(tokens[:, None] * jnp.exp(log_weights - _log_rate(hyper, log_weights)[:, None]), t["ell"].first)
-    if is_point:
-        return _rows(u.first, wanted, True)
-    inverse = fam.normal_moments(Pair(u.first, -0.5 * covariance))[1]
-    good = jnp.all(jnp.isfinite(inverse), (1, 2), keepdims=True)
-    return _rows(u.first, jnp.where(good, inverse, wanted), False)
+    factors = log_normal.Factors(ell, size, jnp.log(hyper.b0), jnp.eye(ell.shape[1], dtype=ell.dtype))
+    found = log_normal.solve(factors, t["beta"].first, batch, start["u"], tokens, options, hyper.point_u or summary != "mean")
+    return {"s": Pair(shape, -jnp.exp(found.log_rate)), "u": found.natural}, found.info, batch
 
 
 def predict(hyper, values):
     """Expected counts."""
-    return (values["s"][:, None] * jnp.exp(values["u"] @ values["ell"].T)) @ values["beta"]
+    return weights(hyper, values) @ values["beta"]
+
+
+def weights(hyper, values):
+    """s_d exp(ell_k' u_d): what Bayesian NMF calls theta."""
+    return values["s"][..., None] * jnp.exp(values["u"] @ jnp.swapaxes(values["ell"], -1, -2))
 
 
 def example(key):
@@ -339,6 +196,7 @@ MODEL = Model(
     learn=lambda hyper: {name: getattr(hyper, name) for name in ("sigma2", "c0", "a0", "b0")},
     damped=frozenset({"u", "ell"}),
     rotated=("ell", "u"),
+    weights=weights,
     variant=_variant,
 )
 POINT_U = dataclasses.replace(MODEL, families={**MODEL.families, "u": fam.point})

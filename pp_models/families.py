@@ -9,7 +9,7 @@ gamma and beta families is the product of dx/x, which makes their natural parame
 Lebesgue measure they would be `concentration - 1`, and a concentration of 1e-6 would not survive float32.
 
 All functions reduce every axis but the first, which counts rows (documents, topics, ...), so that padded rows can be masked. A single Dirichlet
-vector, without an axis of rows, is one row.
+vector or Wishart matrix, without an axis of rows, is one row.
 
 | family         | t(x)                             | natural                                             | base    |
 |----------------|----------------------------------|-----------------------------------------------------|---------|
@@ -19,6 +19,7 @@ vector, without an axis of rows, is one row.
 | beta           | (log x, log(1 - x))              | (a, b)                                              | (-1,-1) |
 | normal         | (x, x x')                        | (P m, -P/2)                                         | 0       |
 | point          | (x, x x')                        | (P x, -P/2)                                         | 0       |
+| wishart        | (log det L, L)                   | ((nu - D - 1)/2, -W^-1/2)                           | 0       |
 | normal_wishart | (L mu, mu' L mu, L, log det L)   | (kappa m, -kappa/2, -(W^-1 + kappa m m')/2, (nu - D)/2) | 0   |
 
 A point is what a normal becomes when it is certain of its location: A = max_x <natural, t(x)>, whose gradient is t at the maximum, so that the
@@ -104,6 +105,7 @@ def entropy(family: Family, natural: Stats) -> jax.Array:
 
 def divergence(family: Family, natural: Stats, other: Stats) -> jax.Array:
     """The Kullback-Leibler divergence from q_natural to q_other per row (T 13)."""
+    natural, other = family.rows(natural), family.rows(other)
     gap = jax.tree.map(lambda a, b: jnp.broadcast_to(a - b, jnp.shape(a)), natural, other)
     return dot(gap, family.mean(natural)) - family.log_normalizer(natural) + family.log_normalizer(other)
 
@@ -352,6 +354,11 @@ def _normal_location(n):
     return _solve_transposed(factor, _solve(factor, n.first[..., None]))[..., 0], factor
 
 
+def normal_mean(n):
+    """P^-1 (P m)."""
+    return _normal_location(n)[0]
+
+
 def normal_moments(n):
     """Mean, covariance and the Cholesky factor of the precision."""
     factor = _normal_factor(n)
@@ -437,6 +444,86 @@ def newton_step(stats: Pair, target: Pair, fraction: Any = 1.0) -> Pair:
     return Pair(_apply(-2 * target.second, location), target.second)
 
 
+# Precision of a Gaussian ------------------------------------------------------------------------------------------------------
+
+
+def _halves(nu, dimension):
+    """(nu - j) / 2 for j = 0..D-1, the arguments of the multivariate gamma function's factors."""
+    return (nu[..., None] - jnp.arange(dimension, dtype=nu.dtype)) / 2
+
+
+def _wishart_log_normalizer_of(nu, factor):
+    """Of a Wishart distribution with nu degrees of freedom and W^-1 = L L'."""
+    size = factor.shape[-1]
+    log_gamma = jnp.sum(gammaln(_halves(nu, size)), -1) + size * (size - 1) / 4 * jnp.log(jnp.pi)
+    return 0.5 * nu * (size * jnp.log(2.0) - _log_det(factor)) + log_gamma
+
+
+def _mean_log_det(nu, factor):
+    """E log det Lambda."""
+    size = factor.shape[-1]
+    return jnp.sum(digamma(_halves(nu, size)), -1) + size * jnp.log(2.0) - _log_det(factor)
+
+
+def _inverse(factor):
+    """W from the factor of W^-1."""
+    root = _inverse_factor(factor)
+    return _transpose(root) @ root
+
+
+def _bartlett(key, nu, factor):
+    """A lower triangular, A_jj^2 chi-square with nu - j degrees of freedom, the rest normal, and its log determinant, squared."""
+    gamma_key, normal_key = jax.random.split(key)
+    log_square = log_gamma_draw(gamma_key, _halves(nu, factor.shape[-1])) + jnp.log(2.0)
+    below = jnp.tril(jax.random.normal(normal_key, factor.shape, factor.dtype), -1)
+    return below + jnp.exp(0.5 * log_square)[..., None] * jnp.eye(factor.shape[-1], dtype=factor.dtype), jnp.sum(log_square, -1)
+
+
+def _degrees(n):
+    """nu and the Cholesky factor of W^-1."""
+    return 2 * n.first + n.second.shape[-1] + 1, _cholesky(-2 * n.second)
+
+
+def _wishart_mean(n):
+    nu, factor = _degrees(n)
+    return Pair(_mean_log_det(nu, factor), nu[..., None, None] * _inverse(factor))
+
+
+def _wishart_mode(n):
+    nu, factor = _degrees(n)
+    size = factor.shape[-1]
+    scale = jnp.maximum(nu - size - 1, _tiny(nu))
+    return Pair(size * jnp.log(scale) - _log_det(factor), scale[..., None, None] * _inverse(factor))
+
+
+def _wishart_sample(key, n):
+    """Lambda = R A A' R' with R R' = W (Bartlett)."""
+    nu, factor = _degrees(n)
+    bartlett, log_det = _bartlett(key, nu, factor)
+    root = _solve_transposed(factor, bartlett)
+    return Pair(log_det - _log_det(factor), root @ _transpose(root))
+
+
+def _wishart_natural(d):
+    d = unwrap(d)
+    inverse = _inverse_factor(d.scale_tril)
+    return Pair(0.5 * (d.concentration - d.scale_tril.shape[-1] - 1), -0.5 * _transpose(inverse) @ inverse)
+
+
+wishart = Family(
+    name="wishart",
+    log_normalizer=lambda n: _wishart_log_normalizer_of(*_degrees(n)),
+    stats=lambda x: Pair(_log_det(_cholesky(x)), x),
+    value=lambda t: t.second,
+    mean=_wishart_mean,
+    mode=_wishart_mode,
+    sample=_wishart_sample,
+    distribution=lambda n: dist.Wishart(_degrees(n)[0], rate_matrix=-2 * n.second),
+    natural=_wishart_natural,
+    base=Pair(0.0, 0.0),
+    rows=lambda t: jax.tree.map(lambda x: x[None], t) if jnp.ndim(t.second) == 2 else t,
+)
+
 # Mean and precision of a Gaussian ----------------------------------------------------------------------------------------------
 
 
@@ -457,16 +544,9 @@ def _wishart_parameters(n):
     return mean, kappa, 2 * n.log_det + mean.shape[-1], factor
 
 
-def _halves(nu, dimension):
-    """(nu - j) / 2 for j = 0..D-1, the arguments of the multivariate gamma function's factors."""
-    return (nu[..., None] - jnp.arange(dimension, dtype=nu.dtype)) / 2
-
-
 def _normal_wishart_log_normalizer(n):
     mean, kappa, nu, factor = _wishart_parameters(n)
-    size = mean.shape[-1]
-    log_gamma = jnp.sum(gammaln(_halves(nu, size)), -1) + size * (size - 1) / 4 * jnp.log(jnp.pi)
-    return 0.5 * size * (jnp.log(2 * jnp.pi) - jnp.log(kappa) + nu * jnp.log(2.0)) - 0.5 * nu * _log_det(factor) + log_gamma
+    return 0.5 * mean.shape[-1] * (jnp.log(2 * jnp.pi) - jnp.log(kappa)) + _wishart_log_normalizer_of(nu, factor)
 
 
 def _at(mean, precision, log_det):
@@ -477,33 +557,26 @@ def _at(mean, precision, log_det):
 
 def _normal_wishart_mean(n):
     mean, kappa, nu, factor = _wishart_parameters(n)
-    size, root = mean.shape[-1], _inverse_factor(factor)
-    log_det = jnp.sum(digamma(_halves(nu, size)), -1) + size * jnp.log(2.0) - _log_det(factor)
-    point = _at(mean, nu[..., None, None] * (_transpose(root) @ root), log_det)
-    return point._replace(quadratic=point.quadratic + size / kappa)
+    point = _at(mean, nu[..., None, None] * _inverse(factor), _mean_log_det(nu, factor))
+    return point._replace(quadratic=point.quadratic + mean.shape[-1] / kappa)
 
 
 def _normal_wishart_mode(n):
     """mu = m and Lambda = (nu - D) W: the mode of both together."""
     mean, _, nu, factor = _wishart_parameters(n)
-    size, root = mean.shape[-1], _inverse_factor(factor)
-    return _at(mean, (nu - size)[..., None, None] * (_transpose(root) @ root), size * jnp.log(nu - size) - _log_det(factor))
+    size = mean.shape[-1]
+    return _at(mean, (nu - size)[..., None, None] * _inverse(factor), size * jnp.log(nu - size) - _log_det(factor))
 
 
 def _normal_wishart_sample(key, n):
-    """Bartlett: Lambda = R A A' R' with R R' = W, A lower triangular, A_jj^2 chi-square with nu - j degrees of freedom, the rest normal.
-
-    With W^-1 = L L' and R = L^-T the mean needs no inverse: mu = m + L A^-T z / sqrt(kappa).
-    """
+    """Lambda as of `wishart`. With W^-1 = L L' and R = L^-T the mean needs no inverse: mu = m + L A^-T z / sqrt(kappa)."""
     mean, kappa, nu, factor = _wishart_parameters(n)
-    gamma_key, normal_key, mean_key = jax.random.split(key, 3)
-    log_square = log_gamma_draw(gamma_key, _halves(nu, mean.shape[-1])) + jnp.log(2.0)
-    below = jnp.tril(jax.random.normal(normal_key, factor.shape, factor.dtype), -1)
-    bartlett = below + jnp.exp(0.5 * log_square)[..., None] * jnp.eye(mean.shape[-1], dtype=mean.dtype)
+    precision_key, mean_key = jax.random.split(key)
+    bartlett, log_det = _bartlett(precision_key, nu, factor)
     noise = jax.random.normal(mean_key, (*mean.shape, 1), mean.dtype) / jnp.sqrt(kappa)[..., None, None]
     mu = mean + (factor @ _solve_transposed(bartlett, noise))[..., 0]
     root = _solve_transposed(factor, bartlett)
-    return _at(mu, root @ _transpose(root), jnp.sum(log_square, -1) - _log_det(factor))
+    return _at(mu, root @ _transpose(root), log_det - _log_det(factor))
 
 
 def _normal_wishart_stats(x):
@@ -535,4 +608,4 @@ normal_wishart = Family(
     base=MeanPrecision(0.0, 0.0, 0.0, 0.0),
 )
 
-FAMILIES = {family.name: family for family in (dirichlet, gamma, gamma_tied, beta, normal, point, normal_wishart)}
+FAMILIES = {family.name: family for family in (dirichlet, gamma, gamma_tied, beta, normal, point, wishart, normal_wishart)}

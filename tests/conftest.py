@@ -25,6 +25,12 @@ FULL_MODEL, FULL_ENGINE = "lda", "trust_region"
 VARIANTS = {"bayesian_pmf", "hpf"}  # of pmf and bayesian_nmf, which stand for them in all but the core laws
 CORE = {"test_joint_is_numpyros_log_density", "test_guide_density_is_the_families", "test_natural_gradient_identity"}
 
+# Declarations that hyper-parameters choose (`Model.variant`): name in the tests -> the model and its changed hyper-parameters. Core laws only.
+OTHERWISE = {
+    "correlated_nmf, points": ("correlated_nmf", {"point_u": True}),
+    "ctm, locations": ("ctm", {"prior": "locations"}),
+}
+
 
 @functools.cache
 def has_prior(model_name):
@@ -61,8 +67,8 @@ def pytest_generate_tests(metafunc):
         pairs = [(model, engine) for model in pp_models.available() for engine in engines() if applies(model, load_engine(engine))]
         metafunc.parametrize(("model_name", "engine_name"), [pytest.param(*pair, marks=cost(*pair)) for pair in pairs], scope="module")
     elif "model_name" in taken:
-        names = [name for name in pp_models.available() if has_prior(name)]
-        metafunc.parametrize("model_name", [pytest.param(name, marks=cost(name)) for name in names], scope="module")
+        names = [pytest.param(name, marks=cost(name)) for name in pp_models.available() if has_prior(name)]
+        metafunc.parametrize("model_name", names + (list(OTHERWISE) if metafunc.function.__name__ in CORE else []), scope="module")
     elif "engine_name" in taken:
         metafunc.parametrize("engine_name", engines(), scope="module")
 
@@ -109,9 +115,9 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture(scope="module")
 def problem(model_name):
     """The model's example as a problem on one device."""
-    model = pp_models.load(model_name)
-    hyper, data = model.example(jax.random.key(0))
-    return fitting.make_problem(model_name, data, hyper, devices=jax.local_devices()[:1])
+    name, changes = OTHERWISE.get(model_name, (model_name, {}))
+    hyper, data = pp_models.load(name).example(jax.random.key(0))
+    return fitting.make_problem(name, data, hyper._replace(**changes), devices=jax.local_devices()[:1])
 
 
 # Options that make each engine quick enough for the example problems; a new engine runs with its defaults.

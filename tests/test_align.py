@@ -77,10 +77,10 @@ def test_vectorised_alignment_is_that_of_single_draws():
 
 def test_axis_of_factors():
     """Sites that one more factor makes larger, along the axis that grew: whatever the sizes, nothing else is relabelled."""
-    assert factor_axes(LDA) == {"theta": -1, "beta": -2}
-    assert factor_axes(pp_models.load("bernoulli_mixture")) == {"pi": -1, "beta": -2}
+    assert factor_axes(LDA) == {"theta": (-1,), "beta": (-2,)}
+    assert factor_axes(pp_models.load("bernoulli_mixture")) == {"pi": (-1,), "beta": (-2,)}
     hpf = pp_models.load("hpf")
-    assert factor_axes(hpf) == {"theta": -1, "xi": None, "beta": -2, "eta": None}
+    assert factor_axes(hpf) == {"theta": (-1,), "xi": (), "beta": (-2,), "eta": ()}
     values = {"theta": np.arange(9.0).reshape(3, 3), "xi": np.arange(3.0), "beta": np.arange(9.0).reshape(3, 3), "eta": np.arange(3.0)}
     moved = align.permute(hpf, values, np.array([2, 0, 1]))
     assert moved["xi"] is values["xi"] and moved["eta"] is values["eta"]

@@ -1,5 +1,7 @@
 """Correlated NMF against P 11.27 and 11.30-11.36, and on documents with planted correlations."""
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -80,13 +82,15 @@ def test_normal_u_gets_the_exact_expectation(problem):
     stats, gradient = obj.summarise(problem.model, q), gradient_at(problem, q)
     spread = stats["u"].second - mean[:, :, None] * mean[:, None, :]
     factor = jnp.exp(mean @ ell.T + 0.5 * jnp.einsum("dij,ki,kj->dk", spread, ell, ell))
-    draws = jax.vmap(lambda key: fam.normal.sample(key, q["u"]).first)(jax.random.split(jax.random.key(0), 20_000))
+    draws = jax.jit(jax.vmap(lambda key: fam.normal.sample(key, q["u"]).first))(jax.random.split(jax.random.key(0), 20_000))
     sampled = np.exp(np.asarray(draws) @ np.asarray(ell).T)
     assert np.all(np.abs(sampled.mean(0) - factor) < 5 * sampled.std(0) / np.sqrt(20_000))
     weights = stats["s"].second[:, None] * stats["beta"].second[:, 0] * factor
     np.testing.assert_allclose(-2 * gradient["u"].second, jnp.eye(2) + jnp.einsum("dk,ki,kj->dij", weights, ell, ell), rtol=1e-9)
 
-    def bound(ell):
+    @jax.jit
+    @jax.grad
+    def slope_of_bound(ell):
         return base.joint(problem.model, problem.hyper, {**stats, "ell": fam.point.stats(ell)}, problem.data.pack())
 
     def surrogate(ell):  # with the allocations held fixed, which is what a step is taken on
@@ -95,8 +99,8 @@ def test_normal_u_gets_the_exact_expectation(problem):
         return jnp.sum(expected_counts(problem, q)[0] * (mean @ ell.T)) - rates - 0.5 * jnp.sum(ell**2) / problem.hyper.sigma2
 
     slope = gradient["ell"].first + 2 * (gradient["ell"].second @ ell[..., None])[..., 0]
-    np.testing.assert_allclose(slope, jax.grad(bound)(ell), rtol=1e-8, atol=1e-8)
-    hessian = jnp.einsum("kikj->kij", jax.hessian(surrogate)(ell))
+    np.testing.assert_allclose(slope, slope_of_bound(ell), rtol=1e-8, atol=1e-8)
+    hessian = jnp.einsum("kikj->kij", jax.jit(jax.hessian(surrogate))(ell))
     np.testing.assert_allclose(2 * gradient["ell"].second, hessian, rtol=1e-8)
 
 
@@ -117,8 +121,10 @@ def test_rows_reach_their_optimum(point_u):
     stats = obj.summarise(model, {site: some_q(problem)[0][site] for site in model.shared})
     start = obj.start_local(model, hyper, batch)
 
+    program = jax.jit(lambda options: obj.local_part(model, hyper, stats, batch, start, options))
+
     def solve(num_local):
-        part = jax.jit(lambda: obj.local_part(model, hyper, stats, batch, start, RowOptions(num_local, 0.0)))()
+        part = program(RowOptions(num_local, 0.0))
         return part.natural, float(part.value + part.entropy)
 
     heights = np.array([solve(length)[1] for length in (1, 2, 3, 5, 9, 20, 400)])
@@ -243,6 +249,7 @@ class Placed:
 
     def __init__(self, kind="variational", **values):
         self.posterior, self.engine, self.model, self.kind, self.values = self, "cavi", pp_models.load("correlated_nmf"), kind, values
+        self.problem, self.data = SimpleNamespace(hyper=None), SimpleNamespace(totals=np.ones(4))
 
     def mean(self, site):
         return self.values[site]
@@ -275,7 +282,7 @@ def test_correlation_figure_shows_signs_and_sizes():
     ell = np.array([[1.0, 0.0], [-0.5, 0.5], [0.0, 2.0]])
     beta = np.array([[0.1, 0.1], [1.0, 2.0], [1.0, 1.0]])
     fit = Placed(ell=ell, u=np.zeros((4, 2)), s=np.ones(4), beta=beta)  # with u = 0 a topic's share is the size of its beta
-    np.testing.assert_allclose(locations.prevalence(fit), np.array([0.2, 3.0, 2.0]) / 5.2)
+    np.testing.assert_allclose(inference.prevalence(fit), np.array([0.2, 3.0, 2.0]) / 5.2)
     axes = locations.correlation_figure(fit, 2).axes[0]
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["1", "2"]
     areas = np.array([patch.get_width() * patch.get_height() for patch in axes.patches]).reshape(2, 2)

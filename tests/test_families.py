@@ -27,6 +27,8 @@ def natural(name, seed=0):
         return Pair(positive(4, 3), positive(4, 3))
     factor = rng.normal(size=(4, 3, 3))
     precision = jnp.asarray(factor @ np.swapaxes(factor, 1, 2) + np.eye(3))
+    if name == "wishart":
+        return Pair(0.5 * positive(4), -0.5 * precision)
     if name == "normal_wishart":
         return fam.normal_wishart.natural(NormalWishart(positive(4, 3), positive(4), 4 + positive(4), jnp.linalg.cholesky(precision)))
     return Pair(jnp.asarray(rng.normal(size=(4, 3))), -0.5 * precision)

@@ -22,7 +22,7 @@ _KNOWN = {}  # draws and starting points that several tests begin with; compiled
 
 def prior_draw(problem, seed):
     """Values of every latent site from the generative process."""
-    name = problem.model.name, "draw"
+    name = problem.model, "draw"
     if name not in _KNOWN:
         _KNOWN[name] = jax.jit(lambda key: base.simulate(problem.model, problem.hyper, problem.data.pack(), key))
     drawn = _KNOWN[name](jax.random.key(seed))
@@ -39,7 +39,7 @@ def some_natural(problem, seed=1):
         gradient = jax.grad(lambda t: base.joint(model, hyper, t, batch))(obj.summarise(model, natural))
         return jax.tree.map(lambda a, b: 0.7 * a + 0.3 * b, gradient, natural)
 
-    name = model.name, "natural", seed
+    name = model, "natural", seed
     if name not in _KNOWN:
         _KNOWN[name] = make(jax.random.key(seed))
     return _KNOWN[name]

@@ -60,8 +60,8 @@ def test_even_start_at_rate_one_erases_the_past(problem):
         run(problem, "trust_region", kappa=kappa, start=begin, **shared) for kappa, begin in ((0.0, "uniform"), (0.0, "current"), (0.5, "uniform"))
     ]
 
-    factors = [site for site in problem.model.shared if factor_axes(problem.model)[site] is not None]
-    sized = [site for site in factors if factor_axes(problem.model)[site] == -2 and problem.model.families[site].name in ("gamma", "gamma_tied")]
+    factors = [site for site in problem.model.shared if factor_axes(problem.model)[site]]
+    sized = [site for site in factors if factor_axes(problem.model)[site] == (-2,) and problem.model.families[site].name in ("gamma", "gamma_tied")]
 
     def spread(fit):
         means = [fit.posterior.mean(site) for site in sized]
