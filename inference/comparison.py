@@ -26,8 +26,8 @@ import numpy as np
 import inference
 import pp_models
 from inference import align, arviz_bridge, evaluate
-from inference.registry import load_engine, make_options
-from pp_models.base import Model, make_hyper
+from inference.registry import default_reference, load_engine, make_options
+from pp_models.base import Model, declare, make_hyper
 from pp_models.data import Data
 from pp_models.errors import InputError, unknown
 
@@ -115,7 +115,7 @@ class Yardstick(NamedTuple):
 def compare(
     model_name: str,
     data: Data | None = None,
-    reference: str = "gibbs",
+    reference: str | None = None,
     engines: Iterable[str] = ENGINES,
     hyper: Any = None,
     key: jax.Array | None = None,
@@ -128,6 +128,7 @@ def compare(
     """Fit the model by the reference and by each engine, and measure how far they are apart.
 
     data:      default: data drawn from the model's own prior
+    reference: the sampler to judge by (default: gibbs, or nuts where gibbs does not apply)
     options:   engine -> options of `inference.fit`
     num_draws: draws of a variational posterior, and at most so many of each Markov chain
     on_result: called with an engine's name and its row of the summary as soon as it is judged
@@ -136,9 +137,10 @@ def compare(
     An engine that fails has its error in its row and stops nobody. If the reference fails there is nothing to compare, and its error is raised.
     """
     model, key = pp_models.load(model_name), jax.random.key(0) if key is None else key
+    reference = default_reference(model) if reference is None else reference
     engines = _check_engines(reference, engines, options or {})
     given, stated = data is not None, hyper
-    hyper, data, truth = _problem(model, data, hyper, key, truth)
+    model, hyper, data, truth = _problem(model, data, hyper, key, truth)
     seed = np.asarray(jax.random.key_data(key)).ravel()
     enough = data.num_rows >= MIN_ROWS
     training, heldout, kept = evaluate.hold_out(data, seed=seed) if enough else (data, None, np.arange(data.num_rows))
@@ -181,13 +183,14 @@ def _check_engines(reference: str, engines: Iterable[str], options: Mapping[str,
     return names
 
 
-def _problem(model: Model, data: Data | None, hyper: Any, key: jax.Array, truth: Any) -> tuple[Any, Data, Mapping[str, Any] | None]:
-    """Hyper-parameters, data, and the latent values behind them where they are known."""
+def _problem(model: Model, data: Data | None, hyper: Any, key: jax.Array, truth: Any) -> tuple[Model, Any, Data, Mapping[str, Any] | None]:
+    """The model's variant, hyper-parameters, data, and the latent values behind them where they are known."""
     if data is not None:
         if not isinstance(data, Data):
             raise InputError(f"data must be made with pp_models.data.{model.kind}(...), not a {type(data).__name__}.")
-        return make_hyper(model, hyper, data), data, truth
-    return pp_models.datasets.synthetic(model, key, hyper=hyper)
+        return *declare(model, hyper, data), data, truth
+    drawn, data, truth = pp_models.datasets.synthetic(model, key, hyper=hyper)
+    return *declare(model, drawn, data), data, truth
 
 
 # Measuring --------------------------------------------------------------------------------------------------------------------

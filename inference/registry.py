@@ -30,6 +30,11 @@ def load_engine(name: str) -> "Engine":
     return importlib.import_module(f"inference.{name}").ENGINE
 
 
+def default_reference(model: Any) -> str:
+    """The sampler to judge other engines by: gibbs, or nuts where gibbs does not apply."""
+    return "nuts" if load_engine("gibbs").suits(model) else "gibbs"
+
+
 def make_options(engine: "Engine", given: dict[str, Any]) -> Any:
     """The engine's options with the given ones checked: names, types and signs."""
     defaults = engine.Options()

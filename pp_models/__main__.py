@@ -60,7 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     comparing.add_argument(
         "--engines", default="cavi,svi,trust_region,map,numpyro_svi,nuts", metavar="a,b,c", help="engines to judge (default: %(default)s)"
     )
-    comparing.add_argument("--reference", default="gibbs", metavar="E", help="the sampler to judge by (default: gibbs)")
+    comparing.add_argument("--reference", metavar="E", help="the sampler to judge by (default: gibbs, or nuts where gibbs does not apply)")
     comparing.set_defaults(run=run_compare)
 
     evaluating = commands.add_parser("evaluate", help="score a stored fit on held-out documents or ratings")
@@ -126,7 +126,7 @@ def run_fit(chosen: argparse.Namespace) -> int:
 def run_compare(chosen: argparse.Namespace) -> int:
     """DIR/report.html, DIR/summary.json and one .nc per engine."""
     names = [name for name in chosen.engines.split(",") if name]
-    model, settings = _prepare(chosen, [*names, chosen.reference])
+    model, settings = _prepare(chosen, names)
     folder = _folder(chosen)
     data, hyper, truth = _data(chosen, model, settings["hyper"])
     _make_folder(folder)
@@ -177,14 +177,17 @@ def run_evaluate(chosen: argparse.Namespace) -> int:
 
 
 def _prepare(chosen: argparse.Namespace, engines: list[str]) -> tuple[Any, dict[str, Any]]:
-    """Check every name before anything is compiled, and sort --set into hyper-parameters and engine options."""
+    """Check every name before anything is compiled, choose the reference, and sort --set into hyper-parameters and engine options."""
     if chosen.devices < 1:
         raise InputError(f"--devices must be at least 1, not {chosen.devices}.")
     _use_devices(chosen.devices)
-    from inference.registry import load_engine, make_options
+    from inference.registry import default_reference, load_engine, make_options
     from pp_models.discovery import load
 
     model = load(chosen.model)
+    if "reference" in chosen:
+        chosen.reference = chosen.reference or default_reference(model)
+        engines = [*engines, chosen.reference]
     loaded = [load_engine(name) for name in dict.fromkeys(engines)]
     fields = {engine.name: engine.Options._fields for engine in loaded}
     known = {*model.Hyper._fields, *(name for names in fields.values() for name in names)}

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from pp_models import discovery, readers, tables
-from pp_models.base import Model, check_count, check_positive, make_hyper, simulate
+from pp_models.base import Model, check_count, check_positive, declare, make_hyper, simulate
 from pp_models.data import Data, counts, ratings
 from pp_models.errors import InputError, unknown
 
@@ -63,7 +63,7 @@ def synthetic(
 
     lengths, draw = jax.random.split(key)
     template = _template(lengths, num_rows, num_columns, row_length) if model.kind == "counts" else _some_ratings(lengths, num_rows, num_columns)
-    hyper = make_hyper(model, hyper, template)
+    model, hyper = declare(model, hyper, template)
     if not model.proper(hyper):
         raise InputError(f"The prior of {model.name} with these hyper-parameters cannot be drawn from: choose a proper one or give data.")
     batch = template.pack()
