@@ -104,7 +104,7 @@ def _check_size(problem: obj.Problem, options: Options) -> None:
 def suits(model: Model) -> str:
     if model.damped:
         sites = " and ".join(sorted(model.damped))
-        return f"gibbs draws from complete conditionals, but {sites} of {model.name} have none in closed form: use nuts."
+        return f"gibbs draws from complete conditionals, but there is none in closed form for {sites} of {model.name}: use nuts."
     return ""
 
 

@@ -251,8 +251,6 @@ def test_predict_is_the_mean_of_the_observations(problem):
     """`predict` gives expected observations, of counts up to each row's total: averages of simulated data agree with it (five standard errors)."""
     values = prior_draw(problem, 5)
     batch = problem.data.pack()
-    if problem.model.kind not in ("counts", "dense"):
-        pytest.skip("checked by the models of other kinds themselves")
     simulate = jax.jit(lambda key: base.simulate(problem.model, problem.hyper, batch, key, values)[problem.model.observed])
     draws = np.stack([np.asarray(simulate(jax.random.key(i))) for i in range(200)])
     rates = np.asarray(problem.model.predict(problem.hyper, values))
