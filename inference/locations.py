@@ -1,5 +1,6 @@
-"""Models whose topics and documents have locations in one space (correlated NMF, CTM with prior="locations"): what lies near what.
+"""Which topics go together, and which documents: models with correlated topics (correlated NMF, CTM).
 
+Topics and documents of correlated NMF, and of CTM with prior="locations", have locations in one space; otherwise CTM has a covariance of topics.
 Locations are known only up to a common rotation, so everything here is made of inner products and distances. Draws of a Markov chain may each be
 rotated differently, and their mean lies nowhere: distributions and point estimates only.
 """
@@ -11,7 +12,7 @@ import numpy as np
 from inference.topic_tools import prevalence
 from pp_models.errors import InputError
 
-TOPICS, DOCUMENTS = "ell", "u"  # the sites that hold locations
+TOPICS, DOCUMENTS, PRECISION = "ell", "u", "precision"  # the sites that hold locations, or the inverse of the topics' covariance
 COLOURS = {True: "tab:green", False: "tab:red"}  # positive, negative (P Fig. 11.4)
 
 
@@ -19,7 +20,7 @@ def _location(fit: Any, site: str) -> np.ndarray:
     if site not in fit.model.families:
         raise InputError(f"Model {fit.model.name!r} has no locations {site!r}: fit one that has, such as correlated_nmf.")
     if fit.posterior.kind == "draws":
-        raise InputError(f"Engine {fit.engine!r} gives draws, each known up to a rotation of its own: use a variational engine or map.")
+        raise InputError(f"Engine {fit.engine!r} gives draws, each with labels and a rotation of its own: use a variational engine or map.")
     return np.asarray(fit.posterior.mean(site), np.float64)
 
 
@@ -29,7 +30,14 @@ def _unit(x: np.ndarray) -> np.ndarray:
 
 
 def topic_correlations(fit: Any) -> np.ndarray:
-    """ell_i' ell_j / |ell_i| |ell_j| of every two topics (P 11.36), (K, K). `fit` may be an array of locations (K, m)."""
+    """ell_i' ell_j / |ell_i| |ell_j| of every two topics (P 11.36), (K, K), or C_ij / sqrt(C_ii C_jj) with C the inverse of the mean precision.
+
+    `fit` may be an array of locations (K, m).
+    """
+    if not isinstance(fit, np.ndarray) and PRECISION in fit.model.families:
+        covariance = np.linalg.inv(_location(fit, PRECISION))
+        size = np.sqrt(np.diag(covariance))
+        return covariance / np.outer(size, size)
     unit = _unit(np.asarray(fit, np.float64) if isinstance(fit, np.ndarray) else _location(fit, TOPICS))
     return unit @ unit.T
 

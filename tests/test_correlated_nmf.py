@@ -113,6 +113,25 @@ def test_scale_is_p_11_32():
     np.testing.assert_allclose(np.log(target.first / -target.second), alpha, atol=1e-7)
 
 
+def test_without_locations_it_is_bayesian_nmf_with_a_scale_per_document(problem):
+    """With ell = 0 the rows' likelihood is that of `bayesian_nmf` with theta_dk = s_d for every topic, and s_d has its conjugate gamma posterior."""
+    q, _, ell = some_q(problem)
+    stats, batch = obj.summarise(problem.model, {**q, "ell": fam.point.natural(fam.dist.Delta(0 * ell, event_dim=1))}), problem.data.pack()
+    plain = pp_models.load("bayesian_nmf")
+    spread = jax.tree.map(lambda x: jnp.repeat(x[:, None], 3, axis=1), stats["s"])
+    hyper = fitting.make_problem("bayesian_nmf", problem.data, {"num_topics": 3}).hyper
+    theirs = plain.log_local(hyper, {"theta": spread, "beta": stats["beta"]}, batch)
+    prior = Pair(jnp.full((1, 1), hyper.a0), jnp.full((1, 1), -hyper.b0))
+    theirs -= batch.sum(fam.log_prior(fam.gamma, prior, spread))
+    own = fam.log_prior(fam.gamma, Pair(jnp.full(1, problem.hyper.a0), jnp.full(1, -problem.hyper.b0)), stats["s"])
+    own += -0.5 * (jnp.trace(stats["u"].second, axis1=1, axis2=2) + 2 * jnp.log(2 * jnp.pi))
+    ours = problem.model.log_local(problem.hyper, stats, batch) - batch.sum(own)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-10)
+    target = jax.grad(lambda s: problem.model.log_local(problem.hyper, {**stats, "s": s}, batch))(stats["s"])
+    np.testing.assert_allclose(target.first, problem.hyper.a0 + problem.data.totals, rtol=1e-10)
+    np.testing.assert_allclose(-target.second, problem.hyper.b0 + stats["beta"].second.sum(), rtol=1e-10)
+
+
 @pytest.mark.parametrize("point_u", [False, True])
 def test_rows_reach_their_optimum(point_u):
     """After the solver every row's q(s) and q(u) is its own target, and no fewer iterations had a higher bound (rounding: 1e-10)."""

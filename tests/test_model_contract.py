@@ -6,7 +6,6 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from numpyro import handlers
 from numpyro.infer.util import log_density
 

@@ -23,7 +23,7 @@ CHAINS, ROUNDS = 1500, 2
 def has_conditionals(problem):
     """Where a site has no complete conditional in closed form, gibbs refuses in a sentence that names an engine for it: there is nothing to test."""
     if reason := gibbs.suits(problem.model):
-        with pytest.raises(InputError, match="none in closed form .* use nuts"):
+        with pytest.raises(InputError, match=r"none in closed form .* use nuts"):
             inference.fit(problem.model.name, problem.data, "gibbs", problem.hyper)
         pytest.skip(reason)
 
