@@ -91,6 +91,7 @@ def test_a_pass_for_each_block_changes_nothing(problem, engine):
         np.testing.assert_allclose(a, b, rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_activity_follows_the_length_of_rows():
     """Rows of the same words, ten times as many in half of them: 1 / E xi, less what the prior adds, is ten times as large.
 
@@ -105,6 +106,7 @@ def test_activity_follows_the_length_of_rows():
     np.testing.assert_allclose(activity[15:].mean() / activity[:15].mean(), 10, rtol=0.12)
 
 
+@pytest.mark.slow
 def test_popular_items_have_small_rates():
     """The same of columns: eta falls with an item's popularity."""
     rng = np.random.default_rng(2)

@@ -133,7 +133,8 @@ def test_engines_predict_held_out_ratings(engine, options):
         assert abs(score.coverage - 0.9) < 0.06, (engine, score)
 
 
-@pytest.mark.parametrize("engine", ["cavi", pytest.param("gibbs", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["cavi", "gibbs"])
 def test_priors_of_priors_find_the_noise(engine):
     """bayesian_pmf, not told the noise's sd, finds 0.3 (posterior mean within 10 %), by CAVI and by Gibbs."""
     options = {"num_samples": 300, "num_warmup": 200} if engine == "gibbs" else {"num_epochs": 60}
@@ -163,6 +164,7 @@ def test_few_ratings_and_a_weak_prior_in_single_precision():
             assert np.all(np.isfinite(fit.history["bound"])) and np.all(np.isfinite(fit.posterior.mean("u"))), engine
 
 
+@pytest.mark.slow
 def test_the_noise_is_learned():
     """Empirical Bayes finds the planted noise, sd 0.3, from a start at sd 1.5 (within 10 %)."""
     hyper = {"rank": 2, "lam": 1.0, "sigma2": ("learn", 2.25)}

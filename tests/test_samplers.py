@@ -110,7 +110,7 @@ def scores(problem, sweep):
 LIMIT = 4.5
 
 
-@pytest.mark.representative("lda", "gaussian_mixture")
+@pytest.mark.representative("lda")
 def test_geweke(problem):
     """Prior and data simulated through the Gibbs sweep keep their joint distribution."""
     assert np.abs(scores(problem, gibbs.sweep)).max() < LIMIT
@@ -129,7 +129,7 @@ def test_geweke_catches_a_broken_sampler(problem):
     assert np.abs(scores(problem, overconfident)).max() > 2 * LIMIT
 
 
-@pytest.mark.representative("lda")
+@pytest.mark.slow
 def test_gibbs_agrees_with_nuts(problem):
     """Posterior means of the rate matrix, and where rows have no sites of their own of their log likelihoods, agree within 0.15 posterior sd.
 
