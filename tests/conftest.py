@@ -59,10 +59,7 @@ def pytest_generate_tests(metafunc):
         if model not in OWN:
             return []
         test = metafunc.function.__name__
-        if named:
-            skipped = model not in named.args
-        else:
-            skipped = model != FULL_MODEL and test not in CORE
+        skipped = model not in named.args if named else model != FULL_MODEL and test not in CORE
         return [pytest.mark.slow] if skipped or (engine in SLOW_ENGINES and test == "test_degenerate_data_in_single_precision") else []
 
     if {"model_name", "engine_name"} <= taken:
