@@ -10,7 +10,7 @@ and what a row adds to the bound, its expected counts c_dk of the factors given,
 
 It is concave in m; `solve` maximises it by Newton steps, with the Hessian P + sum_k w_k (ell_k - mean)(ell_k - mean)', where w_k are the tokens
 shared out in proportion to b_k e_k and the mean is taken with those weights, and by the fixed point S^-1 = P + sum_k w_k ell_k ell_k'. Steps are
-at most 1 long, and a row's is halved until its share of the bound does not fall.
+at most 1 long, and a row goes only as far along each as its share of the bound does not fall.
 """
 
 import warnings
@@ -90,13 +90,17 @@ def logits(f: Factors, location: jax.Array) -> jax.Array:
     return location if f.places is None else location @ f.places.T
 
 
+def _half_variances(f, covariance):
+    """ell_k' S ell_k / 2, (rows, K)."""
+    if f.places is None:
+        return 0.5 * jnp.diagonal(covariance, axis1=1, axis2=2)
+    size = f.places.shape[1] ** 2
+    return 0.5 * covariance.reshape(-1, size) @ (f.places[:, :, None] * f.places[:, None, :]).reshape(-1, size).T
+
+
 def log_weights(f: Factors, q: Rows) -> jax.Array:
     """log b_k e_dk, (rows, K)."""
-    if f.places is None:
-        return q.location + 0.5 * jnp.diagonal(q.covariance, axis1=1, axis2=2) + f.sizes
-    size = f.places.shape[1] ** 2
-    quadratic = q.covariance.reshape(-1, size) @ (f.places[:, :, None] * f.places[:, None, :]).reshape(-1, size).T
-    return logits(f, q.location) + 0.5 * quadratic + f.sizes
+    return logits(f, q.location) + _half_variances(f, q.covariance) + f.sizes
 
 
 def log_rate(f: Factors, weights: jax.Array) -> jax.Array:
@@ -131,46 +135,68 @@ def _curvature(f, weights, tokens=None):
     return f.precision + second
 
 
-def _height(f, q, counts, tokens):
-    """A row's share of the bound, up to a constant, and the sum of its terms' sizes."""
-    prior = jnp.einsum("di,ij,dj->d", q.location, f.precision, q.location) + jnp.einsum("dij,ij->d", q.covariance, f.precision)
-    terms = (jnp.sum(counts * logits(f, q.location), 1), -tokens * log_rate(f, log_weights(f, q)), -0.5 * prior, q.half_log_det)
-    return sum(terms), sum(jnp.abs(term) for term in terms)
-
-
 SHORTEST = 6  # halvings of a row's step before it stands still
+FRACTIONS = (1.0, 0.3)  # of the way to the precision asked for; a row that neither raises keeps its own
 
 
-def _improve(f, q, counts, tokens, is_point):
-    """One Newton step of every row, halved until the row's share of the bound does not fall: the new q(u), and how far it moved."""
+def _total(terms):
+    """Terms of each row's share of the bound added up, and what of the sum may be rounding."""
+    value = sum(terms)
+    return value, 4 * jnp.finfo(value.dtype).eps * sum(jnp.abs(term) for term in terms)
+
+
+def _move(f, q, counts, tokens):
+    """A Newton step of every row's location, halved until the row's share of the bound does not fall: the new locations, and how far they moved."""
     weights = _shared_out(f, q, tokens)
     residual = counts - weights
     gradient = (residual if f.places is None else residual @ f.places) - q.location @ f.precision
-    wanted = _curvature(f, weights)
     step = fam.cut(fam.normal_mean(Pair(gradient, -0.5 * _curvature(f, weights, tokens))))
-    before, size = _height(f, q, counts, tokens)
-    rounding = 4 * jnp.finfo(before.dtype).eps * size
+    fixed = _half_variances(f, q.covariance) + f.sizes
 
-    def move(fraction):
-        blend = fraction[:, None, None]
-        return _make(q.location + fraction[:, None] * step, (1 - blend) * q.precision + blend * wanted, is_point)
+    def height(location):
+        at_factors = logits(f, location)
+        prior = -0.5 * jnp.sum(location * (location @ f.precision), 1)
+        return _total((jnp.sum(counts * at_factors, 1), -tokens * log_rate(f, at_factors + fixed), prior))
 
-    def attempt(fraction):
-        new = move(fraction)
-        return new, (_height(f, new, counts, tokens)[0] >= before - rounding) | (fraction == 0)
+    before, rounding = height(q.location)
 
-    def unfinished(state):
-        _, _, rising, halvings = state
-        return (halvings < SHORTEST) & ~jnp.all(rising)
+    def rises(fraction):
+        return (height(q.location + fraction[:, None] * step)[0] >= before - rounding) | (fraction == 0)
 
     def halve(state):
-        fraction, _, rising, halvings = state
+        fraction, rising, halvings = state
         fraction = jnp.where(rising, fraction, jnp.where(halvings == SHORTEST - 1, 0, 0.5 * fraction))
-        return (fraction, *attempt(fraction), halvings + 1)
+        return fraction, rises(fraction), halvings + 1
 
     everyone = jnp.ones(len(before), before.dtype)
-    fraction, new, _, _ = lax.while_loop(unfinished, halve, (everyone, *attempt(everyone), 0))
-    return new, jnp.max(jnp.abs(fraction[:, None] * step), 1)
+    fraction, _, _ = lax.while_loop(lambda state: (state[2] < SHORTEST) & ~jnp.all(state[1]), halve, (everyone, rises(everyone), 0))
+    return q.location + fraction[:, None] * step, jnp.max(jnp.abs(fraction[:, None] * step), 1)
+
+
+def _spread(f, q, tokens):
+    """Every row's covariance towards the one its weights ask for, as far as its share of the bound does not fall."""
+    wanted, mean = _curvature(f, _shared_out(f, q, tokens)), logits(f, q.location) + f.sizes
+
+    def height(rows):
+        trace = -0.5 * jnp.einsum("dij,ij->d", rows.covariance, f.precision)
+        return _total((-tokens * log_rate(f, mean + _half_variances(f, rows.covariance)), trace, rows.half_log_det))
+
+    before, rounding = height(q)
+
+    def attempt(state):
+        tried, best, settled = state
+        fraction = jnp.asarray(FRACTIONS, wanted.dtype)[tried]
+        new = _make(q.location, q.precision + fraction * (wanted - q.precision), False)
+        good = ~settled & (height(new)[0] >= before - rounding)
+        return tried + 1, _where(good, new, best), settled | good
+
+    state = attempt((0, q, jnp.zeros(len(before), bool)))
+    return lax.while_loop(lambda state: (state[0] < len(FRACTIONS)) & ~jnp.all(state[2]), attempt, state)[1]
+
+
+def _where(chosen, new, old):
+    """Rows of `new` where chosen, of `old` elsewhere."""
+    return jax.tree.map(lambda a, b: jnp.where(jnp.reshape(chosen, (-1,) + (1,) * (a.ndim - 1)), a, b), new, old)
 
 
 class Solution(NamedTuple):
@@ -191,9 +217,10 @@ def solve(f: Factors, columns: jax.Array, batch: Batch, start: Pair, tokens: jax
     def improve(state):
         iterations, q, change = state
         counts = jax.grad(lambda rows: allocate(rows, columns, batch.entries))(logits(f, q.location))
-        new, moved = _improve(f, q, counts, tokens, is_point)
+        location, moved = _move(f, q, counts, tokens)
+        new = q._replace(location=location)
         active = change > options.tolerance
-        new = jax.tree.map(lambda a, b: jnp.where(jnp.reshape(active, (-1,) + (1,) * (a.ndim - 1)), a, b), new, q)
+        new = _where(active, new if is_point else _spread(f, new, tokens), q)
         return iterations + active, new, jnp.where(active, moved, change)
 
     def unfinished(state):
