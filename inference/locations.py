@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from inference.topic_tools import prevalence
+from pp_models.base import check_count
 from pp_models.errors import InputError
 
 TOPICS, DOCUMENTS, PRECISION = "ell", "u", "precision"  # the sites that hold locations, or the inverse of the topics' covariance
@@ -47,8 +48,7 @@ def correlation_figure(fit: Any, num_topics: int = 40) -> Any:
     from matplotlib.figure import Figure
     from matplotlib.patches import Rectangle
 
-    if num_topics < 1:
-        raise InputError(f"num_topics must be at least 1, not {num_topics}.")
+    check_count("num_topics", num_topics)
     top = np.argsort(-prevalence(fit))[:num_topics]
     shown = topic_correlations(fit)[np.ix_(top, top)]
     size = len(top)
@@ -57,7 +57,7 @@ def correlation_figure(fit: Any, num_topics: int = 40) -> Any:
     for (i, j), value in np.ndenumerate(shown):
         side = np.sqrt(abs(value))  # a block's area is the correlation
         axes.add_patch(Rectangle((j - side / 2, i - side / 2), side, side, color=COLOURS[bool(value > 0)], linewidth=0))
-    axes.set(xlim=(-0.6, size - 0.4), ylim=(size - 0.4, -0.6), aspect="equal", title="Correlations of topics (P 11.36)")
+    axes.set(xlim=(-0.6, size - 0.4), ylim=(size - 0.4, -0.6), aspect="equal", title="Correlations of topics")
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_ticks(range(size), [str(k) for k in top], fontsize=6)
     axes.tick_params(axis="x", rotation=90)
@@ -72,8 +72,7 @@ def nearest_documents(fit: Any, query_row: int, num: int = 10) -> np.ndarray:
     places = _unit(_location(fit, DOCUMENTS))
     if isinstance(query_row, bool) or not isinstance(query_row, int | np.integer) or not 0 <= query_row < len(places):
         raise InputError(f"query_row must be one of the rows 0 to {len(places) - 1}, not {query_row!r}.")
-    if num < 1:
-        raise InputError(f"num must be at least 1, not {num}.")
+    check_count("num", num)
     nearness = places @ places[query_row]
     nearness[query_row] = -np.inf
     return np.argsort(-nearness, kind="stable")[: min(num, len(places) - 1)]

@@ -85,7 +85,7 @@ def has_mode(problem: obj.Problem) -> bool:
     if batch.entries is not None:
         nothing = jnp.zeros_like(batch.entries.sizes), jnp.zeros_like(batch.entries.lengths)
         batch = batch.replace(entries=dataclasses.replace(batch.entries, sizes=nothing[0], lengths=nothing[1]))
-    stats = obj.summarise(model, model.init(jax.random.key(0), hyper, problem.data))
+    stats = obj.summarise(model, model.init(jax.random.key(0), hyper, batch))
     prior = jax.grad(lambda t: model.log_global(hyper, {s: t[s] for s in model.shared}) + model.log_local(hyper, t, batch))(stats)
     shifted = {site: jax.tree.map(lambda n, b: jnp.min(n + b) if b else jnp.zeros(()), prior[site], model.families[site].base) for site in prior}
     return all(bool(low > -1e-6) for low in jax.tree.leaves(shifted))

@@ -140,7 +140,7 @@ def init(key, hyper, data):
         "s": Pair(hyper.a0 + totals, jnp.full_like(totals, -(hyper.b0 + num_topics))),
         "u": Pair(jnp.zeros((data.num_rows, rank)), -0.5 * (1 + totals * hyper.sigma2)[:, None, None] * jnp.eye(rank)),
         "beta": Pair(hyper.c0 / size + share * topics, -(hyper.c0 + share) * jnp.ones((num_topics, 1))),
-        "ell": log_normal.at(places, jnp.broadcast_to((1 / hyper.sigma2 + share) * jnp.eye(rank), (num_topics, rank, rank))),
+        "ell": log_normal.natural_at(places, jnp.broadcast_to((1 / hyper.sigma2 + share) * jnp.eye(rank), (num_topics, rank, rank))),
     }
 
 
@@ -193,7 +193,7 @@ MODEL = Model(
     resolve=resolve,
     solve_local=solve_local,
     coupled="rows",
-    learn=lambda hyper: {name: getattr(hyper, name) for name in ("sigma2", "c0", "a0", "b0")},
+    learn=lambda hyper: {name: getattr(hyper, name) for name in ("c0", "a0", "b0")},  # with ell a point, sigma2 and ell would shrink together
     damped=frozenset({"u", "ell"}),
     rotated=("ell", "u"),
     weights=weights,

@@ -56,7 +56,7 @@ class Hyper(NamedTuple):
     """num_topics: K. eta: concentration of the topics. prior: "inverse_wishart" or "locations".
 
     degrees, scale: of the inverse Wishart prior, m (default K + 2) and A = scale I. rank, sigma2: of the locations, their dimension (0: 50, or K if
-    that is less) and the variance of the topics' (default 1 / rank).
+    that is less) and the variance of the topics' (default 1 / rank). Either prior leaves the other's unused.
     """
 
     num_topics: int = 10
@@ -219,7 +219,7 @@ def init_locations(key, hyper, data):
     return {
         "u": Pair(jnp.zeros((data.num_rows, hyper.rank)), -0.5 * (1 + totals * hyper.sigma2)[:, None, None] * jnp.eye(hyper.rank)),
         "beta": hyper.eta + share * topics,
-        "ell": log_normal.at(places, jnp.broadcast_to((1 / hyper.sigma2 + share) * jnp.eye(hyper.rank), (K, hyper.rank, hyper.rank))),
+        "ell": log_normal.natural_at(places, jnp.broadcast_to((1 / hyper.sigma2 + share) * jnp.eye(hyper.rank), (K, hyper.rank, hyper.rank))),
     }
 
 
@@ -277,7 +277,7 @@ LOCATIONS = dataclasses.replace(
     log_local=log_local_locations,
     init=init_locations,
     solve_local=solve_local_locations,
-    learn=lambda hyper: {"eta": hyper.eta, "sigma2": hyper.sigma2},
+    learn=lambda hyper: {"eta": hyper.eta},  # with ell a point, sigma2 and ell would shrink together
     damped=frozenset({"u", "ell"}),
     rotated=("ell", "u"),
 )

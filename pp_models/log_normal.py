@@ -31,14 +31,14 @@ class Factors(NamedTuple):
     """Everything but the row: what it sees of the factors and of its prior.
 
     places:    ell, (K, m); None for the unit vectors, m = K, where a location is the log weights themselves
-    sizes:     log b, (K,)
-    rest:      logarithm of what is added to the sum of weights, -inf for nothing
+    log_sizes: log b, (K,)
+    log_rest:  logarithm of what is added to the sum of weights, -inf for nothing
     precision: P, (m, m)
     """
 
     places: Any
-    sizes: jax.Array
-    rest: Any
+    log_sizes: jax.Array
+    log_rest: Any
     precision: jax.Array
 
 
@@ -80,7 +80,7 @@ def isotropic(variance: Any, t: Pair) -> jax.Array:
     return -0.5 * (jnp.trace(t.second, axis1=-2, axis2=-1) / variance + t.first.shape[-1] * jnp.log(2 * jnp.pi * variance))
 
 
-def at(location: jax.Array, precision: jax.Array) -> Pair:
+def natural_at(location: jax.Array, precision: jax.Array) -> Pair:
     """The natural parameter of a normal (or a point) with this mean and precision (or curvature)."""
     return Pair((precision @ location[..., None])[..., 0], -0.5 * precision)
 
@@ -100,12 +100,12 @@ def _half_variances(f, covariance):
 
 def log_weights(f: Factors, q: Rows) -> jax.Array:
     """log b_k e_dk, (rows, K)."""
-    return logits(f, q.location) + _half_variances(f, q.covariance) + f.sizes
+    return logits(f, q.location) + _half_variances(f, q.covariance) + f.log_sizes
 
 
 def log_rate(f: Factors, weights: jax.Array) -> jax.Array:
     """log(rest + sum_k b_k e_dk), (rows,), from `log_weights`."""
-    return jnp.logaddexp(f.rest, jax.nn.logsumexp(weights, 1))
+    return jnp.logaddexp(f.log_rest, jax.nn.logsumexp(weights, 1))
 
 
 def _make(location, precision, is_point):
@@ -130,9 +130,12 @@ def _curvature(f, weights, tokens=None):
         size = f.places.shape[1]
         outer = (f.places[:, :, None] * f.places[:, None, :]).reshape(len(f.places), -1)
         second, first = (weights @ outer).reshape(-1, size, size), weights @ f.places
-    if tokens is not None:
-        second = second - first[:, :, None] * first[:, None, :] / jnp.maximum(tokens, jnp.finfo(first.dtype).tiny)[:, None, None]
-    return f.precision + second
+    if tokens is None:
+        return f.precision + second
+    size, limits = second.shape[-1], jnp.finfo(second.dtype)
+    rounding = 2 * size * limits.eps * jnp.max(jnp.diagonal(second, axis1=1, axis2=2), 1)  # what is left of large counts must stay positive
+    mean = first[:, :, None] * first[:, None, :] / jnp.maximum(tokens, limits.tiny)[:, None, None]
+    return f.precision + (second - mean) + rounding[:, None, None] * jnp.eye(size, dtype=second.dtype)
 
 
 SHORTEST = 6  # halvings of a row's step before it stands still
@@ -151,7 +154,8 @@ def _move(f, q, counts, tokens):
     residual = counts - weights
     gradient = (residual if f.places is None else residual @ f.places) - q.location @ f.precision
     step = fam.cut(fam.normal_mean(Pair(gradient, -0.5 * _curvature(f, weights, tokens))))
-    fixed = _half_variances(f, q.covariance) + f.sizes
+    step = jnp.where(jnp.all(jnp.isfinite(step), 1, keepdims=True), step, 0)
+    fixed = _half_variances(f, q.covariance) + f.log_sizes
 
     def height(location):
         at_factors = logits(f, location)
@@ -175,7 +179,7 @@ def _move(f, q, counts, tokens):
 
 def _spread(f, q, tokens):
     """Every row's covariance towards the one its weights ask for, as far as its share of the bound does not fall."""
-    wanted, mean = _curvature(f, _shared_out(f, q, tokens)), logits(f, q.location) + f.sizes
+    wanted, mean = _curvature(f, _shared_out(f, q, tokens)), logits(f, q.location) + f.log_sizes
 
     def height(rows):
         trace = -0.5 * jnp.einsum("dij,ij->d", rows.covariance, f.precision)
@@ -210,7 +214,8 @@ class Solution(NamedTuple):
 def solve(f: Factors, columns: jax.Array, batch: Batch, start: Pair, tokens: jax.Array, options: RowOptions, is_point: bool) -> Solution:
     """Each row's location to its optimum: in turn the expected counts of P(11.24), and a Newton step given them.
 
-    columns: (K, columns) logits of the factors. start: statistics of u. is_point: no covariance, P's estimate and `map`.
+    columns: (K, columns) logits of the factors. start: statistics of u. is_point: no covariance, P's estimate and `map`. A row rests when its
+    location moves by less than the tolerance, and its precision by less than that share of itself.
     """
     q = _begin(f, start, tokens, is_point)
 
@@ -219,9 +224,12 @@ def solve(f: Factors, columns: jax.Array, batch: Batch, start: Pair, tokens: jax
         counts = jax.grad(lambda rows: allocate(rows, columns, batch.entries))(logits(f, q.location))
         location, moved = _move(f, q, counts, tokens)
         new = q._replace(location=location)
+        if not is_point:
+            new = _spread(f, new, tokens)
+            now, before = (jnp.diagonal(rows.precision, axis1=1, axis2=2) for rows in (new, q))
+            moved = jnp.maximum(moved, jnp.max(jnp.abs(now - before) / before, 1))
         active = change > options.tolerance
-        new = _where(active, new if is_point else _spread(f, new, tokens), q)
-        return iterations + active, new, jnp.where(active, moved, change)
+        return iterations + active, _where(active, new, q), jnp.where(active, moved, change)
 
     def unfinished(state):
         return (jnp.max(state[0]) < options.num_local) & jnp.any(state[2] > options.tolerance)
@@ -229,7 +237,7 @@ def solve(f: Factors, columns: jax.Array, batch: Batch, start: Pair, tokens: jax
     begin = jnp.zeros(batch.num_rows, jnp.int32), q, jnp.full(batch.num_rows, jnp.inf, q.location.dtype)
     iterations, q, change = lax.while_loop(unfinished, improve, begin)
     precision = _curvature(f, _shared_out(f, q, tokens)) if is_point else q.precision
-    return Solution(at(q.location, precision), log_rate(f, log_weights(f, q)), RowInfo(iterations, change))
+    return Solution(natural_at(q.location, precision), log_rate(f, log_weights(f, q)), RowInfo(iterations, change))
 
 
 def _begin(f, u, tokens, is_point):

@@ -25,7 +25,7 @@ FULL_MODEL = "lda"  # takes all shared tests in `make test`; this repository's o
 CORE = {"test_joint_is_numpyros_log_density", "test_guide_density_is_the_families"}
 SLOW_ENGINES = {"nuts", "numpyro_svi"}  # compile for minutes: on data with one factor only in `make calibrate`
 
-# Declarations that hyper-parameters choose (`Model.variant`): name in the tests -> the model and its changed hyper-parameters. Core laws only.
+# Declarations that hyper-parameters choose (`Model.variant`), for the model's contract: name in the tests -> the model and what is changed.
 OTHERWISE = {
     "correlated_nmf, points": ("correlated_nmf", {"point_u": True}),
     "ctm, locations": ("ctm", {"prior": "locations"}),
@@ -67,7 +67,9 @@ def pytest_generate_tests(metafunc):
         metafunc.parametrize(("model_name", "engine_name"), [pytest.param(*pair, marks=cost(*pair)) for pair in pairs], scope="module")
     elif "model_name" in taken:
         names = [pytest.param(name, marks=cost(name)) for name in pp_models.available() if has_prior(name)]
-        metafunc.parametrize("model_name", names + (list(OTHERWISE) if metafunc.function.__name__ in CORE else []), scope="module")
+        if metafunc.module.__name__.endswith("model_contract"):
+            names += [pytest.param(name, marks=cost(model)) for name, (model, _) in OTHERWISE.items()]
+        metafunc.parametrize("model_name", names, scope="module")
     elif "engine_name" in taken:
         metafunc.parametrize("engine_name", engines(), scope="module")
 

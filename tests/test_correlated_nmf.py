@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from matplotlib.colors import to_rgba
 
 import inference
 import pp_models
@@ -166,6 +167,39 @@ def test_one_topic_documents_converge_at_once():
     assert float(part.iterations) / 2 <= 20
 
 
+@pytest.mark.parametrize("point_u", [False, True])
+def test_huge_documents_of_one_topic_in_single_precision(point_u):
+    """Nine million words in a row: what the Hessian leaves of the counts stays positive, rows finite, and the rates add up to the words (2 %)."""
+    X = np.zeros((2, 6), int)
+    X[0, :3], X[1, 3:] = 3_000_000, 1000
+    with jax.enable_x64(False):
+        given = {"num_topics": 2, "rank": 2, "point_u": point_u}
+        problem = fitting.make_problem("correlated_nmf", pp_models.data.counts(X), given, devices=jax.local_devices()[:1])
+        fit = inference.fit("correlated_nmf", problem.data, "cavi", given, num_epochs=15, progress=False, devices=problem.devices)
+        assert np.all(np.isfinite(fit.history["bound"])) and np.all(np.isfinite(fit.posterior.mean("u")))
+        rates = np.asarray(problem.model.predict(problem.hyper, {site: fit.posterior.mean(site) for site in problem.model.families}))
+        np.testing.assert_allclose(rates.sum(1), X.sum(1), rtol=0.02)
+
+
+def test_the_covariance_comes_to_rest_with_the_location(problem):
+    """Begun at the optimum's locations with other covariances, rows do not stop before these are right too."""
+    model, hyper, batch = problem.model, problem.hyper, problem.data.pack()
+    stats = obj.summarise(model, {site: some_q(problem)[0][site] for site in model.shared})
+    program = jax.jit(lambda start, options: obj.local_part(model, hyper, stats, batch, start, options))
+    best = obj.summarise(model, program(obj.start_local(model, hyper, batch), RowOptions(400, 0.0)).natural)
+    wrong = best["u"]._replace(second=best["u"].second + jnp.eye(2))
+    again = obj.summarise(model, program({**best, "u": wrong}, RowOptions(400, 1e-9)).natural)
+    np.testing.assert_allclose(again["u"].second, best["u"].second, rtol=1e-6, atol=1e-7)
+
+
+def test_steps_are_taken_back_until_the_objective_does_not_fall():
+    """The first fraction that is not lower, or none; NaN is lower than anything."""
+    for accepted in (obj.FRACTIONS[2:3], (), (obj.FRACTIONS[-1],)):
+        height = {0.0: 1.0, **{f: 2.0 if f in accepted else (0.5 if f > 0.2 else float("nan")) for f in obj.FRACTIONS}}
+        found = obj.advance(jnp.zeros(()), jnp.asarray, lambda x, height=height: [jnp.asarray(height[float(np.round(x, 6))])])
+        np.testing.assert_allclose(found, accepted[0] if accepted else 0.0)
+
+
 def test_far_starts_come_back(problem):
     """From locations that are badly off cavi still never lowers its bound, and ends where it ends from its own start (1 %: local optima)."""
     start = problem.model.init(jax.random.key(0), problem.hyper, problem.data)
@@ -306,9 +340,10 @@ def test_correlation_figure_shows_signs_and_sizes():
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["1", "2"]
     areas = np.array([patch.get_width() * patch.get_height() for patch in axes.patches]).reshape(2, 2)
     np.testing.assert_allclose(areas, np.abs(locations.topic_correlations(ell))[1:, 1:])
-    negative = locations.correlation_figure(fit, 3).axes[0].patches
-    colours = {patch.get_facecolor() for patch in negative}
-    assert len(colours) == 2
+    signs = locations.topic_correlations(ell)[np.ix_([1, 2, 0], [1, 2, 0])].ravel()
+    for patch, sign in zip(locations.correlation_figure(fit, 3).axes[0].patches, signs, strict=True):
+        if abs(sign) > 1e-9:
+            assert patch.get_facecolor() == to_rgba("tab:green" if sign > 0 else "tab:red")
 
 
 def test_alignment_undoes_permutations_and_rotations():

@@ -172,7 +172,6 @@ def test_fused_local_solver_is_the_gradient_iterated(problem):
         return  # the generic iteration is what the law compares with
     shared = {site: some_natural(problem)[site] for site in model.shared}
     stats = obj.summarise(model, shared)
-    options = RowOptions(7, 0.0)
     evaluate = jax.jit(jax.value_and_grad(lambda t, batch: model.log_local(hyper, t, batch)))
     options, rtol = (RowOptions(3000, 1e-12), 1e-7) if model.damped & model.local else (RowOptions(7, 0.0), 1e-9)
     for summary in ("mean", "mode", "log_mode"):
