@@ -21,8 +21,8 @@ from inference import fitting
 from inference.registry import engines, load_engine
 
 OWN = {file.stem for file in Path(pp_models.__file__).parent.glob("*.py")}
-FULL_MODEL = "lda"  # takes all shared tests in `make test`; this repository's other models take the core laws there, and all in `make calibrate`
-CORE = {"test_joint_is_numpyros_log_density", "test_guide_density_is_the_families"}
+FULL_MODEL = "lda"  # takes all shared tests in `make test`; this repository's other models take the core law there, and all in `make calibrate`
+CORE = {"test_joint_is_numpyros_log_density"}
 SLOW_ENGINES = {"nuts", "numpyro_svi"}  # compile for minutes: on data with one factor only in `make calibrate`
 
 # Declarations that hyper-parameters choose (`Model.variant`), for the model's contract: name in the tests -> the model and what is changed.
@@ -49,7 +49,7 @@ def pytest_generate_tests(metafunc):
     A model whose example has no proper prior, and so no posterior to share laws about, takes part where a point is asked for.
 
     To keep `make test` short, some of these runs are marked slow and left to `make calibrate`: a test marked `representative` for models of this
-    repository that it does not name, and the rest, the core laws aside, for all but one of them. Models from outside, which somebody is writing, are
+    repository that it does not name, and the rest, the core law aside, for all but one of them. Models from outside, which somebody is writing, are
     tested in full.
     """
     taken = set(metafunc.fixturenames)

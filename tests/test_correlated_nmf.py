@@ -133,7 +133,7 @@ def test_without_locations_it_is_bayesian_nmf_with_a_scale_per_document(problem)
     np.testing.assert_allclose(-target.second, problem.hyper.b0 + stats["beta"].second.sum(), rtol=1e-10)
 
 
-@pytest.mark.parametrize("point_u", [False, True])
+@pytest.mark.parametrize("point_u", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_rows_reach_their_optimum(point_u):
     """After the solver every row's q(s) and q(u) is its own target, and no fewer iterations had a higher bound (rounding: 1e-10)."""
     problem = make(point_u=point_u)
@@ -167,7 +167,7 @@ def test_one_topic_documents_converge_at_once():
     assert float(part.iterations) / 2 <= 20
 
 
-@pytest.mark.parametrize("point_u", [False, True])
+@pytest.mark.parametrize("point_u", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_huge_documents_of_one_topic_in_single_precision(point_u):
     """Nine million words in a row: what the Hessian leaves of the counts stays positive, rows finite, and the rates add up to the words (2 %)."""
     X = np.zeros((2, 6), int)
@@ -200,6 +200,7 @@ def test_steps_are_taken_back_until_the_objective_does_not_fall():
         np.testing.assert_allclose(found, accepted[0] if accepted else 0.0)
 
 
+@pytest.mark.slow
 def test_far_starts_come_back(problem):
     """From locations that are badly off cavi still never lowers its bound, and ends where it ends from its own start (1 %: local optima)."""
     start = problem.model.init(jax.random.key(0), problem.hyper, problem.data)
@@ -221,6 +222,7 @@ def test_points_have_no_density(problem):
     assert np.all(posterior.log_density({**draws, "ell": draws["ell"] + 1e-3}) == -np.inf)
 
 
+@pytest.mark.slow
 def test_point_u_is_a_variant(problem, tmp_path):
     """point_u changes the family of u, in fits and in fits read back, and lets ell grow (P's estimate, against q(u) normal)."""
     fits = {

@@ -102,6 +102,7 @@ def test_points_have_the_softmax_gradient():
     np.testing.assert_allclose(target.first + 2 * (target.second @ y[..., None])[..., 0], expected, rtol=1e-8, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_topic_tools_read_both_forms(both):
     """Proportions sum to one, and times the topics they are the predicted words at the posterior's means."""
     for problem in both:

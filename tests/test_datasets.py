@@ -21,7 +21,7 @@ def draw(name, seed, **options):
     return datasets.synthetic(pp_models.load(name), jax.random.key(seed), **{**SMALL, **options})
 
 
-@pytest.mark.parametrize("name", COUNT_MODELS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name == "lda" else pytest.mark.slow) for name in COUNT_MODELS])
 def test_a_draw_has_the_sizes_asked_for(name):
     """The draw has the rows and columns asked for, and the truth has every latent site in its shape."""
     model = pp_models.load(name)

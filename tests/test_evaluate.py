@@ -68,6 +68,7 @@ def test_true_topics_score_above_wrong_ones(data, fit):
     assert inference.document_completion(fit, data).value > inference.document_completion(wrong, data).value + 0.1
 
 
+@pytest.mark.slow
 def test_chains_average_predictions_not_topics(data):
     """Relabelling the topics of single draws leaves a chain's score as it was."""
     chain = inference.fit("lda", data, "gibbs", {"num_topics": 3}, num_samples=30, num_warmup=100, num_chains=1)

@@ -214,6 +214,7 @@ def test_components_are_aligned(problem):
         np.testing.assert_array_equal(aligned[site], value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [pytest.param("gaussian_mixture", marks=pytest.mark.slow), "bernoulli_mixture"])
 def test_mixtures_can_be_compared(name):
     """A comparison judges CAVI on every expected observation, of which a mixture has one per column, and on all its sites."""

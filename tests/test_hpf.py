@@ -75,6 +75,7 @@ def test_sharp_activities_make_it_bayesian_nmf(problem):
     assert gaps[1] < 0.02 * gaps[0] and gaps[1] < 1e-4 * abs(theirs[0] - theirs[1]), gaps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", [cavi, map_])
 def test_a_pass_for_each_block_changes_nothing(problem, engine):
     """eta does not meet the rows: declared to (coupled="rows"), each block takes a pass of its own, and the sweeps are the same to rounding."""

@@ -209,6 +209,7 @@ def test_hyper_parameters_and_data_choose_the_declaration(objective, kind, tmp_p
     np.testing.assert_array_equal(again.log_joint(draws), fit.log_joint(draws))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_held_out_words_are_scored(objective):
     """Better than a uniform guess on documents with structure, and finite even for a document with a single token."""

@@ -155,6 +155,7 @@ def test_offsets():
         np.testing.assert_allclose(hyper.sigma2 + 8 / hyper.lam**2, square, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_few_ratings_and_a_weak_prior_in_single_precision():
     """Users with fewer ratings than the rank have precisions whose condition is beyond single precision when the prior is weak: fits stay finite."""
     with jax.enable_x64(False):
@@ -172,6 +173,7 @@ def test_the_noise_is_learned():
     np.testing.assert_allclose(float(fit.hyper.sigma2) ** 0.5, 0.3, rtol=0.1)
 
 
+@pytest.mark.slow
 def test_densities_of_draws_are_mixtures():
     """The log density of a held-out rating is that of the mean over draws of p(rating | draw), not of the moments' normal."""
     train, heldout = split_ratings(planted(), 0.1)

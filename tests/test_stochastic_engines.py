@@ -15,7 +15,7 @@ from pp_models.eliminate import UNIFORM, RowOptions
 from pp_models.errors import InputError
 
 LOCAL = {"num_local": 12, "local_tolerance": 0.0}
-pytestmark = pytest.mark.representative("lda", "bernoulli_mixture")
+pytestmark = pytest.mark.representative("lda")
 
 
 def run(problem, engine, hyper=None, **options):

@@ -82,6 +82,7 @@ def test_word_by_word_ends_as_the_whole(corpus):
     np.testing.assert_array_equal(topics_of(whole), topics_of(words))
 
 
+@pytest.mark.slow
 def test_learns_while_data_come(corpus):
     """Learning from half of the corpus and then from all of it predicts held-out rows better than the first steps alone."""
     stream = inference.stream("lda", 12, hyper=HYPER, batch_size=10, num_inner=4)

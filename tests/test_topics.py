@@ -142,7 +142,14 @@ def test_table_for_terminals():
         assert share == f"{shares[int(number)]:.1%}" and words == [word for word, _ in inference.top_words(fit, 3)[int(number)]]
 
 
-@pytest.mark.parametrize("name", [name for name in pp_models.available() if topic_tools.has_topics(pp_models.load(name))])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name in ("lda", "correlated_nmf") else pytest.mark.slow)
+        for name in pp_models.available()
+        if topic_tools.has_topics(pp_models.load(name))
+    ],
+)
 def test_every_model_with_theta_and_beta_has_topics(name):
     model = pp_models.load(name)
     hyper, data = model.example(jax.random.key(0))
