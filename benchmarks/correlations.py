@@ -101,6 +101,7 @@ def signs(arguments: argparse.Namespace) -> None:
             scores = [judge(fit(truth, name.split()[0], 100 * seed + start, **cases[name]), truth) for start in range(arguments.restarts)]
             first.append(scores[0])
             best.append(max(scores, key=lambda score: score["bound"]))
+            print(name, seed, {key: round(value, 3) for key, value in best[-1].items()}, flush=True)
         line[name] = {
             "seconds": round(time.perf_counter() - begin, 1),
             **{which: {key: [round(s[key], 3) for s in scores] for key in scores[0]} for which, scores in (("first", first), ("best", best))},

@@ -114,14 +114,16 @@ def ratings(arguments: argparse.Namespace) -> None:
     users, items, _ = triples(heldout)
     rank, penalty = arguments.rank, arguments.penalty
     line: dict[str, Any] = {"ratings": train.num_entries, "rank": rank}
+
+    def tell(name: str, figures: dict[str, float]) -> None:
+        line[name] = {key: round(value, 4) for key, value in figures.items()}
+        print(name, line[name], flush=True)
+
     sigma2 = 1.0
     hyper = {"rank": rank, "sigma2": sigma2, "lam": penalty / sigma2}
     compiled, seconds, fit = sweeps_of_map(train, hyper, arguments.sweeps)
-    line["map"] = {
-        "seconds_per_sweep": round(seconds, 4),
-        "compile_seconds": round(compiled, 1),
-        "rmse": round(rmse(heldout, inference.predict_ratings(fit, users, items).mean), 4),
-    }
+    error = rmse(heldout, inference.predict_ratings(fit, users, items).mean)
+    tell("map", {"seconds_per_sweep": seconds, "compile_seconds": compiled, "rmse": error})
     if (cmfrec := installed("cmfrec")) is not None:
 
         def fitted(num_sweeps: int) -> tuple[float, Any]:
@@ -133,18 +135,15 @@ def ratings(arguments: argparse.Namespace) -> None:
         once, _ = fitted(1)
         many, model = fitted(1 + arguments.sweeps)
         each = (many - once) / arguments.sweeps
-        line["cmfrec"] = {"seconds_per_sweep": round(each, 4), "rmse": round(rmse(heldout, model.predict(users, items)), 4)}
+        tell("cmfrec", {"seconds_per_sweep": each, "rmse": rmse(heldout, model.predict(users, items))})
         line["map_to_cmfrec"] = round(each / seconds, 2)
     chains = {"num_chains": CORES, "thin": 10}
     for name in ("pmf", "bayesian_pmf"):
         run = sampled(name, train, hyper if name == "pmf" else {"rank": rank}, arguments.samples, **chains)
-        line[f"gibbs {name}"] = {
-            "sweeps_per_second": round(run[0], 2),
-            "rmse": round(rmse(heldout, inference.predict_ratings(run[1], users, items).mean), 4),
-        }
+        tell(f"gibbs {name}", {"sweeps_per_second": run[0], "rmse": rmse(heldout, inference.predict_ratings(run[1], users, items).mean)})
     if (smurff := installed("smurff")) is not None:
         speed, predicted = by_smurff(smurff, train, heldout, rank, 20, arguments.samples)
-        line["smurff"] = {"sweeps_per_second": round(speed, 2), "rmse": round(rmse(heldout, predicted), 4)}
+        tell("smurff", {"sweeps_per_second": speed, "rmse": rmse(heldout, predicted)})
         line["gibbs_to_smurff"] = round(line["gibbs bayesian_pmf"]["sweeps_per_second"] / speed, 2)
     report("ratings", line)
 
