@@ -91,13 +91,13 @@ def fit(truth: Planted, engine: str, seed: int, **hyper: Any) -> Any:
 
 
 def signs(arguments: argparse.Namespace) -> None:
-    """Every engine from several random starts on each of several corpora: the first start, and the best by bound."""
+    """Every engine from several random starts, on one corpus or a new one for each: the first start, and the best of some by bound."""
     line: dict[str, Any] = {"seeds": arguments.seeds, "restarts": arguments.restarts, "rows": arguments.rows}
     cases = {"cavi": {}, "svi": {}, "trust_region": {}, "cavi point_u": {"point_u": True}}
     for name in arguments.engines.split(","):
         begin, first, best = time.perf_counter(), [], []
         for seed in range(arguments.seeds):
-            truth = planted(seed, arguments.rows)
+            truth = planted(seed if arguments.corpora else 0, arguments.rows)
             scores = [judge(fit(truth, name.split()[0], 100 * seed + start, **cases[name]), truth) for start in range(arguments.restarts)]
             first.append(scores[0])
             best.append(max(scores, key=lambda score: score["bound"]))
@@ -173,6 +173,7 @@ def main() -> None:
         sub.add_argument("--seeds", type=int, default=seeds)
         sub.add_argument("--restarts", type=int, default=restarts)
     commands.choices["signs"].add_argument("--engines", default="cavi,svi,trust_region,cavi point_u")
+    commands.choices["signs"].add_argument("--corpora", action="store_true", help="a new corpus for every seed")
     sub = commands.add_parser("figure", help=figure.__doc__)
     sub.set_defaults(run=figure)
     sub.add_argument("--data", required=True, help="a corpus")

@@ -6,7 +6,7 @@ normalised), by EM on a sample of the rows:
     theta_dk <- shares of E[counts of topic k in d] + SMOOTH,    beta_kv <- shares of E[counts of topic k on v] + SMOOTH
 
 from several random topics at once; the likeliest is kept. Where documents' weights lie in few dimensions, a topic that starts in the wrong place
-cannot leave it: from P's noise correlated NMF found every planted topic in one corpus of three, from here in all of ten (docs/calibration.md).
+cannot leave it (docs/calibration.md has what is found from here).
 """
 
 from functools import partial
