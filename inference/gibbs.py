@@ -127,10 +127,10 @@ def build(problem: obj.Problem, options: Options) -> Algorithm:
 
     def step(key, state, batches):
         thin = 1 if state.warming else options.thin
-        results = [
-            _run(model, structure, values, jax.random.fold_in(key, chain), stats, copies[device], chunk, thin)
-            for chain, (stats, device) in enumerate(zip(state.chains, devices, strict=True))
-        ]
+        # keys first: one made later would wait in its device's queue behind the first chain, and the others with it
+        keys = [jax.device_put(jax.random.fold_in(key, chain), device) for chain, device in enumerate(devices)]
+        rows = [copies[device] for device in devices]
+        results = [_run(model, structure, values, k, stats, batch, chunk, thin) for k, stats, batch in zip(keys, state.chains, rows, strict=True)]
         log_joints = [np.asarray(lj, np.float64) for _, (_, lj) in results]
         chains = tuple(stats for stats, _ in results)
         info = Info(np.mean([lj[-1] for lj in log_joints]))

@@ -130,20 +130,47 @@ def power_of_two(size: int) -> int:
     return 1 << (size - 1).bit_length()
 
 
+LANES = 16  # window widths are multiples of this
+CANDIDATES = 256  # widths considered at most
+
+
 def window_widths(lengths: np.ndarray, most: int = 8) -> tuple[int, ...]:
-    """Static window widths for rows of these lengths: multiples of 16 at quantiles, the last one fits the longest row."""
-    if len(lengths) == 0 or lengths.max() == 0:
-        return (16,)
-    levels = np.quantile(lengths[lengths > 0], np.linspace(0, 1, most + 1)[1:])
-    return tuple(int(w) for w in np.unique(np.ceil(levels / 16).astype(int) * 16))
+    """At most so many static window widths for rows of these lengths, which pad the rows as little as any others: the last fits the longest row.
+
+    A row is read through the narrowest window that holds it. Windows chosen one after the other: the least padding of all rows up to a width,
+    with one window more, is that up to a narrower one and this width for the rows between.
+    """
+    lengths = lengths[lengths > 0]
+    if len(lengths) == 0:
+        return (LANES,)
+    widths, rows = np.unique(-(-lengths // LANES), return_counts=True)
+    if len(widths) > CANDIDATES:  # evenly in proportion; the rows in between go to the next
+        levels = np.unique(np.searchsorted(widths, np.geomspace(1, widths[-1], CANDIDATES)))
+        rows = np.bincount(np.searchsorted(levels, np.arange(len(widths))), rows)
+        widths = widths[levels]
+    up_to = np.concatenate([[0], np.cumsum(rows)]).astype(float)
+    ends = np.arange(len(widths) + 1)
+    pairs = np.where(ends[:-1, None] < ends[None, 1:], widths * (up_to[None, 1:] - up_to[:-1, None]), np.inf)  # rows after i and up to j, in width j
+    least, choices = pairs[0], [np.zeros(len(widths), int)]
+    for _ in range(most - 1):
+        options = np.concatenate([[0.0], least])[:-1, None] + pairs
+        choices.append(np.argmin(options, 0))
+        least = np.min(options, 0)
+    chosen, end = [], len(widths)
+    for choice in reversed(choices):
+        if end == 0:
+            break
+        chosen.append(int(widths[end - 1]) * LANES)
+        end = int(choice[end - 1])
+    return tuple(reversed(chosen))
 
 
 def part_widths(lengths: np.ndarray, share: float, most: int) -> tuple[int, ...]:
     """Window widths for columns of these lengths when only some `share` of the rows is there, at most `most` of them in a column."""
     if share >= 1:
         return window_widths(lengths)
-    usual = np.minimum(np.ceil(1.2 * share * lengths), most)
-    longest = -(-min(int(lengths.max()), most) // 16) * 16
+    usual = np.minimum(np.ceil(share * lengths + np.sqrt(share * (1 - share) * lengths)), most).astype(int)
+    longest = -(-min(int(lengths.max()), most) // LANES) * LANES
     return tuple(sorted({*window_widths(usual), longest}))
 
 

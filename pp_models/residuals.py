@@ -12,8 +12,9 @@ what a ridge regression on that row needs, and for a column the same with rows a
 expected squared error.
 
 Rows are visited one at a time; a row gathers the other side's vectors once, into cache. Where the other side is a point, y y' is never read: the sum
-of outer products is one small matrix product. Where it is a distribution, its second moments are added up, lower triangles only. Columns are
-served by the same loop over the entries stored column by column (`Batch.by_column`). Nothing of size (entries x K) ever exists.
+of outer products is one small matrix product, and where both are points, the error alone is a sum of squared residuals. Where it is a distribution,
+its second moments are added up, lower triangles only. Columns are served by the same loop over the entries stored column by column
+(`Batch.by_column`). Nothing of size (entries x K) ever exists.
 """
 
 from typing import NamedTuple
@@ -87,8 +88,12 @@ def _of_distributions(entries: Entries, other: Pair) -> Pair:
 
 def regression(entries: Entries, other: Pair) -> Pair:
     """(sum_j r_ij y_j, sum_j y_j y_j') for every row i: the two sides of its normal equations."""
-    is_point = jnp.all(other.second == other.first[:, :, None] * other.first[:, None, :])
-    return lax.cond(is_point, lambda: _of_points(entries, other.first), lambda: _of_distributions(entries, other))
+    return lax.cond(_is_point(other), lambda: _of_points(entries, other.first), lambda: _of_distributions(entries, other))
+
+
+def _is_point(side: Pair) -> jax.Array:
+    """No variance, so no covariance."""
+    return jnp.all(jnp.diagonal(side.second, axis1=1, axis2=2) == side.first**2)
 
 
 def _squares(entries: Entries) -> jax.Array:
@@ -101,12 +106,36 @@ class _Sides(NamedTuple):
     columns: Pair | None
 
 
+def _value(entries: Entries, side: Pair, sums: Pair) -> jax.Array:
+    """The squared error, from one side and the sums it meets."""
+    return _squares(entries) - 2 * jnp.sum(side.first * sums.first) + jnp.sum(side.second * sums.second)
+
+
+def _value_of_points(entries: Entries, rows: jax.Array, columns: jax.Array) -> jax.Array:
+    """The squared error where both sides are points: residual by residual, without outer products."""
+    padded_rows, padded = _pad(rows), _pad(columns)
+
+    def visit(row, columns, values, inside, total):
+        residual = values - padded[columns] @ padded_rows[row]
+        return total.at[row].set(jnp.sum(jnp.where(inside, residual, 0) ** 2))
+
+    return jnp.sum(_windows(entries, visit, jnp.zeros(entries.starts.shape, rows.dtype)))
+
+
 def _evaluate(rows: Pair, columns: Pair, entries: Entries, by_column: Entries, row_side: bool, column_side: bool):
-    of_rows = regression(entries, columns) if row_side or not column_side else None
+    of_rows = regression(entries, columns) if row_side else None
     of_columns = regression(by_column, rows) if column_side else None
-    mine, sums = next((side, sums) for side, sums in ((rows, of_rows), (columns, of_columns)) if sums is not None)
-    value = _squares(entries) - 2 * jnp.sum(mine.first * sums.first) + jnp.sum(mine.second * sums.second)
-    return value, _Sides(of_rows if row_side else None, of_columns)
+    if of_rows is not None:
+        value = _value(entries, rows, of_rows)
+    elif of_columns is not None:
+        value = _value(entries, columns, of_columns)
+    else:
+        value = lax.cond(
+            _is_point(rows) & _is_point(columns),
+            lambda: _value_of_points(entries, rows.first, columns.first),
+            lambda: _value(entries, rows, regression(entries, columns)),
+        )
+    return value, _Sides(of_rows, of_columns)
 
 
 @jax.custom_vjp

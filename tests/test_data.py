@@ -1,13 +1,16 @@
 """Laws of `pp_models.data`: bad input is refused in one sentence, and batches hold the rows they were made of."""
 
+import itertools
+
 import jax
 import numpy as np
 import pytest
 import scipy.sparse
 from scipy.special import gammaln
 
+from pp_models import batches
 from pp_models import data as data_
-from pp_models.batches import Entries
+from pp_models.batches import Entries, part_widths, window_widths
 from pp_models.errors import InputError
 
 COUNTS = np.array([[2, 0, 1, 0], [0, 0, 0, 0], [0, 12, 0, 3], [1, 0, 0, 130], [5, 5, 5, 5]])
@@ -300,3 +303,32 @@ def test_windows_cover_their_rows():
         assert np.all(lengths[rows] <= entries.widths[w])
         assert w == 0 or np.all(lengths[rows] > entries.widths[w - 1])
     assert entries.columns.shape[0] >= int((np.asarray(entries.starts) + max(entries.widths))[lengths > 0].max())
+
+
+def padded(lengths, widths):
+    return int(np.sum(np.asarray(widths)[np.searchsorted(widths, lengths[lengths > 0])]))
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 8])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_windows_pad_as_little_as_any(seed, most):
+    """Against every choice of so many widths; the last holds the longest row."""
+    lengths = np.minimum(np.random.default_rng(seed).lognormal(3, 1, 60).astype(int), 150)
+    every = np.unique(-(-lengths[lengths > 0] // 16) * 16)
+    choices = (kept for size in range(most) for kept in itertools.combinations(every[:-1], size))
+    least = min(padded(lengths, (*kept, every[-1])) for kept in choices)
+    widths = window_widths(lengths, most)
+    assert len(widths) <= most
+    assert padded(lengths, widths) == least
+
+
+def test_windows_of_extreme_rows(monkeypatch):
+    """More different lengths than are considered are grouped first, each raised by under 5 %; columns of some rows have a window for all rows."""
+    lengths = np.random.default_rng(0).lognormal(8, 1.5, 3_000).astype(int)
+    widths = window_widths(lengths)
+    assert lengths.max() <= widths[-1] < lengths.max() + 16
+    monkeypatch.setattr(batches, "CANDIDATES", 10**6)
+    assert padded(lengths, widths) < 1.05 * padded(lengths, window_widths(lengths))
+    assert window_widths(np.zeros(3, int)) == (16,)
+    assert part_widths(lengths, 0.5, 10**9)[-1] == widths[-1]
+    assert part_widths(lengths, 0.5, 10)[-1] == 16
