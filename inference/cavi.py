@@ -48,7 +48,7 @@ class Info(NamedTuple):
 def _local(model, structure, values, shared, local, batch, options):
     hyper = obj.make(model, structure, values)
     start = obj.summarise(model, local)
-    return obj.local_part(model, hyper, obj.summarise(model, shared), batch, start, options)
+    return obj.local_part(model, hyper, obj.summarise(model, shared), batch, start, options)._replace(stats={})
 
 
 _stats = jax.jit(obj.summarise, static_argnames=("model", "summary"))

@@ -53,7 +53,8 @@ def sweep(model: Any, hyper: Any, key: jax.Array, stats: Sites, batch: Any) -> S
             prior = 0.0 if site in model.local else model.log_global(hyper, {s: now[s] for s in model.shared})
             return prior + model.log_local(hyper, now, batch, auxiliary_key)
 
-        stats[site] = model.families[site].sample(block_key, jax.grad(joint)(stats[site]))
+        family, conditional = model.families[site], jax.grad(joint)(stats[site])
+        stats[site] = family.sample(block_key, conditional) if family.refresh is None else family.refresh(block_key, conditional, stats[site])
     return stats
 
 

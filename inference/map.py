@@ -49,17 +49,14 @@ class Info(NamedTuple):
 
 @partial(jax.jit, static_argnames=("model", "structure", "summary"))
 def _local(model, structure, values, shared, local, batch, options, summary):
-    part = obj.local_part(model, obj.make(model, structure, values), shared, batch, local, options, summary)
-    return part._replace(natural=obj.summarise(model, part.natural, summary))
+    return obj.local_part(model, obj.make(model, structure, values), shared, batch, local, options, summary)._replace(natural={})
 
 
 @partial(jax.jit, static_argnames=("model", "structure", "summary"))
 def _shared_value(model, structure, values, shared, summary):
     """The objective's part without data."""
     value = model.log_global(obj.make(model, structure, values), shared)
-    if summary == "mode":
-        value += sum(jnp.sum(fam.log_base(model.families[site], shared[site])) for site in shared)
-    return value
+    return value + sum(jnp.sum(fam.log_measure(model.families[site], shared[site], summary)) for site in shared)
 
 
 _stats = jax.jit(obj.summarise, static_argnames=("model", "summary"))
@@ -126,14 +123,14 @@ def build(problem: obj.Problem, options: Options) -> Algorithm:
         local = [_begin(batch, state.local[0] if state.local else {}) for batch in batches] if not state.positions else state.local
         parts = [_local(model, structure, values, s, n, b, rows, summary) for s, n, b in zip(everywhere(shared), local, batches, strict=True)]
         bound = (_shared_value(model, structure, values, shared, summary), [(part.value, part.entropy) for part in parts])
-        gradients, points = [part.gradient for part in parts], tuple(part.natural for part in parts)
+        gradients, points = [part.gradient for part in parts], tuple(part.stats for part in parts)
         for i, site in enumerate(model.shared):
             if i and model.coupled == "rows":  # later blocks see the earlier ones' new values
                 now = zip(everywhere(shared), points, batches, strict=True)
                 gradients = [{site: obj.block_gradient(model, structure, values, {**s, **n}, b, site)} for s, n, b in now]
             shares = tuple(obj.gather(problem, [gradient[site] for gradient in gradients]))
             target = obj.block_target(model, structure, values, shared, shares, site, None)
-            shared |= {site: climb(shared, site, target, points, batches)} if site in model.damped else _stats(model, {site: target}, summary)
+            shared |= {site: climb(shared, site, target, points, batches)} if site in model.damped else _stats(model, {site: target}, summary, shared)
         return State(shared, points, tuple(batch.positions for batch in batches)), Info(bound)
 
     def climb(shared, site, target, points, batches):

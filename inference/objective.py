@@ -41,9 +41,10 @@ def make(model: Model, structure: tuple[tuple[str, Any], ...], values: dict[str,
     return model.Hyper(**dict(structure), **values)
 
 
-def summarise(model: Model, natural: Sites, summary: str = "mean") -> Sites:
-    """Statistics standing for q at every given site."""
-    return {site: fam.summarise(model.families[site], natural[site], summary) for site in natural}
+def summarise(model: Model, natural: Sites, summary: str = "mean", start: Sites | None = None) -> Sites:
+    """Statistics standing for q at every given site. start: statistics to begin with where they are searched for."""
+    begin = start or {}
+    return {site: fam.summarise(model.families[site], natural[site], summary, begin.get(site)) for site in natural}
 
 
 def shorten(model: Model, stats: Sites, target: Any, site: str) -> Any:
@@ -62,9 +63,10 @@ class LocalPart(NamedTuple):
     """One batch's share of the objective with its local sites solved."""
 
     value: jax.Array  # log_local
-    entropy: jax.Array  # of the local sites (for a point: their log base measure)
+    entropy: jax.Array  # of the local sites (for a point: the log measure that its density is relative to)
     gradient: Sites  # d log_local / d mu of the global sites
     natural: Sites  # of the local sites
+    stats: Sites  # standing for them
     info: RowInfo
 
 
@@ -78,19 +80,16 @@ def local_part(
     """
     solve = model.solve_local if model.solve_local and key is None else partial(_iterate, model, key=key)
     natural, info, batch = solve(hyper, stats, batch, start, options, summary)
-    local = jax.lax.stop_gradient(summarise(model, natural, summary))
+    local = jax.lax.stop_gradient(summarise(model, natural, summary, start))
     value, gradient = jax.value_and_grad(lambda shared: model.log_local(hyper, {**shared, **local}, batch, key))(stats)
-    return LocalPart(value, _local_entropy(model, natural, local, batch, summary), gradient, natural, info)
+    return LocalPart(value, _local_entropy(model, natural, local, batch, summary), gradient, natural, local, info)
 
 
 def _local_entropy(model: Model, natural: Sites, stats: Sites, batch: Batch, summary: str) -> jax.Array:
     total = jnp.zeros(())
     for site, eta in natural.items():
         family = model.families[site]
-        if summary == "mean":
-            total += batch.sum(fam.entropy(family, eta))
-        elif summary == "mode":
-            total += batch.sum(fam.log_base(family, stats[site]))
+        total += batch.sum(fam.entropy(family, eta) if summary == "mean" else fam.log_measure(family, stats[site], summary))
     return total
 
 
@@ -114,7 +113,7 @@ def _iterate(
         new = dict(natural)
         for site in sites:
             new[site] = shorten(model, local, target(site, local), site)
-            local = {**local, site: fam.summarise(model.families[site], new[site], summary)}
+            local = {**local, site: fam.summarise(model.families[site], new[site], summary, local[site])}
         moved = [jnp.mean(jnp.abs(a - b)) for a, b in zip(jax.tree.leaves(new), jax.tree.leaves(natural), strict=True)]
         return step + 1, local, new, jnp.max(jnp.stack(moved))
 

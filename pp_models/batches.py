@@ -59,7 +59,7 @@ class Batch:
     dense:       (rows, columns) observations, or None
     totals:      (rows,) sum of the entries
     log_factorials: (rows,) sum of log n! over the entries (0 unless they are counts)
-    num_data_rows, num_columns, max_total: rows, columns and largest row total of the whole data set
+    num_data_rows, num_columns, num_members, max_total: rows, columns, voters and largest row total of the whole data set
     """
 
     positions: jax.Array
@@ -72,6 +72,7 @@ class Batch:
     log_factorials: jax.Array
     num_data_rows: int
     num_columns: int
+    num_members: int
     max_total: int
 
     @property
@@ -96,7 +97,7 @@ jax.tree_util.register_dataclass(Entries, ["columns", "values", "starts", "lengt
 jax.tree_util.register_dataclass(
     Batch,
     ["positions", "mask", "entries", "by_column", "votes", "dense", "totals", "log_factorials"],
-    ["num_data_rows", "num_columns", "max_total"],
+    ["num_data_rows", "num_columns", "num_members", "max_total"],
 )
 
 

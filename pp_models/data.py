@@ -61,6 +61,11 @@ class Data:
     def _main(self) -> Any:
         return self.values if self.matrix is None else self.matrix
 
+    @property
+    def num_members(self) -> int:
+        """Voters, of text and votes."""
+        return 0 if self.votes is None else self.votes.shape[1]
+
     @functools.cached_property
     def total(self) -> float:
         """Sum of all entries: the number of tokens of a corpus."""
@@ -165,6 +170,7 @@ class Data:
             log_factorials=padded(self._log_factorials),
             num_data_rows=layout.num_data_rows,
             num_columns=self.num_columns,
+            num_members=self.num_members,
             max_total=layout.max_total,
         )
         return jax.device_put(batch, device)
@@ -298,9 +304,15 @@ def ratings(users: Any, items: Any, values: Any, shape: tuple[int, int] | None =
 
 
 def text_and_votes(C: Any, B: Any, column_names: Any = None, row_names: Any = None) -> Data:
-    """Bills x words counts C with bills x members votes B: 1 yea, 0 nay, nan missing."""
-    text = counts(C, column_names, row_names)
+    """Bills x words counts C with bills x members votes B: 1 yea, 0 nay, nan missing. C may be None: votes alone."""
     votes = _array(B, "Votes").astype(float)
+    if C is None:
+        if votes.ndim != 2 or votes.size == 0:
+            raise InputError(f"Votes must be a two-dimensional array, bills by members, but have shape {votes.shape}.")
+        silence = scipy.sparse.csr_array((len(votes), 0), dtype=np.float32)
+        text = Data("counts", matrix=silence, row_names=_names(row_names, len(votes), "row"))
+    else:
+        text = counts(C, column_names, row_names)
     if votes.ndim != 2 or votes.shape[0] != text.num_rows:
         raise InputError(f"Text has {text.num_rows} bills but votes have shape {votes.shape}: both need one row per bill.")
     seen = ~np.isnan(votes)

@@ -278,7 +278,7 @@ def _evaluate(row_logits, column_logits, entries, key, row_side, column_side) ->
     return _expect(row_logits, column_logits, entries, row_side, column_side)
 
 
-def _two_sided(name: str, evaluate: Callable[..., Solved]) -> Callable[..., jax.Array]:
+def two_sided(name: str, evaluate: Callable[..., Solved]) -> Callable[..., jax.Array]:
     """(rows' side, columns' side, entries, key) -> value, whose gradient is the statistics, only of the sides that are differentiated."""
 
     @jax.custom_vjp
@@ -307,7 +307,7 @@ def _two_sided(name: str, evaluate: Callable[..., Solved]) -> Callable[..., jax.
     return function
 
 
-_allocate = _two_sided("allocate", _evaluate)
+_allocate = two_sided("allocate", _evaluate)
 
 
 def allocate(row_logits: jax.Array, column_logits: jax.Array, entries: Entries, key: Any = None) -> jax.Array:
@@ -339,7 +339,7 @@ def _multiply(row_values, column_values, entries, key, row_side, column_side) ->
     return Solved(jnp.sum(sums.values), sums.rows, None if sums.columns is None else sums.columns.T)
 
 
-_inner = _two_sided("inner", _multiply)
+_inner = two_sided("inner", _multiply)
 
 
 def inner(row_values: jax.Array, column_values: jax.Array, entries: Entries) -> jax.Array:

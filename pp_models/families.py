@@ -18,6 +18,9 @@ vector or Wishart matrix, without an axis of rows, is one row.
 | gamma_tied     | (log x, sum_v x)                 | (shape, -rate)                                      | (-1, 0) |
 | beta           | (log x, log(1 - x))              | (a, b)                                              | (-1,-1) |
 | normal         | (x, x x')                        | (P m, -P/2)                                         | 0       |
+| normal_tied    | (x, sum of x x' over rows)       | (P m, -P/2), one P for all rows                     | 0       |
+| positive       | (x, x x')                        | (h, -P/2)                                           | 0       |
+| positive_tied  | (x, sum of x x' over rows)       | (h, -P/2), one P for all rows                       | 0       |
 | point          | (x, x x')                        | (P x, -P/2)                                         | 0       |
 | wishart        | (log det L, L)                   | ((nu - D - 1)/2, -W^-1/2)                           | 0       |
 | normal_wishart | (L mu, mu' L mu, L, log det L)   | (kappa m, -kappa/2, -(W^-1 + kappa m m')/2, (nu - D)/2) | 0   |
@@ -25,6 +28,11 @@ vector or Wishart matrix, without an axis of rows, is one row.
 A point is what a normal becomes when it is certain of its location: A = max_x <natural, t(x)>, whose gradient is t at the maximum, so that the
 entropy is 0 and the divergence the loss (x - y)' P (x - y) / 2. A target dF/dmu whose second part is minus half the curvature is a Newton step
 (P 11.35), and blending natural parameters averages curvatures. It has no density.
+
+Positive rows have density exp(h'x - x'P x/2) on the positive orthant, which has no closed form. q is the product of independent positive normals
+nearest to it (`positive_normal.py`): A is the largest <natural, mu> + entropy over such products, its gradient the statistics of the best, so that
+updates are those of coordinate ascent with one coordinate at a time, whatever the coupling P. The conditional itself is sampled by a Gibbs sweep
+(`refresh`).
 
 Of normal_wishart, mu is a mean and L (Lambda) a precision, packed into one value (see `normal_wishart.py`).
 """
@@ -37,7 +45,9 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax.scipy.special import betaln, gammaln
 
+from pp_models import positive_normal as pos
 from pp_models.normal_wishart import NormalWishart, pack, unpack
+from pp_models.positive_normal import PositiveNormal
 from pp_models.special import digamma
 
 Stats = Any  # a pytree of arrays: sufficient statistics, their means, or natural parameters
@@ -58,6 +68,10 @@ class Family(NamedTuple):
     base: Stats  # coefficients of the log base measure, broadcast against t
     rows: Callable[[Stats], Stats] = lambda t: t  # t or natural with an axis of rows, where it may be left out
     has_density: bool = True  # False of a point
+    uncoupled: Callable[[Stats], Stats] = lambda n: n  # natural of q itself, where coordinates are coupled in `natural` and independent in q
+    refresh: Callable[[jax.Array, Stats, Stats], Stats] | None = None  # a transition that leaves exp<natural, t> as it is, where `sample` cannot
+    log_mode: Callable[..., Stats] | None = None  # of the density of log x, where that of x has the Lebesgue base measure though x is positive
+    settles: bool = False  # mean, mode and log_mode are found by iteration and take statistics to begin with
 
 
 class Pair(NamedTuple):
@@ -72,9 +86,10 @@ def _row_sum(x: jax.Array) -> jax.Array:
 
 
 def dot(natural: Stats, stats: Stats) -> jax.Array:
-    """<natural, stats> per row; scalars and row-free shapes broadcast."""
-    terms = jax.tree.map(lambda n, t: _row_sum(n * t), natural, stats)
-    return sum(jax.tree.leaves(terms))
+    """<natural, stats> per row; scalars and row-free shapes broadcast. What is tied over rows, and known for all together, is shared out evenly."""
+    terms = jax.tree.leaves(jax.tree.map(lambda n, t: _row_sum(n * t), natural, stats))
+    num_rows = max(len(term) for term in terms)
+    return sum(term if len(term) == num_rows else term / num_rows for term in terms)
 
 
 def log_base(family: Family, stats: Stats) -> jax.Array:
@@ -95,7 +110,7 @@ def log_prior(family: Family, natural: Stats, stats: Stats) -> jax.Array:
 
 def log_density(family: Family, natural: Stats, stats: Stats) -> jax.Array:
     """The log density per row with respect to the Lebesgue measure, as NumPyro reports it."""
-    return log_prior(family, natural, stats) + log_base(family, stats)
+    return log_prior(family, family.uncoupled(natural), stats) + log_base(family, stats)
 
 
 def entropy(family: Family, natural: Stats) -> jax.Array:
@@ -110,17 +125,26 @@ def divergence(family: Family, natural: Stats, other: Stats) -> jax.Array:
     return dot(gap, family.mean(natural)) - family.log_normalizer(natural) + family.log_normalizer(other)
 
 
-def summarise(family: Family, natural: Stats, summary: str = "mean") -> Stats:
+def summarise(family: Family, natural: Stats, summary: str = "mean", start: Stats | None = None) -> Stats:
     """The statistics that stand for q: its mean (variational inference) or those of a point.
 
-    `mode` maximises the Lebesgue density, `log_mode` the density relative to the base measure, which for positive variables is the
-    density of log x and always has an interior maximum.
+    `mode` maximises the Lebesgue density, `log_mode` the density of log x of positive variables, which always has an interior maximum; it is the
+    density relative to the base measure where that is dx/x. start: statistics near the result, for families that search for it.
     """
+    begin = () if start is None or not family.settles else (start,)
     if summary == "mean":
-        return family.mean(natural)
+        return family.mean(natural, *begin)
     if summary == "mode":
         natural = jax.tree.map(lambda n, b: n + b, natural, family.base)
-    return family.mode(natural)
+    return (family.mode if summary == "mode" or family.log_mode is None else family.log_mode)(natural, *begin)
+
+
+def log_measure(family: Family, stats: Stats, summary: str) -> jax.Array:
+    """Per row, what F lacks of the log density whose maximum the summary is: of x for "mode", of log x for "log_mode"."""
+    if summary == "mode":
+        return log_base(family, stats)
+    value = family.value(stats)
+    return jnp.zeros(value.shape[:1], value.dtype) if family.log_mode is None else _row_sum(jnp.log(value))
 
 
 def _tiny(x: jax.Array) -> jax.Array:
@@ -426,6 +450,144 @@ normal = Family(
     base=Pair(0.0, 0.0),
 )
 
+
+def _sum_rows(t):
+    """The second statistic added up over rows."""
+    return Pair(t.first, jnp.sum(t.second, 0, keepdims=True))
+
+
+def _gram(x):
+    return Pair(x, (_transpose(x) @ x)[None])
+
+
+def _tied_location(n, noise=None):
+    """The mean of every row, or a draw, and the Cholesky factor of their precision."""
+    factor = _normal_factor(n)[0]
+    half = jax.scipy.linalg.solve_triangular(factor, n.first.T, lower=True)
+    return jax.scipy.linalg.solve_triangular(factor, half if noise is None else half + noise.T, lower=True, trans=1).T, factor, half
+
+
+def _tied_log_normalizer(n):
+    _, factor, half = _tied_location(n)
+    return 0.5 * (jnp.sum(half**2, 0) + n.first.shape[1] * jnp.log(2 * jnp.pi) - _log_det(factor))
+
+
+def _tied_mean(n):
+    mean, factor, _ = _tied_location(n)
+    root = _inverse_factor(factor)
+    return Pair(mean, (len(mean) * _transpose(root) @ root + _transpose(mean) @ mean)[None])
+
+
+def _tied_distribution(n):
+    mean, _, _ = _tied_location(n)
+    return dist.MultivariateNormal(mean, precision_matrix=jnp.broadcast_to(-2 * n.second, (len(mean), *n.second.shape[1:])))
+
+
+def _tied_natural(d):
+    n = _normal_natural(d)
+    return Pair(n.first, n.second[:1])
+
+
+# One precision for all rows: K x K numbers instead of rows x K x K.
+normal_tied = normal._replace(
+    name="normal_tied",
+    log_normalizer=_tied_log_normalizer,
+    stats=_gram,
+    mean=_tied_mean,
+    mode=lambda n: _gram(_tied_location(n)[0]),
+    sample=lambda key, n: _gram(_tied_location(n, jax.random.normal(key, n.first.shape, n.first.dtype))[0]),
+    distribution=_tied_distribution,
+    natural=_tied_natural,
+)
+
+# Positive rows ----------------------------------------------------------------------------------------------------------------
+
+
+def _coefficients(n, start=None):
+    """(rows, K) b and p of the independent positive normals that are nearest to q."""
+    precision = -2 * n.second
+    begin = jnp.maximum(n.first, 0) / jnp.sum(jnp.abs(precision), -1) if start is None else start.first
+    b = pos.independent(n.first, precision, jax.lax.stop_gradient(begin))
+    return b, jnp.broadcast_to(jnp.diagonal(precision, axis1=1, axis2=2), b.shape)
+
+
+def _positive_log_normalizer(n):
+    """Per row. With m the means and R the coupling: sum log Z + m'R m / 2, for h - b = R m."""
+    b, p = _coefficients(n)
+    found = pos.moments(b, p)
+    return jnp.sum(found.log_z + 0.5 * (n.first - b) * found.first, -1)
+
+
+def _moments(n, start=None):
+    return pos.moments(*_coefficients(n, start))
+
+
+def _positive_mean(n, start=None):
+    found = _moments(n, start)
+    return Pair(found.first, _outer(found.first) + _diagonal(found.second - found.first**2))
+
+
+def _diagonal(x):
+    return x[..., None] * jnp.eye(x.shape[-1], dtype=x.dtype)
+
+
+def _positive_tied_mean(n, start=None):
+    found = _moments(n, start)
+    return Pair(found.first, (_transpose(found.first) @ found.first + _diagonal(jnp.sum(found.second - found.first**2, 0)))[None])
+
+
+def _settled(stats, update):
+    def summary(n, start=None):
+        return stats(pos.settle(n.first, -2 * n.second, update, None if start is None else start.first))
+
+    return summary
+
+
+def _positive_distribution(n):
+    b, p = _coefficients(n)
+    return PositiveNormal(b / p, 1 / jnp.sqrt(p)).to_event(1)
+
+
+def _positive_natural(d):
+    d = unwrap(d)
+    p = 1 / d.scale**2
+    return Pair(d.loc * p, -0.5 * _diagonal(p))
+
+
+def _uncoupled(n):
+    b, p = _coefficients(n)
+    return Pair(b, -0.5 * _diagonal(p))
+
+
+positive = Family(
+    name="positive",
+    log_normalizer=_positive_log_normalizer,
+    stats=lambda x: Pair(x, _outer(x)),
+    value=lambda t: t.first,
+    mean=_positive_mean,
+    mode=_settled(lambda x: Pair(x, _outer(x)), pos.mode),
+    sample=lambda key, n: positive.stats(pos.draw(key, *_coefficients(n))),
+    distribution=_positive_distribution,
+    natural=_positive_natural,
+    base=Pair(0.0, 0.0),
+    uncoupled=_uncoupled,
+    refresh=lambda key, n, t: positive.stats(pos.refresh(key, n.first, -2 * n.second, t.first)),
+    log_mode=_settled(lambda x: Pair(x, _outer(x)), pos.log_mode),
+    settles=True,
+)
+
+positive_tied = positive._replace(
+    name="positive_tied",
+    stats=_gram,
+    mean=_positive_tied_mean,
+    mode=_settled(_gram, pos.mode),
+    sample=lambda key, n: _gram(pos.draw(key, *_coefficients(n))),
+    natural=lambda d: Pair(_positive_natural(d).first, _positive_natural(d).second[:1]),
+    uncoupled=lambda n: Pair(_coefficients(n)[0], n.second * jnp.eye(n.second.shape[-1], dtype=n.second.dtype)),
+    refresh=lambda key, n, t: _gram(pos.refresh(key, n.first, -2 * n.second, t.first)),
+    log_mode=_settled(_gram, pos.log_mode),
+)
+
 # A point with a curvature -----------------------------------------------------------------------------------------------------
 
 
@@ -627,4 +789,5 @@ normal_wishart = Family(
     base=MeanPrecision(0.0, 0.0, 0.0, 0.0),
 )
 
-FAMILIES = {family.name: family for family in (dirichlet, gamma, gamma_tied, beta, normal, point, wishart, normal_wishart)}
+_ALL = dirichlet, gamma, gamma_tied, beta, normal, normal_tied, positive, positive_tied, point, wishart, normal_wishart
+FAMILIES = {family.name: family for family in _ALL}

@@ -29,6 +29,9 @@ SLOW_ENGINES = {"nuts", "numpyro_svi"}  # compile for minutes: on data with one 
 OTHERWISE = {
     "correlated_nmf, points": ("correlated_nmf", {"point_u": True}),
     "ctm, locations": ("ctm", {"prior": "locations"}),
+    "lg_nmf, alpha1 given": ("lg_nmf", {"alpha1": 0.7}),
+    "lg_nmf_votes, alphas given": ("lg_nmf_votes", {"alpha1": 0.7, "alpha2": 1.3, "bias": True}),
+    "lg_op, alpha1 given": ("lg_op", {"alpha1": 0.7}),
 }
 
 

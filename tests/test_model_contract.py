@@ -195,8 +195,8 @@ def test_padded_rows_change_no_local_solution(problem):
         for num_rows in (data.num_rows, data.num_rows + 3):
             batch = data.pack(np.arange(data.num_rows), num_rows)
             part = solved(variant, hyper, stats, batch)
-            natural = jax.tree.map(lambda x: x[: data.num_rows], part.natural)
-            parts.append(part._replace(natural=natural, info=None))
+            natural, stats_there = jax.tree.map(lambda x: x[: data.num_rows], (part.natural, part.stats))
+            parts.append(part._replace(natural=natural, stats=stats_there, info=None))
         for a, b in zip(jax.tree.leaves(parts[0]), jax.tree.leaves(parts[1]), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
 

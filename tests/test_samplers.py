@@ -34,27 +34,35 @@ def small(problem):
     if rows.kind == "dense":
         return rows.pack()
     cells = scipy.sparse.csr_array(np.ones((4, rows.num_columns), np.float32))
-    template = Data(rows.kind, matrix=cells).pack()
-    if rows.kind == "ratings":
+    votes = None if rows.votes is None else scipy.sparse.csr_array(np.ones((4, rows.num_members), np.float32))
+    template = Data(rows.kind, matrix=cells, votes=votes).pack()
+    if rows.kind != "counts":
         return template
     return template.replace(totals=jnp.asarray(np.minimum(rows.totals, 12.0)), max_total=12)
 
 
+def observations(model, drawn):
+    """What was drawn that is data; of text and votes, both."""
+    return drawn[model.observed] if model.kind != "text_and_votes" else {site: drawn[site] for site in ("counts", "votes")}
+
+
 def holding(template, drawn):
     """The batch holding these observations."""
+    if isinstance(drawn, dict):
+        return holding(template, drawn["counts"]).replace(votes=_filled(template.votes, drawn["votes"]))
     if template.dense is not None:
         return template.replace(dense=drawn.astype(template.dense.dtype), totals=drawn.sum(1).astype(template.totals.dtype))
-
-    def filled(entries, cells):
-        values = jnp.concatenate([cells.ravel(), jnp.zeros(entries.values.shape[0] - cells.size)])
-        return dataclasses.replace(entries, values=values.astype(entries.values.dtype))
-
     return template.replace(
-        entries=filled(template.entries, drawn),
-        by_column=None if template.by_column is None else filled(template.by_column, drawn.T),
+        entries=_filled(template.entries, drawn),
+        by_column=None if template.by_column is None else _filled(template.by_column, drawn.T),
         totals=drawn.sum(1).astype(template.totals.dtype),
         log_factorials=template.log_factorials if template.by_column is not None else gammaln(drawn + 1.0).sum(1),
     )
+
+
+def _filled(entries, cells):
+    values = jnp.concatenate([cells.ravel(), jnp.zeros(entries.values.shape[0] - cells.size)])
+    return dataclasses.replace(entries, values=values.astype(entries.values.dtype))
 
 
 def row_likelihoods(model, hyper, batch, values):
@@ -69,7 +77,8 @@ def functionals(model, hyper, values, batch, drawn):
     parts = [values[site].ravel() for site in model.families] + [rates.ravel()]
     x = jnp.concatenate(parts)
     last = jnp.sum(jnp.log(rates)) if model.kind == "counts" else jnp.sum(row_likelihoods(model, hyper, holding(batch, drawn), values))
-    return jnp.concatenate([x, x**2, (rates * drawn).ravel(), last.reshape(1)])
+    seen = drawn if model.kind != "text_and_votes" else drawn[model.observed]
+    return jnp.concatenate([x, x**2, (rates * seen).ravel(), last.reshape(1)])
 
 
 def scores(problem, sweep):
@@ -82,7 +91,7 @@ def scores(problem, sweep):
 
     def draw(key):
         drawn = base.simulate(model, hyper, template, key)
-        return {site: drawn[site] for site in model.families}, drawn[model.observed]
+        return {site: drawn[site] for site in model.families}, observations(model, drawn)
 
     def successive(key):
         values, drawn = draw(jax.random.fold_in(key, 99))
@@ -91,7 +100,7 @@ def scores(problem, sweep):
             stats = {site: family.stats(values[site]) for site, family in model.families.items()}
             stats = sweep(model, hyper, sweep_key, stats, holding(template, drawn))
             values = {site: family.value(stats[site]) for site, family in model.families.items()}
-            drawn = base.simulate(model, hyper, template, data_key, values)[model.observed]
+            drawn = observations(model, base.simulate(model, hyper, template, data_key, values))
         return functionals(model, hyper, values, template, drawn)
 
     keys = jax.random.split(jax.random.key(11), 2 * CHAINS)

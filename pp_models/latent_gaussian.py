@@ -1,0 +1,136 @@
+"""What the latent Gaussian models (Hu et al. 2014, H) share: priors with a precision of their own, and text as a Gaussian matrix.
+
+H(6), its squared error halved as unit variance has it, in sufficient statistics of d1_i and s_j:
+
+    sum_ij log N(C_ij | d1_i's_j, 1) = -1/2 (n p log 2 pi + sum C_ij^2) + sum_(C_ij > 0) C_ij d1_i's_j - 1/2 <sum_i d1_i d1_i', sum_j s_j s_j'>
+
+so zeros of C cost nothing: they are in the two K x K matrices. A precision alpha is either a number, or has a gamma prior and is a site of its own.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpyro
+import numpyro.distributions as dist
+from numpyro.distributions import constraints
+
+from pp_models import families as fam
+from pp_models.base import check_count, positive_number
+from pp_models.eliminate import inner
+from pp_models.families import Pair
+from pp_models.positive_normal import PositiveNormal
+
+WEAK = 1e-6  # H 2.1: alpha ~ Ga(1e-6, 1e-6)
+PRECISIONS = ("alpha1", "alpha2")
+
+
+def resolve(hyper, data):
+    """Numbers checked, precisions that were given included."""
+    check_count("num_topics", hyper.num_topics)
+    hyper = hyper._replace(a0=positive_number("a0", hyper.a0), b0=positive_number("b0", hyper.b0))
+    given = {name: positive_number(name, getattr(hyper, name)) for name in PRECISIONS if getattr(hyper, name, None) is not None}
+    return hyper._replace(**given)
+
+
+def latent(hyper):
+    """The precisions that are sites."""
+    return tuple(name for name in PRECISIONS if name in hyper._fields and getattr(hyper, name) is None)
+
+
+# The generative process ----------------------------------------------------------------------------------------------------------
+
+
+def sample_precision(hyper, name):
+    """A precision: given, or drawn from its prior."""
+    if getattr(hyper, name) is not None:
+        return jnp.asarray(getattr(hyper, name))
+    return numpyro.sample(name, dist.Gamma(hyper.a0, hyper.b0).expand([1]).to_event(1))[0]
+
+
+def locations(precision, size, positive):
+    """A row of `size` centred normals, or of their positive halves."""
+    scale = 1 / jnp.sqrt(precision)
+    return (dist.HalfNormal(scale) if positive else dist.Normal(0, scale)).expand([size]).to_event(1)
+
+
+def guide_precisions(hyper):
+    for name in latent(hyper):
+        shape = numpyro.param(f"{name}_shape", 5.0 * jnp.ones(1), constraint=constraints.positive)
+        rate = numpyro.param(f"{name}_rate", 5.0 * jnp.ones(1), constraint=constraints.positive)
+        numpyro.sample(name, dist.Gamma(shape, rate).to_event(1))
+
+
+def guide_positive(name, size, num_topics):
+    """Parameters of independent positive normals."""
+    loc = numpyro.param(f"{name}_loc", lambda key: 0.5 + 0.5 * jax.random.uniform(key, (size, num_topics)))
+    scale = numpyro.param(f"{name}_scale", 0.3 * jnp.ones((size, num_topics)), constraint=constraints.positive)
+    return lambda rows=slice(None): PositiveNormal(loc[rows], scale[rows]).to_event(1)
+
+
+# F -------------------------------------------------------------------------------------------------------------------------------
+
+
+def precision(hyper, t, name) -> Pair:
+    """E log alpha and E alpha."""
+    if name in t:
+        return Pair(t[name].first[0], t[name].second[0])
+    value = jnp.asarray(getattr(hyper, name))
+    return Pair(jnp.log(value), value)
+
+
+def log_rows(x: Pair, alpha: Pair, positive: bool) -> jax.Array:
+    """E log N(x_j | 0, I / alpha) of every row, or of the positive half, of statistics (x_j, x_j x_j')."""
+    size = x.first.shape[1]
+    return 0.5 * size * _per_element(alpha, positive) - 0.5 * alpha.second * jnp.trace(x.second, axis1=1, axis2=2)
+
+
+def log_table(x: Pair, alpha: Pair, positive: bool) -> jax.Array:
+    """The same of all rows together, the second statistic added up or not."""
+    num_rows, size = x.first.shape
+    return 0.5 * num_rows * size * _per_element(alpha, positive) - 0.5 * alpha.second * jnp.sum(jnp.trace(x.second, axis1=1, axis2=2))
+
+
+def _per_element(alpha: Pair, positive: bool):
+    return alpha.first - jnp.log(2 * jnp.pi) + (2 * jnp.log(2.0) if positive else 0.0)
+
+
+def log_precisions(hyper, t) -> jax.Array:
+    """The hyper-priors of the precisions that are sites."""
+    prior = Pair(jnp.reshape(jnp.asarray(hyper.a0), (1,)), -jnp.reshape(jnp.asarray(hyper.b0), (1,)))
+    return sum((jnp.sum(fam.log_prior(fam.gamma, prior, t[name])) for name in latent(hyper)), jnp.zeros(()))
+
+
+def products(rows: Pair, columns: Pair, batch) -> jax.Array:
+    """sum_ij E (rows_j'columns_i)^2 over the batch's rows and all columns."""
+    return jnp.sum(jnp.sum(columns.second, 0) * jnp.sum(jnp.where(batch.mask[:, None, None] > 0, rows.second, 0), 0))
+
+
+def log_text(rows: Pair, columns: Pair, batch) -> jax.Array:
+    """E log N(C_ij | d1_i's_j, 1) over the batch's rows and all columns, zeros included."""
+    entries = batch.entries
+    observed = jnp.arange(entries.values.shape[0]) < jnp.sum(entries.lengths)
+    squares = jnp.sum(jnp.where(observed, entries.values, 0) ** 2)
+    cells = jnp.sum(batch.mask) * batch.num_columns
+    crossed = inner(rows.first, columns.first.T, entries)
+    return crossed - 0.5 * (cells * jnp.log(2 * jnp.pi) + squares + products(rows, columns, batch))
+
+
+# Starting points -------------------------------------------------------------------------------------------------------------------
+
+
+def start(key, hyper, data) -> dict[str, Any]:
+    """d1 about its prior's size, at random; s so that the mean count comes out; precisions as if seen in ten such rows."""
+    num_topics = hyper.num_topics
+    mean = jnp.sum(data.totals) / (jnp.maximum(jnp.sum(data.totals > 0), 1) * max(data.num_columns, 1))
+    size = 1 / jnp.sqrt(num_topics)
+    words = size * (0.2 + jax.random.uniform(key, (data.num_columns, num_topics)))
+    weight = jnp.maximum(mean, 1e-6) / (num_topics * 0.7 * size)
+    return {"d1": words, "s": weight * jnp.ones((data.num_rows, num_topics)), **{name: jnp.ones(1) for name in latent(hyper)}}
+
+
+def around(value, spread, tied: bool) -> Pair:
+    """Natural parameters of rows near `value`, with this sd in every coordinate."""
+    num_rows, size = value.shape
+    held = 1 / jnp.asarray(spread) ** 2
+    return Pair(held * value, -0.5 * held * jnp.broadcast_to(jnp.eye(size), (1 if tied else num_rows, size, size)))

@@ -1,0 +1,127 @@
+"""Latent Gaussian nonnegative matrix factorisation (LG-NMF, H 2.1; Hu et al. 2014).
+
+Counts are Gaussian about a product of nonnegative factors whose priors are normals cut off at zero:
+
+    alpha1 ~ Gamma(a0, b0)
+    d1_i   ~ N+(0, I / K)                  words i = 1..p
+    s_j    ~ N+(0, I / alpha1)             documents j = 1..n
+    C_ij   ~ N(d1_i's_j, 1)                                                             H(3)
+
+With t(d1) = (d1_i, sum_i d1_i d1_i') and t(s) = (s_j, s_j s_j'), F is `latent_gaussian.log_text` and the priors; zeros of C are in the two Gram
+matrices. A row's coordinates are coupled: the conditional of s_j has the precision alpha1 I + sum_i d1_i d1_i' (H 10, which calls it Sigma), and a
+product of independent positive normals is fitted to it one coordinate at a time (`families.positive`).
+
+| here   | H             |
+|--------|---------------|
+| d1     | D_1 (words x K) |
+| s      | S (documents x K) |
+| alpha1 | alpha_1: a number if given, else a site with prior Gamma(a0, b0) |
+| a0, b0 | 1e-6 |
+
+H(6) lacks the factor 1/2 of the squared error, and its f holds -(n K / 2) log alpha1.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+
+from pp_models import data as data_
+from pp_models import families as fam
+from pp_models import latent_gaussian as lg
+from pp_models.base import Model, documents
+from pp_models.families import Pair
+
+
+class Hyper(NamedTuple):
+    """num_topics: K. alpha1: precision of the documents' weights; None: unknown. a0, b0: shape and rate of its prior."""
+
+    num_topics: int = 10
+    alpha1: float | None = None
+    a0: float = lg.WEAK
+    b0: float = lg.WEAK
+
+
+def generate(hyper, data):
+    alpha1 = lg.sample_precision(hyper, "alpha1")
+    with numpyro.plate("words", data.num_columns):
+        d1 = numpyro.sample("d1", lg.locations(hyper.num_topics, hyper.num_topics, True))
+    with documents(data):
+        s = numpyro.sample("s", lg.locations(alpha1, hyper.num_topics, True))
+        numpyro.sample("counts", dist.Normal(s @ d1.T, 1.0).to_event(1), obs=data.entries.dense(data.num_columns))
+
+
+def guide(hyper, data):
+    lg.guide_precisions(hyper)
+    d1 = lg.guide_positive("d1", data.num_columns, hyper.num_topics)
+    s = lg.guide_positive("s", data.num_data_rows, hyper.num_topics)
+    with numpyro.plate("words", data.num_columns):
+        numpyro.sample("d1", d1())
+    with documents(data):
+        numpyro.sample("s", s(data.positions))
+
+
+def log_words(hyper, d1):
+    """The prior of d1, whose precision is K."""
+    return lg.log_table(d1, Pair(jnp.log(float(hyper.num_topics)), float(hyper.num_topics)), True)
+
+
+def log_global(hyper, t):
+    return log_words(hyper, t["d1"]) + lg.log_precisions(hyper, t)
+
+
+def log_local(hyper, t, batch, key=None):
+    prior = lg.log_rows(t["s"], lg.precision(hyper, t, "alpha1"), True)
+    return batch.sum(prior) + lg.log_text(t["s"], t["d1"], batch)
+
+
+def init(key, hyper, data):
+    begin = lg.start(key, hyper, data)
+    known = {name: Pair(jnp.full(1, 10.0), -10.0 / begin[name]) for name in lg.latent(hyper)}
+    return {
+        "s": lg.around(begin["s"], 0.3 * begin["s"][0, 0], False),
+        "d1": lg.around(begin["d1"], 0.1 / jnp.sqrt(hyper.num_topics), True),
+        **known,
+    }
+
+
+def predict(hyper, values):
+    """Expected counts."""
+    return values["s"] @ values["d1"].T
+
+
+def example(key):
+    rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+    words, weights = np.abs(rng.normal(size=(7, 2))), np.abs(rng.normal(size=(9, 2)))
+    counts = np.maximum(np.round(3 * weights @ words.T + rng.normal(size=(9, 7))), 0)
+    return Hyper(num_topics=2, a0=4.0, b0=2.0), data_.counts(counts)
+
+
+def variant(hyper, kind):
+    """alpha1 is a site where it is not given."""
+    return MODEL if hyper.alpha1 is None else FIXED
+
+
+MODEL = Model(
+    name="lg_nmf",
+    kind="counts",
+    Hyper=Hyper,
+    generate=generate,
+    guide=guide,
+    families={"s": fam.positive, "d1": fam.positive_tied, "alpha1": fam.gamma},
+    local=frozenset({"s"}),
+    log_global=log_global,
+    log_local=log_local,
+    init=init,
+    predict=predict,
+    symmetry="permutation",
+    example=example,
+    resolve=lg.resolve,
+    weights=lambda hyper, values: values["s"],
+    variant=variant,
+    learn=lambda hyper: {} if hyper.alpha1 is None else {"alpha1": hyper.alpha1},
+)
+FIXED = Model(**{**MODEL.__dict__, "families": {"s": fam.positive, "d1": fam.positive_tied}})
