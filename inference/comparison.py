@@ -200,7 +200,7 @@ def chains_of(posterior: Any, key: jax.Array, num_draws: int) -> Draws:
     """Draws (chains, draws, ...) of any posterior: a chain's own, thinned evenly; new ones of a distribution; a point once."""
     if posterior.kind == "point":
         return {site: np.asarray(posterior.mean(site))[None, None] for site in posterior.sites}
-    if posterior.kind == "variational":
+    if posterior.kind in ("variational", "mixture"):
         return {site: np.asarray(value)[None] for site, value in posterior.sample(key, num_draws).items()}
     length = np.shape(posterior.draws[posterior.sites[0]])[1]
     pick = np.linspace(0, length - 1, min(length, num_draws)).round().astype(int)

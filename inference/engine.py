@@ -8,7 +8,7 @@ class Algorithm(NamedTuple):
     """An engine bound to a problem.
 
     init:      (key, start) -> state; `start` holds values for some sites, or is empty
-    step:      (key, state, batches) -> (state, info); one batch per device, info a NamedTuple of scalars
+    step:      (key, state, batches) -> (state, info); one batch per device, info a NamedTuple of scalars; the run ends where its `finished` is true
     posterior: (state) -> Posterior
     """
 
@@ -22,7 +22,7 @@ class Engine(NamedTuple):
 
     Options:   NamedTuple of options with defaults
     build:     (problem, options) -> Algorithm
-    kind:      what it returns: variational, point or draws
+    kind:      what it returns: variational, point, draws, or mixture (a grid of hyper-parameters)
     rows:      what a step is given: "all" rows, a random "batch" of them, the batches of one fixed "partition" in turn, rows of a growing "stream",
                or "none" (the engine packs its own)
     sharded:   whether its rows are dealt out to all devices

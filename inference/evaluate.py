@@ -65,8 +65,8 @@ def _complete(model, structure, values, draws, batch, held, options):
 def document_completion(fit: Any, heldout: Data, folds: int = 3, seed: int = 0, num_local: int = 50, num_draws: int = 20) -> Score:
     """log p per held-out word (P 11.6): each document's tokens are split into `folds` parts at random; each part is predicted from the others.
 
-    A distribution's or a point's global sites are fixed at their means; of a Markov chain, `num_draws` draws are used in turn and their
-    predictions averaged, whatever their labels. A document's own sites are inferred from its observed tokens, and the prediction is the
+    A distribution's or a point's global sites are fixed at their means; of a Markov chain or a grid (H 13), `num_draws` draws are used in turn and
+    their predictions averaged, whatever their labels. A document's own sites are inferred from its observed tokens, and the prediction is the
     mean rate, normalised over words.
     Units: nats per token; perplexity is exp(-value).
     """
@@ -74,7 +74,7 @@ def document_completion(fit: Any, heldout: Data, folds: int = 3, seed: int = 0, 
         raise InputError(f"document_completion scores counts, not {heldout.kind}.")
     if folds < 2:
         raise InputError(f"folds must be at least 2, not {folds}: some words must stay observed.")
-    if fit.posterior.kind == "draws":
+    if fit.posterior.kind in ("draws", "mixture"):
         sampled = fit.posterior.sample(jax.random.key(seed), num_draws)
         shared = {site: jnp.asarray(sampled[site]) for site in fit.model.shared}
     else:

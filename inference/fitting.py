@@ -160,7 +160,7 @@ def fit(
                 settle_row(history[-1])
                 bar.update(history[-1])
             history.append({"step": step, **info._asdict(), "clock": begin})
-            if _finished(history, window, getattr(checked, "tolerance", 0.0)):
+            if getattr(info, "finished", False) or _finished(history, window, getattr(checked, "tolerance", 0.0)):
                 break
         if history:
             settle_row(history[-1])

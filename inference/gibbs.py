@@ -1,7 +1,9 @@
 """Gibbs sampling: dF/dt with the auxiliaries sampled is the complete conditional of a block (LG-MCMC of H; X 12 with draws for means).
 
 For each site in turn: draw the auxiliaries given everything (a key into `log_local`), read the block's natural parameter off the gradient, draw
-the block. Every block gets auxiliaries of its own, so each is a valid Gibbs step whatever the model. Chains run side by side on the devices.
+the block, or, where its conditional cannot be drawn from, make a transition that leaves it as it is. Every block gets auxiliaries of its own, so each
+is a valid Gibbs step whatever the model. Where blocks move slowly the model may add moves of its own (`Model.moves`). Chains run side by side on the
+devices.
 """
 
 import math
@@ -55,7 +57,10 @@ def sweep(model: Any, hyper: Any, key: jax.Array, stats: Sites, batch: Any) -> S
 
         family, conditional = model.families[site], jax.grad(joint)(stats[site])
         stats[site] = family.sample(block_key, conditional) if family.refresh is None else family.refresh(block_key, conditional, stats[site])
-    return stats
+    if model.moves is None:
+        return stats
+    moved = model.moves(hyper, jax.random.fold_in(key, 0), {site: family.value(stats[site]) for site, family in model.families.items()})
+    return {site: family.stats(moved[site]) for site, family in model.families.items()}
 
 
 @partial(jax.jit, static_argnames=("model", "structure", "num_kept"))

@@ -14,6 +14,7 @@ import numpy as np
 
 from inference import objective as obj
 from pp_models import families as fam
+from pp_models import positive_normal as pos
 from pp_models.base import Sites
 from pp_models.eliminate import RowOptions
 from pp_models.errors import InputError, unknown
@@ -197,3 +198,89 @@ class Draws(_Sites):
 
     def log_density(self, draws: dict[str, Any]) -> np.ndarray:
         raise InputError("A Markov chain has draws but no density: use fit.log_joint(draws) for the model's.")
+
+
+class Mixture(_Sites):
+    """Hyper-parameters on a grid with weights, and at each of its points a product of rows' factors (H 13).
+
+    theta:   (M, d) log hyper-parameters; names: which
+    natural: at each point, site -> (b, p) of independent positive normals or (P m, -P / 2) of normal rows
+    weights: (M,) adding up to one
+    log_evidence: log p(D), the integral of p~ over the grid; nan for a single point
+    """
+
+    kind = "mixture"
+
+    def __init__(
+        self, problem: obj.Problem, names: tuple[str, ...], theta: Any, natural: list[Sites], weights: Any, log_evidence: float = np.nan
+    ) -> None:
+        super().__init__(problem)
+        self.names, self.natural, self.weights = names, natural, np.asarray(weights)
+        self.theta = np.asarray(theta, float).reshape(len(natural), len(names))
+        self.log_evidence = log_evidence
+        self._moments: dict[tuple[int, str], tuple[np.ndarray, np.ndarray]] = {}
+
+    def _at(self, m: int, site: str) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and variance of a site at a grid point."""
+        if (m, site) not in self._moments:
+            self._moments[m, site] = _factor_moments(self.problem.model.families[site].settles, self.natural[m][site])
+        return self._moments[m, site]
+
+    def values(self, m: int) -> dict[str, np.ndarray]:
+        """Means of all sites at a grid point."""
+        known = {name: np.exp(self.theta[m, [i]]) for i, name in enumerate(self.names)}
+        return {site: known[site] if site in known else np.asarray(self._at(m, site)[0]) for site in self.sites}
+
+    def mean(self, site: str) -> np.ndarray:
+        if self._check(site) in self.names:
+            return np.average(np.exp(self.theta[:, [self.names.index(site)]]), axis=0, weights=self.weights)
+        return sum(w * self._at(m, site)[0] for m, w in enumerate(self.weights))
+
+    def sd(self, site: str) -> np.ndarray:
+        mean = self.mean(site)
+        if site in self.names:
+            squares = np.average(np.exp(2 * self.theta[:, [self.names.index(site)]]), axis=0, weights=self.weights)
+        else:
+            squares = sum(w * (self._at(m, site)[1] + self._at(m, site)[0] ** 2) for m, w in enumerate(self.weights))
+        return np.sqrt(np.maximum(squares - mean**2, 0))
+
+    def sample(self, key: jax.Array, num_draws: int) -> dict[str, np.ndarray]:
+        """Grid points drawn with their weights, and rows from their factors there."""
+        pick_key, *keys = jax.random.split(key, 1 + len(self.sites))
+        picked = np.sort(np.asarray(jax.random.choice(pick_key, len(self.weights), (num_draws,), p=jnp.asarray(self.weights))))
+        out = {}
+        for site, site_key in zip(self.sites, keys, strict=True):
+            if site in self.names:
+                out[site] = np.exp(self.theta[picked][:, [self.names.index(site)]]).astype(jnp.result_type(float))
+                continue
+            settles = self.problem.model.families[site].settles
+            parts = [
+                np.asarray(_draw_factors(settles, jax.random.fold_in(site_key, m), self.natural[m][site], int(count)))
+                for m, count in zip(*np.unique(picked, return_counts=True), strict=True)
+            ]
+            out[site] = np.concatenate(parts)
+        return out
+
+    def log_density(self, draws: dict[str, Any]) -> np.ndarray:
+        raise InputError("A grid of hyper-parameters has weights but no density: use fit.log_joint(draws) for the model's.")
+
+
+@partial(jax.jit, static_argnames=("settles",))
+def _factor_moments(settles, natural):
+    if settles:
+        found = pos.moments(natural.first, natural.second)
+        return found.first, jnp.maximum(found.second - found.first**2, 0)
+    full = fam.Pair(natural.first, jnp.broadcast_to(natural.second, (len(natural.first), *natural.second.shape[1:])))
+    mean, covariance, _ = fam.normal_moments(full)
+    return mean, jnp.diagonal(covariance, axis1=1, axis2=2)
+
+
+@partial(jax.jit, static_argnames=("settles", "num_draws"))
+def _draw_factors(settles, key, natural, num_draws):
+    def one(k):
+        if settles:
+            return pos.draw(k, natural.first, natural.second)
+        full = fam.Pair(natural.first, jnp.broadcast_to(natural.second, (len(natural.first), *natural.second.shape[1:])))
+        return fam.normal.sample(k, full).first
+
+    return jax.lax.map(one, jax.random.split(key, num_draws))

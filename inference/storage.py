@@ -2,7 +2,8 @@
 
 header            JSON as bytes: format version, model, engine, hyper-parameters, options, seconds, data hash and size
 history/NAME      the history's columns
-SITE/LEAF         natural parameters (variational), values (point) or draws (draws)
+SITE/LEAF         natural parameters (variational), values (point), draws (draws) or the rows' factors at each grid point (mixture)
+grid/NAME         log hyper-parameters, weights and log evidence of a mixture
 sample_stats/NAME of a sampler
 """
 
@@ -19,11 +20,12 @@ import numpy as np
 from inference import objective as obj
 from inference.files import write_whole
 from inference.fitting import Fit
-from inference.posterior import Draws, Point, Variational
+from inference.posterior import Draws, Mixture, Point, Variational
 from pp_models import discovery
 from pp_models.base import declare, split_hyper
 from pp_models.data import Data
 from pp_models.errors import InputError
+from pp_models.families import Pair
 
 FORMAT = 1
 
@@ -43,11 +45,16 @@ def save(fit: Fit, path: str | Path) -> Path:
     if path.suffix != ".npz":
         path = path.with_name(path.name + ".npz")
     posterior = fit.posterior
+    grid: dict[str, np.ndarray] = {}
     if isinstance(posterior, Variational):
         sites = {site: posterior.natural(site) for site in posterior.sites}
+    elif isinstance(posterior, Mixture):
+        sites = jax.tree.map(lambda *parts: np.stack(parts), *posterior.natural)
+        grid = {"theta": posterior.theta, "weights": posterior.weights, "log_evidence": np.asarray(posterior.log_evidence)}
     else:
         sites = posterior.draws if isinstance(posterior, Draws) else posterior.values  # type: ignore[attr-defined]
     arrays = {f"{site}/{i}": np.asarray(leaf) for site, tree in sites.items() for i, leaf in enumerate(jax.tree.leaves(tree))}
+    arrays |= {f"grid/{name}": x for name, x in grid.items()}
     arrays |= {f"history/{name}": column for name, column in fit.history.items()}
     arrays |= {f"sample_stats/{name}": x for name, x in getattr(posterior, "sample_stats", {}).items()}
     header = {
@@ -98,6 +105,11 @@ def _posterior(problem: obj.Problem, kind: str, leaves: dict[str, list[np.ndarra
         point = Point(problem, {})
         point.values = {site: parts[0] for site, parts in leaves.items()}
         return point
+    if kind == "mixture":
+        weights = arrays["grid/weights"]
+        natural = [{site: Pair(*(part[m] for part in parts)) for site, parts in leaves.items() if parts} for m in range(len(weights))]
+        names = tuple(site for site, parts in leaves.items() if not parts)
+        return Mixture(problem, names, arrays["grid/theta"], natural, weights, float(arrays["grid/log_evidence"]))
     trees = {site: jax.tree.unflatten(jax.tree.structure(model.families[site].base), parts) for site, parts in leaves.items()}
     return Variational(problem, {s: trees[s] for s in model.shared}, {s: trees[s] for s in model.local})
 

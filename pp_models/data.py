@@ -303,6 +303,18 @@ def ratings(users: Any, items: Any, values: Any, shape: tuple[int, int] | None =
     return Data("ratings", matrix=matrix, column_names=names[0], row_names=names[1])
 
 
+def of_equal_length(C: Any, length: float = 300.0) -> Any:
+    """Counts scaled so that every row has this Euclidean length, rounded: for models in which long documents would weigh more than short ones."""
+    matrix = counts(C).matrix
+    sizes = np.sqrt(np.asarray((matrix**2).sum(axis=1), np.float64)).ravel()
+    scaled = scipy.sparse.csr_array(
+        (np.repeat(length / np.maximum(sizes, 1e-9), np.diff(matrix.indptr)) * matrix.data, matrix.indices, matrix.indptr), matrix.shape
+    )
+    scaled.data = np.round(scaled.data)
+    scaled.eliminate_zeros()
+    return scaled
+
+
 def text_and_votes(C: Any, B: Any, column_names: Any = None, row_names: Any = None) -> Data:
     """Bills x words counts C with bills x members votes B: 1 yea, 0 nay, nan missing. C may be None: votes alone."""
     votes = _array(B, "Votes").astype(float)

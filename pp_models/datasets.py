@@ -70,6 +70,8 @@ def synthetic(
     for attempt in range(ATTEMPTS):
         sites = {site: np.asarray(value) for site, value in simulate(model, hyper, batch, jax.random.fold_in(draw, attempt)).items()}
         drawn = sites.pop(model.observed)
+        if model.kind == "counts" and not np.issubdtype(drawn.dtype, np.integer):
+            drawn = np.maximum(np.round(drawn), 0)  # of models to which counts are real numbers
         if model.kind == "ratings":
             users, items = template.matrix.nonzero()
             return hyper, ratings(users, items, drawn[users, items], shape=drawn.shape), sites

@@ -108,6 +108,8 @@ def products(rows: Pair, columns: Pair, batch) -> jax.Array:
 
 def log_text(rows: Pair, columns: Pair, batch) -> jax.Array:
     """E log N(C_ij | d1_i's_j, 1) over the batch's rows and all columns, zeros included."""
+    if batch.num_columns == 0:
+        return jnp.zeros((), rows.first.dtype)  # votes alone
     entries = batch.entries
     observed = jnp.arange(entries.values.shape[0]) < jnp.sum(entries.lengths)
     squares = jnp.sum(jnp.where(observed, entries.values, 0) ** 2)
@@ -134,3 +136,49 @@ def around(value, spread, tied: bool) -> Pair:
     num_rows, size = value.shape
     held = 1 / jnp.asarray(spread) ** 2
     return Pair(held * value, -0.5 * held * jnp.broadcast_to(jnp.eye(size), (1 if tied else num_rows, size, size)))
+
+
+# Moves along the scales' lines -------------------------------------------------------------------------------------------------------
+
+TRIES = 4  # Metropolis steps along each component's line
+
+
+def scale_moves(hyper, key, values):
+    """A transition that leaves the posterior as it is and goes far where Gibbs blocks creep: every component's factors scaled against each other,
+    then all of them together with alpha1. The data's likelihood does not change on the way.
+
+    d_k -> c d_k, s_k -> s_k / c has density exp(-(A c^2 + B / c^2) / 2) c^lambda dc / c, lambda = p + m - n counting the Jacobian, A and B the
+    priors' squares. s -> s / sqrt(v), d -> d sqrt(v), alpha1 -> v alpha1 leaves s's prior as it is: v is gamma distributed.
+    """
+    line_key, joint_key = jax.random.split(key)
+    known = {name: values[name][0] if name in values else getattr(hyper, name, None) for name in PRECISIONS}
+    precisions = {"d1": float(hyper.num_topics), "d2": known["alpha2"]}
+    up = [site for site in ("d1", "d2") if site in values]
+    values = dict(values)
+
+    def squares():
+        return sum(precisions[site] * jnp.sum(values[site] ** 2, 0) for site in up)
+
+    a, b = squares(), known["alpha1"] * jnp.sum(values["s"] ** 2, 0)
+    size = sum(len(values[site]) for site in up)
+    volume = size - len(values["s"])
+    root = jnp.sqrt(volume**2 + 4.0 * a * b)
+    spread = 2.4 / jnp.sqrt(0.5 * root)  # -d^2/dy^2 of the log density in y = log c^2 at its top is root / 2
+
+    def height(y):
+        return 0.5 * (volume * y - a * jnp.exp(y) - b * jnp.exp(-y))
+
+    def attempt(i, y):
+        move_key, accept_key = jax.random.split(jax.random.fold_in(line_key, i))
+        new = y + spread * jax.random.normal(move_key, y.shape, y.dtype)
+        return jnp.where(-jax.random.exponential(accept_key, y.shape, y.dtype) < height(new) - height(y), new, y)
+
+    half = 0.5 * jax.lax.fori_loop(0, TRIES, attempt, jnp.zeros_like(a))
+    values |= {site: values[site] * jnp.exp(half) for site in up}
+    values["s"] = values["s"] * jnp.exp(-half)
+    if "alpha1" in values:
+        shape = 0.5 * size * hyper.num_topics + hyper.a0
+        v = jnp.exp(fam.log_gamma_draw(joint_key, jnp.asarray(shape, a.dtype))) / (0.5 * jnp.sum(squares()) + hyper.b0 * known["alpha1"])
+        values |= {site: values[site] * jnp.sqrt(v) for site in up}
+        values |= {"s": values["s"] / jnp.sqrt(v), "alpha1": values["alpha1"] * v}
+    return values

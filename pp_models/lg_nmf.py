@@ -122,6 +122,9 @@ MODEL = Model(
     resolve=lg.resolve,
     weights=lambda hyper, values: values["s"],
     variant=variant,
+    moves=lg.scale_moves,
+    gridded=("alpha1",),
+    balance=lambda hyper: ({"d1": float(hyper.num_topics)}, {"s": hyper.alpha1}),
     learn=lambda hyper: {} if hyper.alpha1 is None else {"alpha1": hyper.alpha1},
 )
 FIXED = Model(**{**MODEL.__dict__, "families": {"s": fam.positive, "d1": fam.positive_tied}})

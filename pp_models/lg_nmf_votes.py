@@ -66,8 +66,9 @@ def resolve(hyper, data):
     if hyper.offsets is None:
         yeas, cast = (np.bincount(data.votes.indices, w, minlength=data.num_members) for w in (data.votes.data, None))
         hyper = hyper._replace(offsets=tuple(ndtri((yeas + 1) / (cast + 2))))
-    if np.shape(hyper.offsets) != (data.num_members,) or not np.all(np.isfinite(hyper.offsets)):
-        raise InputError(f"offsets must be {data.num_members} finite numbers, one for each member.")
+    number = getattr(data, "num_members", len(hyper.offsets))  # a fit that was stored knows only the shape of its text
+    if np.shape(hyper.offsets) != (number,) or not np.all(np.isfinite(hyper.offsets)):
+        raise InputError(f"offsets must be {number} finite numbers, one for each member.")
     return hyper
 
 
@@ -175,6 +176,10 @@ MODEL = Model(
     weights=lambda hyper, values: values["s"],
     coupled="prior",
     variant=variant,
+    moves=lg.scale_moves,
+    gridded=("alpha1", "alpha2"),
+    balance=lambda hyper: ({"d1": float(hyper.num_topics), "d2": hyper.alpha2}, {"s": hyper.alpha1}),
+    curved=frozenset({"s", "d2"}),
     learn=lambda hyper: {name: getattr(hyper, name) for name in lg.PRECISIONS if getattr(hyper, name) is not None},
 )
 

@@ -130,6 +130,10 @@ MODEL = Model(
     example=example,
     resolve=lg.resolve,
     variant=variant,
+    moves=lg.scale_moves,
+    gridded=("alpha1",),
+    balance=lambda hyper: ({"d1": float(hyper.num_topics)}, {"s": hyper.alpha1}),
+    curved=frozenset({"s", "d1"}),
     learn=lambda hyper: {} if hyper.alpha1 is None else {"alpha1": hyper.alpha1},
 )
 FIXED = Model(**{**MODEL.__dict__, "families": {"s": fam.normal, "d1": fam.normal_tied}})

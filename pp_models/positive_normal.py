@@ -27,9 +27,9 @@ from jax.scipy.special import ndtr, ndtri
 from numpyro.distributions import constraints
 
 TAIL = -3.0  # z below which the continued fraction is used
-TERMS = 26  # of it: double precision at TAIL
+TERMS = {4: 16, 8: 40}  # of it, by the bytes of a number: their precision at TAIL
 ROWS = 256  # rows settled together, in cache
-SWEEPS = 500  # over the coordinates, at most
+SWEEPS = 3000  # over the coordinates, at most
 
 
 class Moments(NamedTuple):
@@ -47,7 +47,7 @@ def moments(b: jax.Array, p: jax.Array) -> Moments:
     tail = z < TAIL
     y = jnp.where(tail, -z, -TAIL)
     below = y
-    for term in range(TERMS, 2, -1):
+    for term in range(TERMS[z.dtype.itemsize], 2, -1):
         below = y + term / below
     rest = 1 / (y + 2 / below)  # r - y
     near = jnp.where(tail, 0.0, z)
@@ -98,6 +98,8 @@ def log_mode(b: jax.Array, p: jax.Array) -> jax.Array:
 def _by_blocks(function: Any, first: jax.Array, second: jax.Array, *others: Any) -> jax.Array:
     """function(h (K, rows), P (K, K, rows or 1), *others (K, rows)) -> (K, rows) for ROWS rows at a time; everything else rows first."""
     num_rows, size = first.shape
+    if num_rows == 0:
+        return first
     block = min(ROWS, num_rows)
     num_blocks = -(-num_rows // block)
 

@@ -20,7 +20,7 @@ from jax.scipy.special import log_ndtr, ndtr, ndtri
 
 from pp_models.batches import Entries
 from pp_models.eliminate import UNIFORM, Solved, two_sided
-from pp_models.positive_normal import draw
+from pp_models.positive_normal import TAIL, draw
 
 ROWS = 16  # whose cells are visited at a time
 
@@ -84,17 +84,17 @@ def expected_count(mean: jax.Array) -> jax.Array:
 
 
 def _draw_between(key: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
-    """A standard normal between two numbers, the lower not above zero: by inversion; below -3 its tail by `draw`, kept if above `low`."""
+    """A standard normal between two numbers, the lower not above zero: by inversion; far below zero its tail by `draw`, kept if above `low`."""
     uniform_key, tail_key = jax.random.split(key)
     tiny = jnp.finfo(high.dtype).tiny
     below, above = ndtr(low), ndtr(high)
     inverted = ndtri(jnp.maximum(below + jax.random.uniform(uniform_key, high.shape, high.dtype, minval=tiny) * (above - below), tiny))
-    tail = high < -3.0
+    tail = high < TAIL
 
     def propose(carry):
         key, value, accepted = carry
         key, use = jax.random.split(key)
-        step = high - draw(use, jnp.minimum(high, -3.0), jnp.ones_like(high))
+        step = high - draw(use, jnp.minimum(high, TAIL), jnp.ones_like(high))
         fits = step >= low
         return key, jnp.where(fits & ~accepted, step, value), accepted | fits
 

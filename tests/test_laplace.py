@@ -1,0 +1,297 @@
+"""Laplace and the grid over hyper-parameters: exact where everything is Gaussian, and right where the paper's version is not (H 3)."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+import scipy.integrate
+import scipy.optimize
+import scipy.stats
+
+import inference
+from inference import fitting, inla, laplace
+from pp_models import base, discovery, lg_nmf, lg_nmf_votes, lg_op
+from pp_models import data as data_
+from pp_models import families as fam
+from pp_models import latent_gaussian as lg
+from pp_models.base import Model, documents
+from pp_models.errors import InputError
+from pp_models.families import Pair
+
+# A linear Gaussian model, whose marginal is known: y_j ~ N(W s_j, I), s_j ~ N(0, I / alpha1) -------------------------------------------------
+
+W = np.random.default_rng(3).normal(size=(4, 2))
+
+
+class Hyper(NamedTuple):
+    num_topics: int = 2
+    alpha1: float | None = None
+    a0: float = 3.0
+    b0: float = 2.0
+
+
+def generate(hyper, data):
+    alpha1 = lg.sample_precision(hyper, "alpha1")
+    with documents(data):
+        s = numpyro.sample("s", lg.locations(alpha1, 2, False))
+        numpyro.sample("y", dist.Normal(s @ W.T, 1.0).to_event(1), obs=data.dense)
+
+
+def log_local(hyper, t, batch, key=None):
+    crossed = jnp.einsum("nv,vk,nk->n", batch.dense, W, t["s"].first) - 0.5 * jnp.einsum("nkl,kl->n", t["s"].second, W.T @ W)
+    rows = crossed - 0.5 * jnp.sum(batch.dense**2, 1) - 2 * jnp.log(2 * jnp.pi)
+    return batch.sum(rows + lg.log_rows(t["s"], lg.precision(hyper, t, "alpha1"), False))
+
+
+def init(key, hyper, data):
+    known = {name: Pair(jnp.full(1, 10.0), -jnp.full(1, 10.0)) for name in lg.latent(hyper)}
+    return {"s": lg.around(jnp.zeros((data.num_rows, 2)), 1.0, False), **known}
+
+
+def linear_example(key):
+    rng = np.random.default_rng(0)
+    return Hyper(), data_.dense(rng.normal(size=(12, 2)) * 0.7 @ W.T + rng.normal(size=(12, 4)))
+
+
+LINEAR = Model(
+    name="linear",
+    kind="dense",
+    Hyper=Hyper,
+    generate=generate,
+    guide=generate,
+    families={"s": fam.normal, "alpha1": fam.gamma},
+    local=frozenset({"s"}),
+    log_global=lg.log_precisions,
+    log_local=log_local,
+    init=init,
+    predict=lambda hyper, values: values["s"] @ W.T,
+    symmetry="none",
+    example=linear_example,
+    observed="y",
+    resolve=lg.resolve,
+    variant=lambda hyper, kind: LINEAR if hyper.alpha1 is None else LINEAR_FIXED,
+    gridded=("alpha1",),
+)
+LINEAR_FIXED = Model(**{**LINEAR.__dict__, "families": {"s": fam.normal}})
+
+
+@pytest.fixture
+def linear(monkeypatch):
+    """The model as if it had a file of its own."""
+    real = discovery.load
+    monkeypatch.setattr(discovery, "load", lambda name: LINEAR if name == "linear" else real(name))
+    return linear_example(None)[1]
+
+
+def exact(data, theta):
+    """log p(D, log alpha1)."""
+    covariance = np.eye(4) + W @ W.T / np.exp(theta)
+    rows = scipy.stats.multivariate_normal(np.zeros(4), covariance).logpdf(data.values.astype(float)).sum()
+    return rows + scipy.stats.gamma(3.0, scale=0.5).logpdf(np.exp(theta)) + theta
+
+
+@pytest.mark.parametrize("method", laplace.METHODS)
+def test_linear_gaussian_marginal_is_exact(linear, method):
+    """log p~(theta | D) is log p(D, theta), by every method (1e-6): the rows are normal given theta."""
+    fit = inference.fit("linear", linear, "inla", progress=False, method=method, num_sweeps=100)
+    wanted = np.array([exact(linear, theta[0]) for theta in fit.posterior.theta])
+    weights = np.exp(wanted - wanted.max())
+    np.testing.assert_allclose(fit.posterior.weights, weights / weights.sum(), rtol=1e-6)
+    evidence, _ = scipy.integrate.quad(lambda theta: np.exp(exact(linear, theta) - wanted.max()), -8, 8, epsabs=0, epsrel=1e-10)
+    np.testing.assert_allclose(fit.posterior.log_evidence, np.log(evidence) + wanted.max(), atol=3e-3)  # tails below 1e-3 of the top are left out
+
+
+def test_grid_moments_are_those_of_the_integral(linear):
+    """Mean and sd of alpha1, and a row's mean, against one-dimensional integration; finer grids agree better."""
+    fit = inference.fit("linear", linear, "inla", progress=False, spacing=0.5)
+
+    def integral(f):
+        top = max(exact(linear, t) for t in np.linspace(-3, 3, 61))
+        parts = [scipy.integrate.quad(lambda t, g=g: g(t) * np.exp(exact(linear, t) - top), -8, 8)[0] for g in (f, lambda t: 1.0)]
+        return parts[0] / parts[1]
+
+    np.testing.assert_allclose(fit.posterior.mean("alpha1"), integral(np.exp), rtol=5e-3)
+    second = integral(lambda t: np.exp(2 * t))
+    np.testing.assert_allclose(fit.posterior.sd("alpha1"), np.sqrt(second - integral(np.exp) ** 2), rtol=3e-2)
+    y = linear.values.astype(float)[0]
+    row = integral(lambda t: np.linalg.solve(np.exp(t) * np.eye(2) + W.T @ W, W.T @ y)[0])
+    np.testing.assert_allclose(fit.posterior.mean("s")[0, 0], row, rtol=1e-3)
+    draws = fit.posterior.sample(jax.random.key(0), 4000)
+    error = fit.posterior.sd("s") / np.sqrt(4000)
+    assert np.all(np.abs(draws["s"].mean(0) - fit.posterior.mean("s")) < 5 * error)
+
+
+def test_weights_do_not_depend_on_the_parametrisation(linear):
+    """In theta itself cells are theta times as wide, and the density 1/theta times as high."""
+    posterior = inference.fit("linear", linear, "inla", progress=False).posterior
+    theta = np.exp(posterior.theta[:, 0])
+    log_density = np.array([exact(linear, t) for t in posterior.theta[:, 0]]) - np.log(theta)  # of theta, not of its logarithm
+    widths = theta  # times the common spacing in log theta
+    weights = widths * np.exp(log_density - log_density.max())
+    np.testing.assert_allclose(weights / weights.sum(), posterior.weights, rtol=1e-6)
+
+
+# Curvature --------------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", [lg_nmf, lg_nmf_votes, lg_op])
+def test_curvature_is_the_hessians_blocks(model):
+    """Gradient and diagonal blocks of jax.hessian of the log joint, row by row (1e-6)."""
+    hyper, data = model.example(jax.random.key(0))
+    given = {name: 0.8 for name in ("alpha1", "alpha2") if name in hyper._fields}
+    problem = fitting.make_problem(model.MODEL.name, data, hyper._replace(**given), devices=jax.local_devices()[:1])
+    batch = problem.data.pack()
+    values = {site: x for site, x in base.simulate(problem.model, problem.hyper, batch, jax.random.key(1)).items() if site in problem.model.families}
+    stats = {site: problem.model.families[site].stats(x) for site, x in values.items()}
+    for site, (g, P) in laplace.curvatures(problem.model, problem.hyper, stats, batch).items():
+        x = values[site]
+
+        def height(row, i, site=site, x=x):
+            return base.log_joint(problem.model, problem.hyper, {**values, site: x.at[i].set(row)}, batch)
+
+        for i in (0, 2):
+            np.testing.assert_allclose(g[i], jax.grad(height)(x[i], i), rtol=1e-6, atol=1e-8)
+            np.testing.assert_allclose(P[i if len(P) > 1 else 0], -jax.hessian(height)(x[i], i), rtol=1e-6, atol=1e-8)
+
+
+# The mode ---------------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["log", "paper"])
+def test_balance_is_the_best_scaling(method):
+    """No scaling of a factor against the other raises log p(x) + lambda log c, lambda counting the coordinates in log space and nothing else."""
+    hyper, data = lg_nmf.example(jax.random.key(0))
+    problem = fitting.make_problem("lg_nmf", data, hyper._replace(alpha1=0.5), devices=jax.local_devices()[:1])
+    batches = data.shards(np.arange(data.num_rows), data.num_rows, problem.devices)
+    options = laplace.Options(method=method, num_sweeps=5)
+    state, _, _ = laplace.find_mode(problem, None, batches, options, jax.random.key(0))
+    values = {site: t.first for site, t in laplace.together(problem, state).items()}
+    volume = data.num_columns - data.num_rows if method == "log" else 0
+
+    def height(c):
+        scaled = {"d1": values["d1"] * c, "s": values["s"] / c}
+        return base.log_joint(problem.model, problem.hyper, scaled, data.pack()) + volume * jnp.sum(jnp.log(c))
+
+    np.testing.assert_allclose(jax.grad(height)(jnp.ones(2)), 0, atol=1e-8)
+
+
+def planted(n, p, K, seed=0):
+    rng = np.random.default_rng(seed)
+    rate = 4 * np.abs(rng.normal(size=(n, K))) @ np.abs(rng.normal(size=(p, K))).T / np.sqrt(K)
+    return data_.counts(np.maximum(np.round(rate + rng.normal(size=(n, p))), 0))
+
+
+def log_alpha(posterior, name="alpha1"):
+    theta = posterior.theta[:, posterior.names.index(name)]
+    mean = np.average(theta, weights=posterior.weights)
+    return mean, np.sqrt(np.average((theta - mean) ** 2, weights=posterior.weights))
+
+
+@pytest.mark.slow
+def test_grid_agrees_with_gibbs_and_the_papers_does_not():
+    """n = 40, p = 200, K = 3: the default within 0.3 posterior sd and 10 % of its width; H's off by log((n + p)^2 / 4 n p), within a tenth.
+
+    The chains' 10,000 effective draws give the mean an error of 0.01 sd.
+    """
+    data, hyper = planted(40, 200, 3), {"num_topics": 3}
+    shared = {"key": jax.random.key(1), "progress": False}
+    chain = inference.fit("lg_nmf", data, "gibbs", hyper, num_samples=8000, num_warmup=1000, **shared).posterior.draws["alpha1"]
+    mean, sd = np.log(chain).mean(), np.log(chain).std()
+    ours = log_alpha(inference.fit("lg_nmf", data, "inla", hyper, **shared).posterior)
+    papers = log_alpha(inference.fit("lg_nmf", data, "inla", hyper, method="paper", **shared).posterior)
+    assert abs(ours[0] - mean) < 0.3 * sd and 0.9 < ours[1] / sd < 1.1
+    np.testing.assert_allclose(papers[0] - mean, np.log(240**2 / (4 * 40 * 200)), rtol=0.1)
+
+
+# What users meet --------------------------------------------------------------------------------------------------------------------------
+
+
+def test_two_hyper_parameters():
+    """A plane of grid points about the mode, ends with small weights, labels alike at all of them; saved and read again."""
+    hyper, data = lg_nmf_votes.example(jax.random.key(0))
+    fit = inference.fit("lg_nmf_votes", data, "inla", hyper, progress=False)
+    posterior = fit.posterior
+    assert posterior.names == ("alpha1", "alpha2") and posterior.theta.shape[1] == 2
+    np.testing.assert_allclose(posterior.weights.sum(), 1)
+    known = {tuple(np.round(t, 6)) for t in posterior.theta}
+    assert len(known) == len(posterior.weights) > 9
+    assert fit.history["converged"].mean() > 0.8
+    for site in fit.model.families:
+        assert np.all(np.isfinite(posterior.mean(site))) and np.all(posterior.sd(site) > 0)
+
+
+def test_save_and_load(tmp_path, linear):
+    fit = inference.fit("linear", linear, "inla", progress=False)
+    again = inference.load(fit.save(tmp_path / "fit"), linear)
+    for site in ("s", "alpha1"):
+        np.testing.assert_array_equal(again.posterior.mean(site), fit.posterior.mean(site))
+    assert again.posterior.log_evidence == fit.posterior.log_evidence
+
+
+def test_laplace_is_the_grids_top(linear):
+    """One point, at the mode of p~, with the rows' normals there; hyper-parameters that are given are kept."""
+    fit = inference.fit("linear", linear, "laplace", progress=False)
+    best = scipy.optimize.minimize_scalar(lambda t: -exact(linear, t), bounds=(-5, 5), method="bounded").x
+    np.testing.assert_allclose(np.log(fit.posterior.mean("alpha1")), best, atol=0.1)
+    given = inference.fit("linear", linear, "laplace", {"alpha1": 0.5}, progress=False)
+    precision = 0.5 * np.eye(2) + W.T @ W
+    np.testing.assert_allclose(given.posterior.mean("s")[0], np.linalg.solve(precision, W.T @ linear.values[0].astype(float)), rtol=1e-6)
+    np.testing.assert_allclose(given.posterior.sd("s")[0], np.sqrt(np.diag(np.linalg.inv(precision))), rtol=1e-6)
+
+
+def test_unrested_points_are_reported():
+    """A grid point at which coordinate ascent was cut short is named in a warning, not averaged in silence."""
+    data = planted(20, 30, 3)
+    with pytest.warns(UserWarning, match="did not come to rest"):
+        inference.fit("lg_nmf", data, "inla", {"num_topics": 3}, progress=False, num_sweeps=4, num_epochs=12)
+
+
+@pytest.mark.parametrize(
+    ("model", "hyper", "options", "complaint"),
+    [
+        ("lda", {"num_topics": 2}, {}, "lda declares none that may be"),
+        ("lg_nmf", {"alpha1": 1.0}, {}, "0 of lg_nmf are unknown"),
+        ("lg_nmf", {}, {"method": "exact"}, "method"),
+        ("lg_nmf", {}, {"spacing": 9.0}, "spacing"),
+    ],
+)
+def test_bad_requests(model, hyper, options, complaint):
+    """A grid over what the model lacks or what is given, and unknown options, are refused in a sentence before anything is compiled."""
+    with pytest.raises(InputError, match=complaint):
+        inference.fit(model, planted(5, 6, 2), "inla", hyper, progress=False, **options)
+
+
+def test_grid_grows_until_weights_are_small():
+    """On a made-up surface: all neighbours of heavy points are tried, none of light ones."""
+    state = laplace.State((), (), np.zeros(2), np.array([[1.0, 0.3], [0.0, 0.5]]))
+    for _ in range(50):
+        state = inla.grow(state, 1.0)
+        if not state.queue:
+            break
+        z = [np.linalg.solve(state.spread, theta) for theta in state.queue]
+        new = tuple(laplace.Found(theta, float(-0.5 * u @ u), None, {}, 1, True) for theta, u in zip(state.queue, z, strict=True))
+        state = state._replace(found=(*state.found, *new), queue=())
+    cells = inla.on_grid(state, 1.0)
+    heavy = {(i, j) for i in range(-9, 10) for j in range(-9, 10) if -0.5 * (i * i + j * j) > np.log(1e-3)}
+    assert heavy < set(cells) and len(cells) < 2.2 * len(heavy)
+
+
+def test_newton_finds_the_top():
+    """From three away on a tilted quadratic, within a few stencils, with its standard deviations."""
+    precision = np.array([[4.0, 1.5], [1.5, 2.0]])
+
+    def height(theta):
+        return float(-0.5 * (theta - 3) @ precision @ (theta - 3))
+
+    state = laplace.State((), laplace.stencil(np.zeros(2)), np.zeros(2), None)
+    for _ in range(10):
+        new = tuple(laplace.Found(theta, height(theta), None, {}, 1, True) for theta in state.queue)
+        state = laplace.advance(state._replace(found=(*state.found, *new), queue=()), 2)
+        if state.spread is not None:
+            break
+    np.testing.assert_allclose(state.centre, 3, atol=0.1)
+    np.testing.assert_allclose(state.spread @ state.spread.T, np.linalg.inv(precision), rtol=1e-6)
