@@ -148,23 +148,32 @@ def hyper(arguments: argparse.Namespace) -> None:
 # Votes ----------------------------------------------------------------------------------------------------------------------------------------
 
 
+TRIED = (  # text of equal length, a member's own inclination, alpha1, alpha2
+    (False, False, 1.0, 1e3),
+    (False, True, 1.0, 1e3),
+    (True, True, 1.0, 1e3),
+    (True, True, 1.0, 1e2),
+    (True, True, 0.1, 1e3),
+    (True, True, 1.0, 1e4),
+)
+
+
 def settings(text: Any) -> dict[str, tuple[Any, dict[str, Any]]]:
-    """What is chosen from inside the training folds: text as it is or of equal length, with a member's own inclination or without."""
+    """What is chosen from inside the training folds."""
     equal = pp_models.data.of_equal_length(text, 300.0)
-    out = {}
-    for name, counts in (("raw", text), ("equal length", equal)):
-        for bias in (False, True):
-            for alpha1, alpha2 in ((1.0, 1e3), (0.1, 1e2), (1.0, 1e2), (0.1, 1e3)):
-                out[f"{name}, bias {bias}, {alpha1:g}, {alpha2:g}"] = counts, {"bias": bias, "alpha1": alpha1, "alpha2": alpha2}
-    return out
+    return {
+        f"{'equal length' if scaled else 'raw'}, bias {bias}, alpha1 {a1:g}, alpha2 {a2:g}": (
+            equal if scaled else text,
+            {"bias": bias, "alpha1": a1, "alpha2": a2},
+        )
+        for scaled, bias, a1, a2 in TRIED
+    }
 
 
 def predicted(counts: Any, votes: np.ndarray, train: np.ndarray, test: np.ndarray, given: dict[str, Any], rank: int, sweeps: int) -> np.ndarray:
     """Probabilities of yea for the test bills from their text, words and members fitted to the training bills."""
     seen = pp_models.data.text_and_votes(counts[train], votes[train])
     fit = inference.fit("lg_nmf_votes", seen, "map", {"num_topics": rank, **given}, num_epochs=sweeps, basis="identity", num_local=3, progress=False)
-    if given["bias"]:
-        given = {**given, "offsets": fit.hyper.offsets}
     new = pp_models.data.text_and_votes(counts[test], np.full(votes[test].shape, np.nan))
     return inference.predict_votes(fit, new)
 
@@ -180,47 +189,31 @@ def votes(arguments: argparse.Namespace) -> None:
     rng = np.random.default_rng(arguments.seed)
     fold = rng.permutation(np.arange(len(cast)) % 6)
     choices = settings(text)
+
+    def score(name: str, train: np.ndarray, test: np.ndarray) -> float:
+        counts, given = choices[name]
+        return accuracy(predicted(counts, cast, train, test, given, arguments.rank, arguments.sweeps), cast[test])
+
     scores, chosen, sizes = [], [], []
-    for test_fold in range(arguments.folds):
-        test, train = np.flatnonzero(fold == test_fold), np.flatnonzero(fold != test_fold)
-        inner = rng.permutation(train)
-        valid, fitted = inner[: len(inner) // 5], inner[len(inner) // 5 :]
-        names = list(choices) if arguments.choose else list(choices)[:1]
-        inside = {
-            name: accuracy(predicted(choices[name][0], cast, fitted, valid, choices[name][1], arguments.rank, arguments.sweeps), cast[valid])
-            for name in names
-        }
-        best = max(inside, key=lambda name: inside[name])
-        counts, given = choices[best]
-        scores.append(accuracy(predicted(counts, cast, train, test, given, arguments.rank, arguments.sweeps), cast[test]))
-        chosen.append(best)
+    for number in range(arguments.folds):
+        test, train = np.flatnonzero(fold == number), np.flatnonzero(fold != number)
+        mixed = rng.permutation(train)
+        valid, fitted = mixed[: len(mixed) // 5], mixed[len(mixed) // 5 :]
+        inside = {name: score(name, fitted, valid) for name in choices}
+        chosen.append(max(inside, key=lambda name: inside[name]))
+        scores.append(score(chosen[-1], train, test))
         sizes.append(int(np.sum(~np.isnan(cast[test]))))
-        print(f"fold {test_fold}", best, round(inside[best], 4), round(scores[-1], 4), flush=True)
-    yea = np.nansum(cast) / np.sum(~np.isnan(cast))
-    report(
-        "votes",
-        {
-            "accuracy": round(float(np.average(scores, weights=sizes)), 4),
-            "folds": np.round(scores, 4).tolist(),
-            "chosen": chosen,
-            "yea": round(yea, 4),
-        },
-    )
-    hidden = rng.random(cast.shape) < 0.1
-    seen = np.where(hidden, np.nan, cast)
-    data = pp_models.data.text_and_votes(text, seen)
+        print(f"fold {number}", {name: round(x, 4) for name, x in inside.items()}, "test", round(scores[-1], 4), flush=True)
+    line = {"accuracy": round(float(np.average(scores, weights=sizes)), 4), "folds": np.round(scores, 4).tolist(), "chosen": chosen}
+    report("votes", {**line, "always_yea": round(float(np.nanmean(cast)), 4)})
+    hidden = (rng.random(cast.shape) < 0.1) & ~np.isnan(cast)
+    data = pp_models.data.text_and_votes(text, np.where(hidden, np.nan, cast))
     for alpha2 in (1.0, 10.0, 100.0, 1000.0):
         given = {"num_topics": arguments.rank, "alpha1": 1.0, "alpha2": alpha2, "bias": True}
         fit = inference.fit("lg_nmf_votes", data, "cavi", given, num_epochs=arguments.sweeps, progress=False)
-        probability, truth = inference.predict_votes(fit, data)[hidden & ~np.isnan(cast)], cast[hidden & ~np.isnan(cast)]
-        report(
-            "missing votes",
-            {
-                "alpha2": alpha2,
-                "accuracy": round(float(np.mean((probability > 0.5) == truth)), 4),
-                "calibration_error": calibration(probability, truth),
-            },
-        )
+        probability = inference.predict_votes(fit, data)[hidden]
+        right = round(float(np.mean((probability > 0.5) == cast[hidden])), 4)
+        report("missing votes", {"alpha2": alpha2, "accuracy": right, "calibration_error": calibration(probability, cast[hidden])})
 
 
 def calibration(probability: np.ndarray, truth: np.ndarray, bins: int = 10) -> float:
@@ -243,10 +236,9 @@ def main() -> None:
     command.set_defaults(function=votes)
     command.add_argument("--data", required=True, help="folder of the House's bills and votes")
     command.add_argument("--rank", type=int, default=30)
-    command.add_argument("--sweeps", type=int, default=100)
+    command.add_argument("--sweeps", type=int, default=60)
     command.add_argument("--folds", type=int, default=6, help="of six that are run")
     command.add_argument("--seed", type=int, default=0, help="of the folds")
-    command.add_argument("--choose", action=argparse.BooleanOptionalAction, default=True, help="settings inside the training folds")
     arguments = parser.parse_args()
     arguments.function(arguments)
 

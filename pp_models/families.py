@@ -536,9 +536,14 @@ def _positive_tied_mean(n, start=None):
     return Pair(found.first, (_transpose(found.first) @ found.first + _diagonal(jnp.sum(found.second - found.first**2, 0)))[None])
 
 
+SOME_SWEEPS = 10  # over the coordinates, from a point near by: every one of them rises, and the next update begins where this one ends
+
+
 def _settled(stats, update):
     def summary(n, start=None):
-        return stats(pos.settle(n.first, -2 * n.second, update, None if start is None else start.first))
+        if start is None:
+            return stats(pos.settle(n.first, -2 * n.second, update))
+        return stats(pos.settle(n.first, -2 * n.second, update, start.first, SOME_SWEEPS))
 
     return summary
 

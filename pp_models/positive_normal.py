@@ -124,28 +124,30 @@ def _pull(h: jax.Array, P: jax.Array, x: jax.Array, k: Any) -> tuple[jax.Array, 
     return lax.dynamic_index_in_dim(h, k, keepdims=False) - jnp.sum(row * x, 0) + p * here, jnp.broadcast_to(p, here.shape)
 
 
-def _one_by_one(update: Any, h: jax.Array, P: jax.Array, start: jax.Array) -> jax.Array:
-    """Coordinates set to update(b, p) in turn until they rest."""
-    scale = 1 / jnp.sqrt(jnp.diagonal(P).T)  # (K, rows or 1) the sd of each given the others
+def _one_by_one(update: Any, most: int, h: jax.Array, P: jax.Array, start: jax.Array) -> jax.Array:
+    """Coordinates set to update(b, p) in turn until they rest: until they move by no more than a few roundings of themselves, their sd, or of b."""
+    diagonal = jnp.diagonal(P).T  # (K, rows or 1)
     eps = jnp.finfo(h.dtype).eps
+    largest = jnp.max(jnp.abs(P), 0)  # (K, rows or 1)
 
     def sweep(carry):
         number, x, _ = carry
         new = lax.fori_loop(0, len(x), lambda k, x: x.at[k].set(update(*_pull(h, P, x, k))), x)
-        return number + 1, new, jnp.max(jnp.abs(new - x) / (scale + jnp.abs(new)))
+        size = jnp.abs(new) + 1 / jnp.sqrt(diagonal) + jnp.sum(largest * jnp.abs(new), 0) / diagonal
+        return number + 1, new, jnp.max(jnp.abs(new - x) / size)
 
     begin = (0, start, jnp.asarray(jnp.inf, h.dtype))
-    return lax.while_loop(lambda carry: (carry[0] < SWEEPS) & (carry[2] > 20 * eps), sweep, begin)[1]
+    return lax.while_loop(lambda carry: (carry[0] < most) & (carry[2] > 4 * eps), sweep, begin)[1]
 
 
-def settle(first: jax.Array, second: jax.Array, update: Any, start: jax.Array | None = None) -> jax.Array:
+def settle(first: jax.Array, second: jax.Array, update: Any, start: jax.Array | None = None, most: int = SWEEPS) -> jax.Array:
     """(rows, K) coordinates at which each is update(b, p) given the others, of h = `first` (rows, K) and P = `second` (rows or 1, K, K).
 
-    start: where to begin; by default where the row would be if all its coordinates were alike.
+    start: where to begin; by default where the row would be if all its coordinates were alike. most: sweeps over the coordinates.
     """
     if start is None:
         start = jnp.maximum(first, 0) / jnp.sum(jnp.abs(second), -1)
-    return _by_blocks(partial(_one_by_one, update), first, second, start)
+    return _by_blocks(partial(_one_by_one, update, most), first, second, start)
 
 
 def refresh(key: jax.Array, first: jax.Array, second: jax.Array, x: jax.Array) -> jax.Array:
