@@ -57,7 +57,8 @@ def correlation_figure(fit: Any, num_topics: int = 40) -> Any:
     for (i, j), value in np.ndenumerate(shown):
         side = np.sqrt(abs(value))  # a block's area is the correlation
         axes.add_patch(Rectangle((j - side / 2, i - side / 2), side, side, color=COLOURS[bool(value > 0)], linewidth=0))
-    axes.set(xlim=(-0.6, size - 0.4), ylim=(size - 0.4, -0.6), aspect="equal", title="Correlations of topics")
+    axes.set(xlim=(-0.6, size - 0.4), ylim=(size - 0.4, -0.6), aspect="equal")
+    axes.set_title("Correlations of topics (area: size; green: positive, red: negative)", fontsize=7)
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_ticks(range(size), [str(k) for k in top], fontsize=6)
     axes.tick_params(axis="x", rotation=90)

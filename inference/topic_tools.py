@@ -1,4 +1,4 @@
-"""Topics for people to read, of every model with weights theta (rows, K), a site or `Model.weights`, and topics beta (K, columns).
+"""Topics for people to read, of every model with weights theta (rows, K), a site or `Model.weights`, and topics beta (K, columns) or `Model.topics`.
 
 Only the product theta @ beta is seen by the data, so the size of a topic means nothing until it is fixed (C18, step 3): with a_k = sum_v beta_kv,
 
@@ -38,13 +38,18 @@ class Topics(NamedTuple):
 
 
 def has_topics(model: Model) -> bool:
-    """Whether rows have weights on topics beta."""
-    return ("theta" in model.local or model.weights is not None) and "beta" in model.shared
+    """Whether rows have weights on topics."""
+    return ("theta" in model.local or model.weights is not None) and ("beta" in model.shared or model.topics is not None)
 
 
 def _theta(fit: Any, values: Mapping[str, Any]) -> np.ndarray:
     """The rows' weights, given values of every site."""
     return np.asarray(values["theta"] if fit.model.weights is None else fit.model.weights(fit.problem.hyper, values))
+
+
+def _beta(fit: Any, values: Mapping[str, Any]) -> np.ndarray:
+    """The topics, given values of every site."""
+    return np.asarray(values["beta"] if fit.model.topics is None else fit.model.topics(fit.problem.hyper, values))
 
 
 def normalise(theta: Any, beta: Any, totals: np.ndarray) -> Topics:
@@ -68,12 +73,12 @@ def topics(fit: Any) -> Topics:
     totals = _data(fit).totals
     if fit.posterior.kind != "draws":
         values = {site: fit.posterior.mean(site) for site in fit.model.families}
-        return normalise(_theta(fit, values), values["beta"], totals)
+        return normalise(_theta(fit, values), _beta(fit, values), totals)
     draws, best = _draws(fit.posterior)
     values = align.common_labels(fit.model, draws, {site: x[best] for site, x in draws.items()})[0]
-    number = len(values["beta"])
+    number = len(next(iter(values.values())))
     each = ({site: x[i] for site, x in values.items()} for i in range(number))  # draws, a few hundred
-    parts = (normalise(_theta(fit, one), one["beta"], totals) for one in each)
+    parts = (normalise(_theta(fit, one), _beta(fit, one), totals) for one in each)
     total = functools.reduce(lambda a, b: Topics(*map(np.add, a, b)), parts)
     return Topics(*(part / number for part in total))
 

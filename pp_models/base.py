@@ -57,7 +57,7 @@ class Model:
                 pass over the rows still updates them all, one after the other), "rows" in log_local too
     noise:      (hyper, values) -> variance of an observation about `predict`, for models of ratings
     fix_rows:   (hyper, stats, batch) -> the batch with what hyper-parameters do not change worked out; by default its allocations' value left out
-    weights:    (hyper, values) -> (rows, K) weights of the rows on topics beta, where no site theta holds them
+    weights, topics: (hyper, values) -> (rows, K) weights of the rows on topics and (K, columns) topics, where no sites theta and beta hold them
     variant:    (hyper, kind of data) -> the declaration to use, of the same name and Hyper, where they decide on sites' families
     damped:     the sites in whose statistics F is not linear even when the auxiliaries are given: their target is a Newton step, which engines cut
                 (`families.newton_step`) and, where the bound must not fall, backtrack. They have no complete conditional to sample
@@ -92,6 +92,7 @@ class Model:
     fix_rows: Callable[..., Batch] = _without_allocations
     noise: Callable[..., jax.Array] | None = None
     weights: Callable[..., jax.Array] | None = None
+    topics: Callable[..., jax.Array] | None = None
     variant: "Callable[[Any, str], Model] | None" = None
     damped: frozenset[str] = frozenset()
     rotated: tuple[str, ...] = ()

@@ -121,6 +121,7 @@ MODEL = Model(
     example=example,
     resolve=lg.resolve,
     weights=lambda hyper, values: values["s"],
+    topics=lambda hyper, values: values["d1"].T,
     variant=variant,
     moves=lg.scale_moves,
     gridded=("alpha1",),

@@ -174,6 +174,7 @@ MODEL = Model(
     observed="votes",
     resolve=resolve,
     weights=lambda hyper, values: values["s"],
+    topics=lambda hyper, values: values["d1"].T,
     coupled="prior",
     variant=variant,
     moves=lg.scale_moves,
