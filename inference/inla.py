@@ -9,7 +9,6 @@ All cells Delta_m are alike in log theta; in theta they are theta_m times as wid
 same. Every point begins where its nearest neighbour ended, which takes a few sweeps instead of hundreds.
 """
 
-import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -87,15 +86,8 @@ def build(problem: obj.Problem, options: Options) -> Algorithm:
         values = np.array([one.value for one in found])
         weights = np.exp(values - values.max())
         weights /= weights.sum()
-        unrested = [one for one, weight in zip(found, weights, strict=True) if not one.converged and weight > SMALLEST]
-        if unrested:
-            share = sum(weight for one, weight in zip(found, weights, strict=True) if not one.converged)
-            warnings.warn(
-                f"Coordinate ascent did not come to rest in {options.num_sweeps} sweeps at {len(unrested)} grid points, {share:.0%} of the weight: "
-                "raise num_sweeps.",
-                stacklevel=2,
-            )
-        cell = 0.0 if state.spread is None else np.log(abs(np.linalg.det(options.spacing * state.spread)))
+        laplace.warn_of(state, [one for one, weight in zip(found, weights, strict=True) if weight > SMALLEST], options)
+        cell = np.nan if state.spread is None else np.log(abs(np.linalg.det(options.spacing * state.spread)))
         evidence = float(values.max() + np.log(np.sum(np.exp(values - values.max()))) + cell)
         return Mixture(problem, names, [one.theta for one in found], [one.natural for one in found], weights, evidence)
 
@@ -108,4 +100,4 @@ def suits(model: Any) -> str:
     return laplace.suits(model)
 
 
-ENGINE = Engine("inla", Options, build, kind="mixture", check=check, suits=suits)
+ENGINE = Engine("inla", Options, build, kind="mixture", rows="none", check=check, suits=suits)

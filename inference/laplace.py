@@ -22,19 +22,23 @@ while real rows have their normal integral K/2 log 2 pi - log|P|/2 + g'P^-1 g/2.
 The engine `laplace` takes theta at the mode of p~ (or as given) and stops there; `inla` puts a grid around it.
 """
 
+import dataclasses
+import warnings
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.scipy.special import ndtr
 
-import inference.map as map_
 from inference import objective as obj
 from inference.engine import Algorithm, Engine
-from inference.posterior import Mixture, in_row_order
+from inference.posterior import Mixture
+from pp_models import families as fam
 from pp_models import positive_normal as pos
 from pp_models.base import Sites, choose_variant, joint, log_joint, split_hyper
+from pp_models.eliminate import RowOptions
 from pp_models.errors import InputError, unknown
 from pp_models.families import Pair
 
@@ -46,7 +50,7 @@ MOST_COORDINATES = 4000  # for a whole Hessian
 class Options(NamedTuple):
     """num_epochs: values of theta tried at most. method: see the module. num_sweeps: of coordinate ascent at each value, at most;
 
-    sweep_tolerance: it rests when five of them gain fewer nats.
+    sweep_tolerance: it rests when three of them gain fewer nats.
     """
 
     num_epochs: int = 60
@@ -60,14 +64,17 @@ class Found(NamedTuple):
 
     theta: np.ndarray  # log theta
     value: float  # log p~(log theta | D), up to a constant
-    point: Any  # of `map`: values of all sites, to begin the next value with
+    point: Sites  # x*, to begin the next value with
     natural: Sites  # of the rows' factors, (b, p) of positive coordinates or (P m, -P/2) of real rows
     sweeps: int
     converged: bool
 
 
 class Info(NamedTuple):
-    """log_marginal: log p~(log theta | D) up to a constant, at this step's theta. sweeps: of coordinate ascent there. converged: 1 if it rested."""
+    """log_marginal: the best log p~(log theta | D) of this step, which tries as many theta as there are devices, up to a constant.
+
+    sweeps: of coordinate ascent there. converged: the share of them that came to rest.
+    """
 
     log_marginal: Any
     sweeps: Any
@@ -80,12 +87,14 @@ class State(NamedTuple):
 
     centre:  the middle of the present stencil, None before the first
     spread:  once the search has ended, (d, d) columns: a standard deviation along each principal axis of log theta
+    start:   values of the sites to begin with
     """
 
     found: tuple[Found, ...]
     queue: tuple[np.ndarray, ...]
     centre: np.ndarray | None
     spread: np.ndarray | None
+    start: Sites
 
 
 def suits(model: Any) -> str:
@@ -116,52 +125,87 @@ def fixed(problem: obj.Problem, theta: np.ndarray) -> obj.Problem:
     return problem._replace(model=choose_variant(problem.model, hyper, problem.data.kind), structure=tuple(sorted(structure.items())), values=values)
 
 
-@partial(jax.jit, static_argnames=("model", "structure", "volume"))
-def _scalings(model, structure, values, shared, sums, volume):
-    """c_k of every factor that maximises -(A c^2 + B / c^2) / 2 + lambda log c, its up-scaled sites times c and the others divided by it."""
-    up, down = model.balance(obj.make(model, structure, values))
-    norms = {**{site: jnp.sum(shared[site].first ** 2, 0) for site in shared if site in up}, **sums}
-    a, b = (sum(precision * norms[site] for site, precision in side.items()) for side in (up, down))
-    root = jnp.sqrt(volume**2 + 4 * a * b)
-    w = jnp.where(volume >= 0, (volume + root) / (2 * a), 2 * b / (root - volume))
-    return jnp.sqrt(jnp.where((a > 0) & (b > 0), w, 1.0))
+# The mode of the rows -------------------------------------------------------------------------------------------------------------------
 
 
-@partial(jax.jit, static_argnames=("model", "sites"))
-def _scale(model, stats, factor, sites):
-    return {site: model.families[site].stats(t.first * factor) if site in sites else t for site, t in stats.items()}
+def balanced(model, hyper, values, log_space: bool) -> Sites:
+    """Every factor of a product scaled against the other to the top of its line: c_k maximises -(A c^2 + B / c^2) / 2 + lambda log c.
 
-
-def balanced(problem: obj.Problem, state: Any, method: str) -> Any:
-    """The state with every factor scaled to the top of its line."""
-    model = problem.model
+    A and B are the priors' squares of the sites to be multiplied and divided by c; lambda is their difference in rows in log space, and else 0.
+    """
     if model.balance is None:
-        return state
-    up, down = (tuple(side) for side in model.balance(problem.hyper))
-    sums = {site: sum(jax.device_put(jnp.sum(part[site].first ** 2, 0), problem.devices[0]) for part in state.local) for site in down}
-    size = {site: state.shared[site].first.shape[0] if site in state.shared else problem.data.num_rows for site in (*up, *down)}
-    volume = sum(size[site] for site in up) - sum(size[site] for site in down) if method == "log" else 0
-    factor = _scalings(model, problem.structure, problem.values, state.shared, sums, float(volume))
-    shared = _scale(model, state.shared, factor, up)
-    local = tuple(_scale(model, part, 1 / jax.device_put(factor, device), down) for part, device in zip(state.local, problem.devices, strict=False))
-    return state._replace(shared=shared, local=local)
+        return values
+    up, down = model.balance(hyper)
+    a, b = (sum(precision * jnp.sum(values[site] ** 2, 0) for site, precision in side.items()) for side in (up, down))
+    volume = float(sum(len(values[site]) for site in up) - sum(len(values[site]) for site in down)) if log_space else 0.0
+    root = jnp.sqrt(volume**2 + 4 * a * b)
+    w = (volume + root) / (2 * a) if volume >= 0 else 2 * b / (root - volume)
+    c = jnp.sqrt(jnp.where((a > 0) & (b > 0), w, 1.0))
+    return {site: x * c if site in up else x / c if site in down else x for site, x in values.items()}
 
 
-def find_mode(problem: obj.Problem, state: Any, batches: Any, options: Any, key: jax.Array) -> tuple[Any, int, bool]:
-    """Coordinate ascent from the given state, or afresh, until the objective rests. Returns the state, the sweeps and whether it rested."""
-    basis = "log" if options.method == "log" else "identity"
-    algorithm = map_.build(problem, map_.Options(basis=basis, num_local=5))
-    state = algorithm.init(key, {}) if state is None else state
-    before = -np.inf
-    for sweep in range(1, options.num_sweeps + 1):
-        state, info = algorithm.step(key, state, batches)
-        state = balanced(problem, state, options.method)
-        if sweep % 5 == 0:  # looking waits for the devices
-            now = sum(float(term) for term in jax.tree.leaves(info.bound))
-            if abs(now - before) <= max(options.sweep_tolerance, 4 * np.finfo(jnp.result_type(float)).eps * abs(now)):
-                return state, sweep, True
-            before = now
-    return state, options.num_sweeps, False
+def sweep(model, hyper, values, batch, summary) -> tuple[Sites, jax.Array]:
+    """One pass of coordinate ascent over all sites, then their balance; and the objective after the rows' part of it."""
+    families = model.families
+    stats = {site: families[site].stats(x) for site, x in values.items()}
+    shared = {site: stats[site] for site in model.shared}
+    part = obj.local_part(model, hyper, shared, batch, {site: stats[site] for site in model.local}, RowOptions(5, 0.0), summary)
+    height = part.value + part.entropy + model.log_global(hyper, shared)
+    height += sum((jnp.sum(fam.log_measure(families[site], shared[site], summary)) for site in shared), jnp.zeros(()))
+    for site in model.shared:
+        target = obj.add(obj.prior_gradient(model, hyper, shared)[site], part.gradient[site])
+        shared[site] = fam.summarise(families[site], target, summary, shared[site])
+    new = {site: families[site].value(t) for site, t in {**shared, **part.stats}.items()}
+    return balanced(model, hyper, new, summary == "log_mode"), height
+
+
+LEAPS = 100.0  # sweeps that an extrapolation may stand for, at most
+
+
+@partial(jax.jit, static_argnames=("model", "structure", "summary"))
+def ascend(model, structure, values, start, batch, summary, most, tolerance):
+    """Coordinate ascent until three sweeps gain less than the tolerance, each three extrapolated (SQUAREM, Varadhan & Roland 2008).
+
+    Returns the values, the sweeps and whether it came to rest. An extrapolation that lands lower is not taken.
+    """
+    hyper = obj.make(model, structure, values)
+    positive = {site for site, family in model.families.items() if family.settles} if summary == "log_mode" else set()
+    tiny = jnp.finfo(jnp.result_type(float)).tiny
+
+    def inward(x):
+        return {site: jnp.log(jnp.maximum(v, tiny)) if site in positive else v for site, v in x.items()}
+
+    def outward(u):
+        out = {site: jnp.exp(v) if site in positive else v for site, v in u.items()}
+        return {site: jnp.maximum(v, 0) if model.families[site].settles else v for site, v in out.items()}
+
+    def size(u):
+        return jnp.sqrt(sum(jnp.sum(v**2) for v in u.values()))
+
+    def three(carry):
+        number, x0, before, _ = carry
+        x1, _ = sweep(model, hyper, x0, batch, summary)
+        x2, here = sweep(model, hyper, x1, batch, summary)
+        u0, u1, u2 = (inward(x) for x in (x0, x1, x2))
+        r = {site: u1[site] - u0[site] for site in u0}
+        v = {site: u2[site] - u1[site] - r[site] for site in u0}
+        length = jnp.clip(size(r) / jnp.maximum(size(v), tiny), 1.0, LEAPS)
+        far = outward({site: u0[site] + 2 * length * r[site] + length**2 * v[site] for site in u0})
+        x3, there = sweep(model, hyper, far, batch, summary)
+        good = jnp.isfinite(there) & (there >= here)
+        new = {site: jnp.where(good, x3[site], x2[site]) for site in x2}
+        now = jnp.where(good, there, here)
+        rested = (number > 0) & (jnp.abs(now - before) <= jnp.maximum(tolerance, 4 * jnp.finfo(now.dtype).eps * jnp.abs(now)))
+        return number + 3, new, now, rested
+
+    low = jnp.asarray(-jnp.inf, jnp.result_type(float))
+    begin = (0, start, low, jnp.asarray(False))
+    number, x, _, rested = jax.lax.while_loop(lambda carry: (carry[0] < most) & ~carry[3], three, begin)
+    return x, number, rested
+
+
+def _summary(options: Any) -> str:
+    return "log_mode" if options.method == "log" else "mode"
 
 
 # log p~ at one value of theta -----------------------------------------------------------------------------------------------------------
@@ -190,19 +234,26 @@ def curvatures(model, hyper, stats, batch) -> dict[str, tuple[jax.Array, jax.Arr
     return found
 
 
+def _half_line(x, g, p):
+    """log int_0^inf exp(g (y - x) - p (y - x)^2 / 2) dy, element by element, as a distance from the top and not as a difference of large numbers."""
+    above = g + p * x > 0
+    offset = x + g / p  # where the parabola has its top
+    inside = 0.5 * (g**2 / p + jnp.log(2 * jnp.pi / p)) + jnp.log(ndtr(jnp.where(above, offset, 0) * jnp.sqrt(p)))
+    outside = pos.moments(jnp.where(above, -1.0, g + p * x), p).log_z - x * (g + 0.5 * p * x)
+    return jnp.where(above, inside, outside)
+
+
 def _normal_integral(g, P, shifted):
-    """sum over rows of log int exp(g'y - y'P y / 2) dy."""
-    num_rows, size = g.shape
-    factor = jnp.linalg.cholesky(P)
-    log_det = 2 * jnp.sum(jnp.log(jnp.diagonal(factor, axis1=1, axis2=2))) * (num_rows / len(P))
-    half = jax.scipy.linalg.solve_triangular(jnp.broadcast_to(factor, (num_rows, size, size)), g[..., None], lower=True) if shifted else jnp.zeros(())
-    return 0.5 * (num_rows * size * jnp.log(2 * jnp.pi) - log_det + jnp.sum(half**2))
+    """sum over rows of log int exp(g'y - y'P y / 2) dy, with g or, at a mode, without it."""
+    family = fam.normal if len(P) == len(g) else fam.normal_tied
+    return jnp.sum(family.log_normalizer(Pair(g if shifted else jnp.zeros_like(g), -0.5 * P)))
 
 
 @partial(jax.jit, static_argnames=("model", "structure", "method"))
-def _factors(model, structure, values, stats, batch, method):
+def _factors(model, structure, values, point, batch, method):
     """-log p_G(x) of all rows' factors, and their natural parameters."""
     hyper = obj.make(model, structure, values)
+    stats = {site: model.families[site].stats(x) for site, x in point.items()}
     total, natural = jnp.zeros(()), {}
     for site, (g, P) in curvatures(model, hyper, stats, batch).items():
         x = stats[site].first
@@ -213,7 +264,7 @@ def _factors(model, structure, values, stats, batch, method):
             applied = x @ P[0] if len(P) == 1 else (P @ x[..., None])[..., 0]
             natural[site] = Pair(g + applied, -0.5 * P)
         if model.families[site].settles and method in ("log", "truncated"):
-            total += jnp.sum(pos.moments(g + p * x, p).log_z - g * x - 0.5 * p * x**2)
+            total += jnp.sum(_half_line(x, g, p))
         else:
             total += _normal_integral(g, P, method in ("log", "truncated"))
     return total, natural
@@ -229,44 +280,26 @@ def _whole(model, hyper, values, batch):
     return 0.5 * (len(flat) * np.log(2 * np.pi) - log_det) if sign > 0 else np.nan
 
 
-def together(problem: obj.Problem, state: Any) -> Sites:
-    """Statistics of all sites, rows in the order of the data, on the first device."""
-    rows = in_row_order(state.local, state.positions, problem.data.num_rows)
-    return jax.device_put({**jax.tree.map(jnp.asarray, rows), **state.shared}, problem.devices[0])
-
-
-def _values(problem: obj.Problem, state: Any) -> Any:
-    """A state of `map` with values for statistics: a K-th of the memory."""
-    families = problem.model.families
-
-    def values(sites):
-        return {site: families[site].value(t) for site, t in sites.items()}
-
-    return state._replace(shared=values(state.shared), local=tuple(values(part) for part in state.local))
-
-
-@partial(jax.jit, static_argnames=("model",))
-def _stats(model, values):
-    return {site: model.families[site].stats(x) for site, x in values.items()}
-
-
-def evaluate(problem: obj.Problem, theta: np.ndarray, point: Any, batches: Any, batch: Any, options: Any, key: jax.Array) -> Found:
-    """log p~(log theta | D) and the factors there, from a state of `map` with values for statistics, or afresh."""
+def evaluate(problem: obj.Problem, theta: np.ndarray, start: Sites, batch: Any, options: Any) -> Any:
+    """log p~(log theta | D) and the factors there, found from the given values: a function that waits for them, so that devices work side by side."""
     given = fixed(problem, theta)
-    model = given.model
-    begin = None
-    if point is not None:
-        begin = point._replace(shared=_stats(model, point.shared), local=tuple(_stats(model, part) for part in point.local))
-    state, sweeps, converged = find_mode(given, begin, batches, options, key)
-    stats = together(given, state)
-    values = {site: model.families[site].value(t) for site, t in stats.items()}
-    correction, natural = _factors(model, given.structure, given.values, stats, batch, options.method)
-    if options.method == "full":
-        correction = _whole(model, given.hyper, values, batch)
-    known = {name: jnp.exp(jnp.asarray([x], float)) for name, x in zip(names_of(problem), theta, strict=True)}
-    terms = _log_joint(problem.model, problem.structure, problem.values, {**values, **known}, batch), correction
-    value = sum(float(term) for term in terms) + float(np.sum(theta))
-    return Found(np.asarray(theta, float), value, _values(given, state), jax.tree.map(np.asarray, natural), sweeps, converged)
+    device = batch.mask.sharding
+    known = jax.device_put((given.values, problem.values, dict(start)), device)
+    found, sweeps, converged = ascend(
+        given.model, given.structure, known[0], known[2], batch, _summary(options), options.num_sweeps, options.sweep_tolerance
+    )
+    correction, natural = _factors(given.model, given.structure, known[0], found, batch, options.method)
+    sites = {**found, **{name: jax.device_put(jnp.exp(jnp.asarray([x], float)), device) for name, x in zip(names_of(problem), theta, strict=True)}}
+    height = _log_joint(problem.model, problem.structure, known[1], sites, batch)
+
+    def wait() -> Found:
+        whole = _whole(given.model, given.hyper, found, batch) if options.method == "full" else float(correction)
+        value = float(height) + whole + float(np.sum(theta))
+        return Found(
+            np.asarray(theta, float), value, jax.tree.map(np.asarray, found), jax.tree.map(np.asarray, natural), int(sweeps), bool(converged)
+        )
+
+    return wait
 
 
 @partial(jax.jit, static_argnames=("model", "structure"))
@@ -277,16 +310,20 @@ def _log_joint(model, structure, values, sites, batch):
 # The mode over theta ----------------------------------------------------------------------------------------------------------------------
 
 
-def first_theta(problem: obj.Problem, key: jax.Array, options: Any, batches: Any) -> tuple[np.ndarray, Any]:
+@partial(jax.jit, static_argnames=("model", "structure", "summary", "names"))
+def _first(model, structure, values, start, batch, summary, names):
+    hyper = obj.make(model, structure, values)
+    fit = jax.lax.fori_loop(0, 100, lambda i, x: sweep(dataclasses.replace(model, balance=None), hyper, x, batch, summary)[0], start)
+    return jnp.stack([jnp.log(fit[name][0]) for name in names]) if names else jnp.zeros(0), fit
+
+
+def first_theta(problem: obj.Problem, key: jax.Array, batch: Any, options: Any) -> tuple[np.ndarray, Sites]:
     """Where the search begins: a point estimate of everything, hyper-parameters included."""
-    names = names_of(problem)
-    algorithm = map_.build(problem, map_.Options(basis="log" if options.method == "log" else "identity", num_local=5))
-    state = algorithm.init(key, {})
-    for _ in range(30):
-        state, _ = algorithm.step(key, state, batches)
-    values = _values(problem, state)
-    theta = np.array([float(np.log(values.shared[name][0])) for name in names])
-    return np.clip(theta, -12, 12), values._replace(shared={site: x for site, x in values.shared.items() if site not in names})
+    model, names = problem.model, names_of(problem)
+    natural = model.init(key, problem.hyper, problem.data)
+    start = {site: family.value(fam.summarise(family, natural[site], "mean")) for site, family in model.families.items()}
+    theta, fit = _first(model, problem.structure, problem.values, start, batch, _summary(options), names)
+    return np.clip(np.asarray(theta, float), -12, 12), {site: np.asarray(x) for site, x in fit.items() if site not in names}
 
 
 STENCIL = 0.25  # of log theta, for differences
@@ -345,30 +382,49 @@ def nearest(found: tuple[Found, ...], theta: np.ndarray) -> Found:
 def search(problem: obj.Problem, options: Any, more: Any = None) -> tuple[Any, Any]:
     """(init, step) of an engine that climbs log p~ and then asks `more` (state) -> state for what else to try."""
     size = len(names_of(problem))
-    batch = problem.data.pack(device=problem.devices[0])
-    start: dict[str, Any] = {}
+    copies = [problem.data.pack(device=device) for device in problem.devices]
 
     def init(key, given):
-        return State((), (), None, None)
+        centre, point = first_theta(problem, key, copies[0], options)
+        return State((), stencil(centre) if size else (centre,), centre, None, point)
 
     def step(key, state, batches):
-        if state.centre is None:
-            if size:
-                centre, start["point"] = first_theta(problem, key, options, batches)
-                state = state._replace(centre=centre, queue=stencil(centre))
-            else:
-                state = state._replace(centre=np.zeros(0), queue=(np.zeros(0),))
-        theta, rest = state.queue[0], state.queue[1:]
-        point = nearest(state.found, theta).point if state.found else start.get("point")
-        one = evaluate(problem, theta, point, batches, batch, options, key)
-        state = state._replace(found=(*state.found, one), queue=rest)
+        now, rest = state.queue[: len(copies)], state.queue[len(copies) :]
+        starts = [nearest(state.found, theta).point if state.found else state.start for theta in now]
+        waiting = [evaluate(problem, *each, options) for each in zip(now, starts, copies, strict=False)]
+        new = tuple(wait() for wait in waiting)
+        state = state._replace(found=(*state.found, *new), queue=rest)
         if not state.queue:
             state = advance(state, size)
             if state.spread is not None and more is not None:
                 state = more(state)
-        return state, Info(one.value, one.sweeps, float(one.converged), not state.queue)
+        best = max(one.value for one in new)
+        return state, Info(best, sum(one.sweeps for one in new), np.mean([one.converged for one in new]), not state.queue)
 
     return init, step
+
+
+ENOUGH = 0.05  # nats: rounding of log p~ that weights can bear
+
+
+def warn_of(state: State, used: list[Found], options: Any) -> None:
+    """Say what the result must not hide: values of theta at which the rows did not rest, a search or grid cut short, and rounding."""
+    unrested = sum(not one.converged for one in used)
+    if unrested:
+        warnings.warn(
+            f"Coordinate ascent did not come to rest in {options.num_sweeps} sweeps at {unrested} of {len(used)} values of the hyper-parameters: "
+            "raise num_sweeps.",
+            stacklevel=4,
+        )
+    if state.queue:
+        what = "The search for the hyper-parameters' mode" if state.spread is None else "The grid"
+        warnings.warn(f"{what} was cut short after {len(state.found)} values: raise num_epochs.", stacklevel=4)
+    rounding = float(np.finfo(jnp.result_type(float)).eps) * max(abs(one.value) for one in used)
+    if rounding > ENOUGH:
+        warnings.warn(
+            f"Single precision knows the marginal likelihood to {rounding:.1g} nats only: call jax.config.update('jax_enable_x64', True) first.",
+            stacklevel=4,
+        )
 
 
 def build(problem: obj.Problem, options: Options) -> Algorithm:
@@ -376,9 +432,10 @@ def build(problem: obj.Problem, options: Options) -> Algorithm:
 
     def posterior(state):
         best = max(state.found, key=lambda one: one.value)
+        warn_of(state, [best], options)
         return Mixture(problem, names_of(problem), [best.theta], [best.natural], np.ones(1))
 
     return Algorithm(init, step, posterior)
 
 
-ENGINE = Engine("laplace", Options, build, kind="mixture", check=check, suits=suits)
+ENGINE = Engine("laplace", Options, build, kind="mixture", rows="none", check=check, suits=suits)

@@ -78,8 +78,10 @@ def local_part(
     start: statistics of the local sites to begin with. When F is evaluated, the allocations that the solver ended with are
     known (`Solved`), so F and its gradient cost no second pass. key: how auxiliaries are eliminated; `UNIFORM` spreads them evenly.
     """
-    solve = model.solve_local if model.solve_local and key is None else partial(_iterate, model, key=key)
-    natural, info, batch = solve(hyper, stats, batch, start, options, summary)
+    if model.solve_local and key is None:
+        natural, info, batch = model.solve_local(hyper, stats, batch, start, options, summary)
+    else:
+        natural, info, start = _fixed_point(model, hyper, stats, batch, start, options, summary, key)
     local = jax.lax.stop_gradient(summarise(model, natural, summary, start))
     value, gradient = jax.value_and_grad(lambda shared: model.log_local(hyper, {**shared, **local}, batch, key))(stats)
     return LocalPart(value, _local_entropy(model, natural, local, batch, summary), gradient, natural, local, info)
@@ -96,11 +98,18 @@ def _local_entropy(model: Model, natural: Sites, stats: Sites, batch: Batch, sum
 def _iterate(
     model: Model, hyper: Any, stats: Sites, batch: Batch, start: Sites, options: RowOptions, summary: str, key: Any = None
 ) -> tuple[Sites, RowInfo, Batch]:
-    """The local fixed point of any model: one site after the other by the gradient of F, all rows of the batch together."""
+    """`_fixed_point` as a model's own `solve_local` would answer."""
+    return *_fixed_point(model, hyper, stats, batch, start, options, summary, key)[:2], batch
+
+
+def _fixed_point(
+    model: Model, hyper: Any, stats: Sites, batch: Batch, start: Sites, options: RowOptions, summary: str, key: Any = None
+) -> tuple[Sites, RowInfo, Sites]:
+    """The local fixed point of any model: one site after the other by the gradient of F, all rows of the batch together; and the statistics there."""
     sites = [site for site in model.families if site in model.local]
     if not sites:
         nothing = jnp.zeros(batch.num_rows)
-        return {}, RowInfo(nothing.astype(int), nothing), batch
+        return {}, RowInfo(nothing.astype(int), nothing), {}
     first = model.init(jax.random.key(0), hyper, batch)
 
     def target(site: str, local: Sites) -> Any:
@@ -110,17 +119,21 @@ def _iterate(
 
     def improve(state):
         step, local, natural, _ = state
-        new = dict(natural)
+        new, before = dict(natural), local
         for site in sites:
             new[site] = shorten(model, local, target(site, local), site)
             local = {**local, site: fam.summarise(model.families[site], new[site], summary, local[site])}
-        moved = [jnp.mean(jnp.abs(a - b)) for a, b in zip(jax.tree.leaves(new), jax.tree.leaves(natural), strict=True)]
+        settling = [site for site in sites if model.families[site].settles]  # which go on moving when their target rests
+        pairs = zip(
+            jax.tree.leaves((new, [local[s].first for s in settling])), jax.tree.leaves((natural, [before[s].first for s in settling])), strict=True
+        )
+        moved = [jnp.mean(jnp.abs(a - b)) for a, b in pairs]
         return step + 1, local, new, jnp.max(jnp.stack(moved))
 
     begin = (0, start, {site: first[site] for site in sites}, jnp.asarray(jnp.inf, batch.mask.dtype))
-    step, _, natural, change = jax.lax.while_loop(lambda state: (state[0] < options.num_local) & (state[3] > options.tolerance), improve, begin)
+    step, local, natural, change = jax.lax.while_loop(lambda state: (state[0] < options.num_local) & (state[3] > options.tolerance), improve, begin)
     rows = jnp.ones(batch.num_rows)
-    return natural, RowInfo((rows * step).astype(int), rows * change), batch
+    return natural, RowInfo((rows * step).astype(int), rows * change), local
 
 
 @partial(jax.jit, static_argnames=("model", "structure", "site"))

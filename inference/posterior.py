@@ -1,4 +1,4 @@
-"""What an engine found: a distribution, draws, or a point, all answering the same questions.
+"""What an engine found: a distribution, draws, a point, or a grid of hyper-parameters, all answering the same questions.
 
 mean(site), sd(site)     arrays of the site's shape
 sample(key, n)           site -> (n, ...) values
@@ -21,7 +21,7 @@ from pp_models.errors import InputError, unknown
 
 
 class Posterior(Protocol):
-    """The questions above; `kind` is variational, draws or point."""
+    """The questions above; `kind` is variational, draws, point or mixture."""
 
     kind: str
     problem: Any
@@ -223,7 +223,8 @@ class Mixture(_Sites):
     def _at(self, m: int, site: str) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of a site at a grid point."""
         if (m, site) not in self._moments:
-            self._moments[m, site] = _factor_moments(self.problem.model.families[site].settles, self.natural[m][site])
+            found = _factor_moments(self.problem.model.families[site].settles, self.natural[m][site])
+            self._moments[m, site] = tuple(np.asarray(part) for part in found)
         return self._moments[m, site]
 
     def values(self, m: int) -> dict[str, np.ndarray]:
@@ -234,7 +235,7 @@ class Mixture(_Sites):
     def mean(self, site: str) -> np.ndarray:
         if self._check(site) in self.names:
             return np.average(np.exp(self.theta[:, [self.names.index(site)]]), axis=0, weights=self.weights)
-        return sum(w * self._at(m, site)[0] for m, w in enumerate(self.weights))
+        return np.asarray(sum(w * self._at(m, site)[0] for m, w in enumerate(self.weights)))
 
     def sd(self, site: str) -> np.ndarray:
         mean = self.mean(site)
@@ -247,40 +248,42 @@ class Mixture(_Sites):
     def sample(self, key: jax.Array, num_draws: int) -> dict[str, np.ndarray]:
         """Grid points drawn with their weights, and rows from their factors there."""
         pick_key, *keys = jax.random.split(key, 1 + len(self.sites))
-        picked = np.sort(np.asarray(jax.random.choice(pick_key, len(self.weights), (num_draws,), p=jnp.asarray(self.weights))))
+        picked = jax.random.choice(pick_key, len(self.weights), (num_draws,), p=jnp.asarray(self.weights))
         out = {}
         for site, site_key in zip(self.sites, keys, strict=True):
             if site in self.names:
-                out[site] = np.exp(self.theta[picked][:, [self.names.index(site)]]).astype(jnp.result_type(float))
-                continue
-            settles = self.problem.model.families[site].settles
-            parts = [
-                np.asarray(_draw_factors(settles, jax.random.fold_in(site_key, m), self.natural[m][site], int(count)))
-                for m, count in zip(*np.unique(picked, return_counts=True), strict=True)
-            ]
-            out[site] = np.concatenate(parts)
+                out[site] = np.exp(self.theta[np.asarray(picked)][:, [self.names.index(site)]]).astype(jnp.result_type(float))
+            else:
+                stacked = jax.tree.map(lambda *parts: jnp.stack(parts), *(natural[site] for natural in self.natural))
+                out[site] = np.asarray(
+                    _draw_factors(self.problem.model.families[site].settles, jax.random.split(site_key, num_draws), picked, stacked)
+                )
         return out
 
     def log_density(self, draws: dict[str, Any]) -> np.ndarray:
         raise InputError("A grid of hyper-parameters has weights but no density: use fit.log_joint(draws) for the model's.")
 
 
+def _full(natural):
+    """Normal rows with a precision each."""
+    return fam.Pair(natural.first, jnp.broadcast_to(natural.second, (len(natural.first), *natural.second.shape[1:])))
+
+
 @partial(jax.jit, static_argnames=("settles",))
 def _factor_moments(settles, natural):
     if settles:
         found = pos.moments(natural.first, natural.second)
-        return found.first, jnp.maximum(found.second - found.first**2, 0)
-    full = fam.Pair(natural.first, jnp.broadcast_to(natural.second, (len(natural.first), *natural.second.shape[1:])))
-    mean, covariance, _ = fam.normal_moments(full)
+        return found.first, found.variance
+    mean, covariance, _ = fam.normal_moments(_full(natural))
     return mean, jnp.diagonal(covariance, axis1=1, axis2=2)
 
 
-@partial(jax.jit, static_argnames=("settles", "num_draws"))
-def _draw_factors(settles, key, natural, num_draws):
-    def one(k):
-        if settles:
-            return pos.draw(k, natural.first, natural.second)
-        full = fam.Pair(natural.first, jnp.broadcast_to(natural.second, (len(natural.first), *natural.second.shape[1:])))
-        return fam.normal.sample(k, full).first
+@partial(jax.jit, static_argnames=("settles",))
+def _draw_factors(settles, keys, picked, stacked):
+    """For each key, a draw of the rows at the grid point picked."""
 
-    return jax.lax.map(one, jax.random.split(key, num_draws))
+    def one(each):
+        natural = jax.tree.map(lambda x: x[each[1]], stacked)
+        return pos.draw(each[0], natural.first, natural.second) if settles else fam.normal.sample(each[0], _full(natural)).first
+
+    return jax.lax.map(one, (keys, picked))

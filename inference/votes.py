@@ -1,7 +1,7 @@
 """Votes on bills, from their text and what votes on them are known (H 13, H 5.2).
 
 A bill's weights s are inferred given the fitted words and members; the probability of yea is then Phi(E[d2's]) at a point (H's choice), and
-Phi(E[d2's] / sqrt(1 + Var[d2's])) under a distribution. Draws and grid points are averaged.
+Phi(E[d2's] / sqrt(1 + Var[d2's])) under a distribution. Draws are averaged; so are grid points, each at its means (H's choice).
 """
 
 from functools import partial
@@ -14,7 +14,7 @@ from jax.scipy.special import ndtr
 
 from inference import objective as obj
 from pp_models import lg_nmf_votes
-from pp_models.base import Sites
+from pp_models.base import Sites, check_count
 from pp_models.data import Data
 from pp_models.eliminate import RowOptions
 from pp_models.errors import InputError
@@ -49,10 +49,12 @@ def _shared(fit: Any, num_draws: int) -> tuple[list[tuple[float, Sites]], str]:
     return [(1 / num_draws, at({site: x[i] for site, x in draws.items()})) for i in range(num_draws)], "mean"
 
 
-def predict_votes(fit: Any, data: Data, num_draws: int = 50, num_local: int = 100) -> np.ndarray:
+def predict_votes(fit: Any, data: Data, num_draws: int = 50, num_local: int = 200) -> np.ndarray:
     """(bills, members) probabilities of yea for the bills of `data`, whose known votes, if any, are used. Missing ones are nan there."""
     if fit.model.name != "lg_nmf_votes" or not isinstance(data, Data) or data.kind != "text_and_votes":
         raise InputError("predict_votes needs a fit of lg_nmf_votes and data made with pp_models.data.text_and_votes.")
+    check_count("num_draws", num_draws)
+    check_count("num_local", num_local)
     members = len(fit.posterior.mean("d2"))
     if (data.num_columns, data.num_members) != (fit.provenance["columns"], members):
         raise InputError(
@@ -62,6 +64,6 @@ def predict_votes(fit: Any, data: Data, num_draws: int = 50, num_local: int = 10
     batch = data.pack()
     problem = fit.problem
     parts, summary = _shared(fit, num_draws)
-    options = RowOptions(num_local, 1e-6)
+    options = RowOptions(num_local, 1e-4)
     total = sum(weight * _yea(problem.model, problem.structure, problem.values, shared, batch, options, summary) for weight, shared in parts)
     return np.asarray(total)

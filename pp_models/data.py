@@ -305,6 +305,8 @@ def ratings(users: Any, items: Any, values: Any, shape: tuple[int, int] | None =
 
 def of_equal_length(C: Any, length: float = 300.0) -> Any:
     """Counts scaled so that every row has this Euclidean length, rounded: for models in which long documents would weigh more than short ones."""
+    if isinstance(length, bool) or not isinstance(length, int | float) or not 0 < length < 2**24:
+        raise InputError(f"length must be a positive number below {2**24}, not {length!r}.")
     matrix = counts(C).matrix
     sizes = np.sqrt(np.asarray((matrix**2).sum(axis=1), np.float64)).ravel()
     scaled = scipy.sparse.csr_array(

@@ -524,7 +524,7 @@ def _moments(n, start=None):
 
 def _positive_mean(n, start=None):
     found = _moments(n, start)
-    return Pair(found.first, _outer(found.first) + _diagonal(found.second - found.first**2))
+    return Pair(found.first, _outer(found.first) + _diagonal(found.variance))
 
 
 def _diagonal(x):
@@ -533,7 +533,7 @@ def _diagonal(x):
 
 def _positive_tied_mean(n, start=None):
     found = _moments(n, start)
-    return Pair(found.first, (_transpose(found.first) @ found.first + _diagonal(jnp.sum(found.second - found.first**2, 0)))[None])
+    return Pair(found.first, (_transpose(found.first) @ found.first + _diagonal(jnp.sum(found.variance, 0)))[None])
 
 
 SOME_SWEEPS = 10  # over the coordinates, from a point near by: every one of them rises, and the next update begins where this one ends

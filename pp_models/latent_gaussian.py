@@ -54,6 +54,14 @@ def locations(precision, size, positive):
     return (dist.HalfNormal(scale) if positive else dist.Normal(0, scale)).expand([size]).to_event(1)
 
 
+def sample_rows(name, distribution, size, num_topics):
+    """A site with a row for each of `size` words or members; an empty one says nothing."""
+    if size == 0:
+        return numpyro.deterministic(name, jnp.zeros((0, num_topics)))
+    with numpyro.plate(f"{name}_rows", size):
+        return numpyro.sample(name, distribution)
+
+
 def guide_precisions(hyper):
     for name in latent(hyper):
         shape = numpyro.param(f"{name}_shape", 5.0 * jnp.ones(1), constraint=constraints.positive)

@@ -47,8 +47,7 @@ class Hyper(NamedTuple):
 
 def generate(hyper, data):
     alpha1 = lg.sample_precision(hyper, "alpha1")
-    with numpyro.plate("words", data.num_columns):
-        d1 = numpyro.sample("d1", lg.locations(hyper.num_topics, hyper.num_topics, True))
+    d1 = lg.sample_rows("d1", lg.locations(hyper.num_topics, hyper.num_topics, True), data.num_columns, hyper.num_topics)
     with documents(data):
         s = numpyro.sample("s", lg.locations(alpha1, hyper.num_topics, True))
         numpyro.sample("counts", dist.Normal(s @ d1.T, 1.0).to_event(1), obs=data.entries.dense(data.num_columns))
@@ -58,8 +57,7 @@ def guide(hyper, data):
     lg.guide_precisions(hyper)
     d1 = lg.guide_positive("d1", data.num_columns, hyper.num_topics)
     s = lg.guide_positive("s", data.num_data_rows, hyper.num_topics)
-    with numpyro.plate("words", data.num_columns):
-        numpyro.sample("d1", d1())
+    lg.sample_rows("d1", d1(), data.num_columns, hyper.num_topics)
     with documents(data):
         numpyro.sample("s", s(data.positions))
 

@@ -62,7 +62,9 @@ def resolve(hyper, data):
     if not isinstance(hyper.bias, bool):
         raise InputError(f"bias must be True or False, not {hyper.bias!r}.")
     if not hyper.bias:
-        return hyper._replace(offsets=None)
+        if hyper.offsets is not None:
+            raise InputError("offsets are members' inclinations, which bias=False leaves out: set bias=True or leave offsets out.")
+        return hyper
     if hyper.offsets is None:
         yeas, cast = (np.bincount(data.votes.indices, w, minlength=data.num_members) for w in (data.votes.data, None))
         hyper = hyper._replace(offsets=tuple(ndtri((yeas + 1) / (cast + 2))))
@@ -84,10 +86,8 @@ def table(batch):
 
 def generate(hyper, data):
     alpha1, alpha2 = lg.sample_precision(hyper, "alpha1"), lg.sample_precision(hyper, "alpha2")
-    with numpyro.plate("words", data.num_columns):
-        d1 = numpyro.sample("d1", lg.locations(hyper.num_topics, hyper.num_topics, True))
-    with numpyro.plate("members", data.num_members):
-        d2 = numpyro.sample("d2", lg.locations(alpha2, hyper.num_topics, False))
+    d1 = lg.sample_rows("d1", lg.locations(hyper.num_topics, hyper.num_topics, True), data.num_columns, hyper.num_topics)
+    d2 = lg.sample_rows("d2", lg.locations(alpha2, hyper.num_topics, False), data.num_members, hyper.num_topics)
     cast, seen = table(data)
     with documents(data):
         s = numpyro.sample("s", lg.locations(alpha1, hyper.num_topics, True))
@@ -102,10 +102,8 @@ def guide(hyper, data):
     size = hyper.num_topics
     loc = numpyro.param("d2_loc", jnp.zeros((data.num_members, size)))
     tril = numpyro.param("d2_tril", jnp.broadcast_to(0.3 * jnp.eye(size), (data.num_members, size, size)), constraint=constraints.lower_cholesky)
-    with numpyro.plate("words", data.num_columns):
-        numpyro.sample("d1", d1())
-    with numpyro.plate("members", data.num_members):
-        numpyro.sample("d2", dist.MultivariateNormal(loc, scale_tril=tril))
+    lg.sample_rows("d1", d1(), data.num_columns, hyper.num_topics)
+    lg.sample_rows("d2", dist.MultivariateNormal(loc, scale_tril=tril), data.num_members, size)
     with documents(data):
         numpyro.sample("s", s(data.positions))
 

@@ -55,8 +55,7 @@ class Ordinal(dist.Distribution):
 
 def generate(hyper, data):
     alpha1 = lg.sample_precision(hyper, "alpha1")
-    with numpyro.plate("words", data.num_columns):
-        d1 = numpyro.sample("d1", lg.locations(hyper.num_topics, hyper.num_topics, False))
+    d1 = lg.sample_rows("d1", lg.locations(hyper.num_topics, hyper.num_topics, False), data.num_columns, hyper.num_topics)
     with documents(data):
         s = numpyro.sample("s", lg.locations(alpha1, hyper.num_topics, False))
         numpyro.sample("counts", Ordinal(s @ d1.T).to_event(1), obs=data.entries.dense(data.num_columns))
@@ -72,8 +71,7 @@ def guide(hyper, data):
     lg.guide_precisions(hyper)
     words = _guide_normal("d1", data.num_columns, hyper.num_topics, 1)
     rows = _guide_normal("s", data.num_data_rows, hyper.num_topics, data.num_data_rows)
-    with numpyro.plate("words", data.num_columns):
-        numpyro.sample("d1", dist.MultivariateNormal(words[0], scale_tril=words[1]))
+    lg.sample_rows("d1", dist.MultivariateNormal(words[0], scale_tril=words[1]), data.num_columns, hyper.num_topics)
     with documents(data):
         numpyro.sample("s", dist.MultivariateNormal(rows[0][data.positions], scale_tril=rows[1][data.positions]))
 

@@ -33,11 +33,12 @@ SWEEPS = 3000  # over the coordinates, at most
 
 
 class Moments(NamedTuple):
-    """Of one positive normal: log normaliser, E x, E x^2."""
+    """Of one positive normal: log normaliser, E x, E x^2, and the variance, which their difference would lose to rounding."""
 
     log_z: jax.Array
     first: jax.Array
     second: jax.Array
+    variance: jax.Array
 
 
 def moments(b: jax.Array, p: jax.Array) -> Moments:
@@ -56,7 +57,8 @@ def moments(b: jax.Array, p: jax.Array) -> Moments:
     first = jnp.where(tail, rest, near + ratio)
     second = jnp.where(tail, 2 * rest / below, 1 + near * first)
     log_z = jnp.where(tail, -jnp.log(y + rest), 0.5 * (near**2 + jnp.log(2 * jnp.pi)) + jnp.log(mass))
-    return Moments(log_z - jnp.log(root), first / root, second / p)
+    variance = jnp.where(tail, rest * (2 / below - rest), 1 - ratio * first)
+    return Moments(log_z - jnp.log(root), first / root, second / p, jnp.maximum(variance, 0) / p)
 
 
 def draw(key: jax.Array, b: jax.Array, p: jax.Array) -> jax.Array:
@@ -68,7 +70,7 @@ def draw(key: jax.Array, b: jax.Array, p: jax.Array) -> jax.Array:
     near, y = jnp.where(tail, 0.0, z), jnp.where(tail, -z, -TAIL)
     tiny = jnp.finfo(z.dtype).tiny
     inverted = near - ndtri(jnp.maximum(jax.random.uniform(uniform_key, z.shape, z.dtype, minval=tiny) * ndtr(near), tiny))
-    rate = 0.5 * (y + jnp.sqrt(y**2 + 4))
+    rate = 0.5 * y * (1 + jnp.sqrt(1 + 4 / y**2))
 
     def propose(carry):
         key, value, accepted = carry
@@ -181,9 +183,8 @@ def _independent_jvp(primals, tangents):
     p = jnp.broadcast_to(jnp.diagonal(second, axis1=1, axis2=2), b.shape)
     found = moments(b, p)
     _, by_p = jax.jvp(lambda p: moments(b, p).first, (p,), (jnp.broadcast_to(jnp.diagonal(change_second, axis1=1, axis2=2), b.shape),))
-    variance = found.second - found.first**2
     right = change - _apply(_rest(change_second), found.first) - _apply(_rest(second), by_p)
-    matrix = jnp.eye(b.shape[1]) + _rest(second) * variance[:, None, :]
+    matrix = jnp.eye(b.shape[1]) + _rest(second) * found.variance[:, None, :]
     return b, jnp.linalg.solve(matrix, right[..., None])[..., 0]
 
 
@@ -221,5 +222,4 @@ class PositiveNormal(dist.Distribution):
 
     @property
     def variance(self):
-        found = moments(*self._coefficients)
-        return jnp.maximum(found.second - found.first**2, 0)
+        return moments(*self._coefficients).variance

@@ -5,7 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.integrate
+import scipy.optimize
 import scipy.stats
+from numpyro.infer.util import log_density
 
 import inference
 import pp_models
@@ -42,10 +44,13 @@ def test_moments_of_positive_normals(z, p):
     """Against integration, on both sides of the change to the continued fraction; in single precision to some roundings: just above it 1 + z (z + r)
     leaves a tenth of 1, and r is ten times as large as z + r."""
     exact = exact_moments(z * np.sqrt(p), p)
-    np.testing.assert_allclose(pos.moments(jnp.asarray(z * np.sqrt(p)), jnp.asarray(p)), exact, rtol=1e-9)
+    found = pos.moments(jnp.asarray(z * np.sqrt(p)), jnp.asarray(p))
+    np.testing.assert_allclose(found[:3], exact, rtol=1e-9)
     with jax.enable_x64(False):
         single = pos.moments(jnp.asarray(z * np.sqrt(p), jnp.float32), jnp.asarray(p, jnp.float32))
-    np.testing.assert_allclose(single, exact, rtol=2e-5)
+    np.testing.assert_allclose(single[:3], exact, rtol=2e-5)
+    np.testing.assert_allclose(single.variance, found.variance, rtol=2e-5)
+    np.testing.assert_allclose(found.variance, found.second - found.first**2, rtol=1e-4 + 1e-15 * z**2)  # as far as the difference is known
 
 
 def test_moments_stay_finite_in_single_precision():
@@ -126,13 +131,13 @@ def test_ordinal_is_the_dense_sum():
     found, wanted = (jax.grad(f, (0, 1))(rows, columns) for f in (value, lambda r, c: _dense_ordinal(r[:37], c, counts)))
     for a, b in zip(found, wanted, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-10)
-    mean = rows[:37] @ columns
     keys = jax.random.split(jax.random.key(1), 4000)
     drawn = jax.lax.map(lambda k: jax.grad(value)(rows, jnp.eye(3, 9), k)[:37], keys)  # utilities of the first three columns, at their means
     expected = jax.grad(value)(rows, jnp.eye(3, 9))[:37]
     error = np.asarray(drawn).std(0) / np.sqrt(4000)
     assert np.all(np.abs(np.asarray(drawn).mean(0) - expected) < 5.5 * error)
-    assert mean.shape == (37, 9)
+    low = np.where(counts[:, :3] > 0, counts[:, :3] - 1, -np.inf)
+    assert np.all((np.asarray(drawn) >= low) & (np.asarray(drawn) <= np.where(counts[:, :3] > 0, counts[:, :3], 0)))
 
 
 def _dense_ordinal(rows, columns, counts):
@@ -184,6 +189,34 @@ def test_votes_alone():
     assert np.mean((said > 0.5)[seen] == votes[seen]) > 0.8
     np.testing.assert_allclose(fit.posterior.mean("d2")[5], 0, atol=1e-6)
     np.testing.assert_allclose(fit.posterior.sd("d2")[5], 1, rtol=1e-6)
+    batch = data.pack()
+    values = {site: fit.posterior.sample(jax.random.key(0), 1)[site][0] for site in ("s", "d1", "d2")}
+    theirs, _ = log_density(lg_nmf_votes.generate, (fit.hyper, batch), {}, {site: values[site] for site in ("s", "d2")})
+    np.testing.assert_allclose(base.log_joint(fit.model, fit.hyper, values, batch), theirs, rtol=1e-9)
+
+
+def test_votes_on_new_bills_are_from_nonnegative_least_squares():
+    """At a point, a bill without votes has the s of NNLS with a ridge, and the probability of yea is Phi(d2's)."""
+    rng = np.random.default_rng(0)
+    d1, d2 = np.abs(rng.normal(size=(40, 12))), rng.normal(size=(6, 12))
+    counts = np.maximum(np.round(4 * np.abs(rng.normal(size=(25, 12))) @ d1.T + rng.normal(size=(25, 40))), 0)
+    data = data_.text_and_votes(counts, np.where(rng.random((25, 6)) < 0.5, 1.0, 0.0))
+    given = {"num_topics": 12, "alpha1": 0.5, "alpha2": 1.0}
+    fit = inference.fit("lg_nmf_votes", data, "map", given, progress=False, num_epochs=1)
+    fit.posterior.values |= {"d1": d1, "d2": d2}
+    said = inference.predict_votes(fit, data_.text_and_votes(counts, np.full((25, 6), np.nan)))
+    stacked = np.concatenate([d1, np.sqrt(0.5) * np.eye(12)])
+    s = np.stack([scipy.optimize.nnls(stacked, np.concatenate([row, np.zeros(12)]))[0] for row in counts])
+    np.testing.assert_allclose(said, scipy.stats.norm.cdf(s @ d2.T), atol=1e-3)
+
+
+def test_counts_of_equal_length():
+    """Rows of about the length asked for, rounded to whole numbers; a length that cannot be is refused."""
+    scaled = data_.of_equal_length([[3, 4, 0], [300, 0, 400], [0, 0, 0]], 50).toarray()
+    np.testing.assert_array_equal(scaled, [[30, 40, 0], [30, 0, 40], [0, 0, 0]])
+    for length in (0, -1.0, float("nan"), True):
+        with pytest.raises(InputError, match="length must be"):
+            data_.of_equal_length([[1]], length)
 
 
 def test_bias_is_each_members_inclination():
@@ -193,6 +226,8 @@ def test_bias_is_each_members_inclination():
     dense = data.votes.toarray()
     cast = np.bincount(data.votes.indices, minlength=5)
     np.testing.assert_allclose(offsets, scipy.stats.norm.ppf((dense.sum(0) + 1) / (cast + 2)))
+    with pytest.raises(InputError, match="bias=False leaves out"):
+        base.make_hyper(lg_nmf_votes.MODEL, {"offsets": (1.0,) * 5}, data)
     with pytest.raises(InputError, match="offsets must be 5"):
         base.make_hyper(lg_nmf_votes.MODEL, {"bias": True, "offsets": (1.0, 2.0)}, data)
 
