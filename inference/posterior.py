@@ -234,8 +234,12 @@ class Mixture(_Sites):
 
     def mean(self, site: str) -> np.ndarray:
         if self._check(site) in self.names:
-            return np.average(np.exp(self.theta[:, [self.names.index(site)]]), axis=0, weights=self.weights)
-        return np.asarray(sum(w * self._at(m, site)[0] for m, w in enumerate(self.weights)))
+            return np.average(np.exp(self.theta[:, [self.names.index(site)]]), axis=0, weights=self.weights).astype(self._dtype)
+        return np.asarray(sum(w * self._at(m, site)[0] for m, w in enumerate(self.weights)), self._dtype)
+
+    @property
+    def _dtype(self) -> Any:
+        return jax.tree.leaves(self.natural)[0].dtype
 
     def sd(self, site: str) -> np.ndarray:
         mean = self.mean(site)
@@ -243,7 +247,7 @@ class Mixture(_Sites):
             squares = np.average(np.exp(2 * self.theta[:, [self.names.index(site)]]), axis=0, weights=self.weights)
         else:
             squares = sum(w * (self._at(m, site)[1] + self._at(m, site)[0] ** 2) for m, w in enumerate(self.weights))
-        return np.sqrt(np.maximum(squares - mean**2, 0))
+        return np.sqrt(np.maximum(squares - mean**2, 0)).astype(self._dtype)
 
     def sample(self, key: jax.Array, num_draws: int) -> dict[str, np.ndarray]:
         """Grid points drawn with their weights, and rows from their factors there."""
@@ -252,7 +256,7 @@ class Mixture(_Sites):
         out = {}
         for site, site_key in zip(self.sites, keys, strict=True):
             if site in self.names:
-                out[site] = np.exp(self.theta[np.asarray(picked)][:, [self.names.index(site)]]).astype(jnp.result_type(float))
+                out[site] = np.exp(self.theta[np.asarray(picked)][:, [self.names.index(site)]]).astype(self._dtype)
             else:
                 stacked = jax.tree.map(lambda *parts: jnp.stack(parts), *(natural[site] for natural in self.natural))
                 out[site] = np.asarray(

@@ -61,8 +61,29 @@ def moments(b: jax.Array, p: jax.Array) -> Moments:
     return Moments(log_z - jnp.log(root), first / root, second / p, jnp.maximum(variance, 0) / p)
 
 
+@jax.custom_jvp
+def _at(x: jax.Array, b: jax.Array, p: jax.Array) -> jax.Array:
+    return x
+
+
+@_at.defjvp
+def _at_jvp(primals, tangents):
+    """A draw moves with its parameters so that its quantile stays: Phi(w) / Phi(z) does not change, w = z - x sqrt(p)."""
+    x, b, p = primals
+    _, db, dp = tangents
+    root = jnp.sqrt(p)
+    z, dz = b / root, db / root - 0.5 * b / root * dp / p
+    ratio = jnp.exp(moments(z - x * root, jnp.ones_like(p)).log_z - moments(z, jnp.ones_like(p)).log_z)  # of Mills' ratios
+    return x, (1 - ratio) * dz / root - 0.5 * x * dp / p
+
+
 def draw(key: jax.Array, b: jax.Array, p: jax.Array) -> jax.Array:
-    """One draw of each: by inversion, in the tail by rejection from an exponential (Robert 1995)."""
+    """One draw of each, differentiable in b and p."""
+    return _at(_draw(key, lax.stop_gradient(b), lax.stop_gradient(p)), b, p)
+
+
+def _draw(key: jax.Array, b: jax.Array, p: jax.Array) -> jax.Array:
+    """By inversion, in the tail by rejection from an exponential (Robert 1995)."""
     root = jnp.sqrt(p)
     z = b / root
     uniform_key, loop_key = jax.random.split(key)
@@ -196,7 +217,7 @@ class PositiveNormal(dist.Distribution):
 
     arg_constraints = {"loc": constraints.real, "scale": constraints.positive}  # noqa: RUF012 (NumPyro's own convention)
     support = constraints.positive
-    reparametrized_params = []  # noqa: RUF012
+    reparametrized_params = ["loc", "scale"]  # noqa: RUF012
 
     def __init__(self, loc: Any = 0.0, scale: Any = 1.0, *, validate_args: bool | None = None) -> None:
         shape = jnp.broadcast_shapes(jnp.shape(loc), jnp.shape(scale))

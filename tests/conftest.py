@@ -98,6 +98,8 @@ LONGEST = (
     "test_stochastic_engines",
     "test_third_model",
     "test_gaussian_mixture",
+    "test_latent_gaussian",
+    "test_laplace",
     "test_streams",
     "test_lda",
     "test_bernoulli_mixture",

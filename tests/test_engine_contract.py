@@ -208,7 +208,7 @@ def test_lazy_local_sites_are_solved_for_all_rows(problem):
             np.testing.assert_allclose(a, b, rtol=1e-6)
 
 
-@pytest.mark.filterwarnings("ignore:rank . is above the number of topics:UserWarning")
+@pytest.mark.filterwarnings("ignore:rank . is above the number of topics:UserWarning", "ignore:.*(cut short|come to rest):UserWarning")
 def test_degenerate_data_in_single_precision(problem, engine_name, quick):
     """One factor and an empty row, in single precision, the default: every engine runs and stays finite."""
     model = problem.model

@@ -67,6 +67,21 @@ def test_draws_of_positive_normals(z):
     assert scipy.stats.kstest(draws * 2, scipy.stats.truncnorm(-z, np.inf, loc=z).cdf).pvalue > 1e-4
 
 
+@pytest.mark.parametrize("z", [-30.0, -1.0, 2.0])
+def test_draws_move_with_their_parameters(z):
+    """The derivative of a draw is that of its quantile: of scipy's inverse distribution function, by central differences."""
+    b, p = 2 * z, 4.0
+    x, (by_b, by_p) = jax.value_and_grad(lambda bp: pos.draw(jax.random.key(0), *bp))((jnp.asarray(b), jnp.asarray(p)))
+
+    def quantile(b, p):
+        return scipy.stats.truncnorm(-b / np.sqrt(p), np.inf, loc=b / p, scale=1 / np.sqrt(p))
+
+    rest = quantile(b, p).sf(float(x))
+    steps = [(quantile(b + e, p).isf(rest) - quantile(b - e, p).isf(rest)) / (2 * e) for e in (1e-4,)]
+    steps += [(quantile(b, p + e).isf(rest) - quantile(b, p - e).isf(rest)) / (2 * e) for e in (1e-4,)]
+    np.testing.assert_allclose([by_b, by_p], steps, rtol=1e-3)
+
+
 def test_positive_normal_is_numpyros():
     """Density, mean and variance, against NumPyro's own truncated normal where that is right."""
     ours = PositiveNormal(jnp.asarray([-1.0, 0.0, 2.0]), jnp.asarray([0.5, 1.0, 3.0]))
