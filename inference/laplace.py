@@ -92,8 +92,8 @@ class State(NamedTuple):
 
     found: tuple[Found, ...]
     queue: tuple[np.ndarray, ...]
-    centre: np.ndarray | None
-    spread: np.ndarray | None
+    centre: Any
+    spread: Any
     start: Sites
 
 

@@ -224,7 +224,7 @@ class Mixture(_Sites):
         """Mean and variance of a site at a grid point."""
         if (m, site) not in self._moments:
             found = _factor_moments(self.problem.model.families[site].settles, self.natural[m][site])
-            self._moments[m, site] = tuple(np.asarray(part) for part in found)
+            self._moments[m, site] = np.asarray(found[0]), np.asarray(found[1])
         return self._moments[m, site]
 
     def values(self, m: int) -> dict[str, np.ndarray]:

@@ -548,6 +548,10 @@ def _settled(stats, update):
     return summary
 
 
+def _squared(x):
+    return Pair(x, _outer(x))
+
+
 def _positive_distribution(n):
     b, p = _coefficients(n)
     return PositiveNormal(b / p, 1 / jnp.sqrt(p)).to_event(1)
@@ -567,17 +571,17 @@ def _uncoupled(n):
 positive = Family(
     name="positive",
     log_normalizer=_positive_log_normalizer,
-    stats=lambda x: Pair(x, _outer(x)),
+    stats=_squared,
     value=lambda t: t.first,
     mean=_positive_mean,
-    mode=_settled(lambda x: Pair(x, _outer(x)), pos.mode),
-    sample=lambda key, n: positive.stats(pos.draw(key, *_coefficients(n))),
+    mode=_settled(_squared, pos.mode),
+    sample=lambda key, n: _squared(pos.draw(key, *_coefficients(n))),
     distribution=_positive_distribution,
     natural=_positive_natural,
     base=Pair(0.0, 0.0),
     uncoupled=_uncoupled,
-    refresh=lambda key, n, t: positive.stats(pos.refresh(key, n.first, -2 * n.second, t.first)),
-    log_mode=_settled(lambda x: Pair(x, _outer(x)), pos.log_mode),
+    refresh=lambda key, n, t: _squared(pos.refresh(key, n.first, -2 * n.second, t.first)),
+    log_mode=_settled(_squared, pos.log_mode),
     settles=True,
 )
 

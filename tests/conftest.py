@@ -139,8 +139,8 @@ QUICK = {
     "svb": {"batch_size": 4, "num_inner": 5},
     "streaming_batch": {"num_inner": 10},
     "memoized": {"num_epochs": 10},
-    "laplace": {"num_sweeps": 60},
-    "inla": {"num_sweeps": 60, "num_epochs": 25},
+    "laplace": {"num_sweeps": 30},
+    "inla": {"num_sweeps": 30, "num_epochs": 12},
 }
 
 
