@@ -23,7 +23,7 @@ SMALLEST = 1e-3  # of the largest weight: the grid ends where weights are below
 
 
 class Options(NamedTuple):
-    """num_epochs: values of theta tried at most, the search for the mode included. method: as of `laplace`.
+    """num_epochs: steps at most, the search for the mode included, each of which tries as many theta as there are devices. method: as of `laplace`.
 
     spacing: of the grid, in standard deviations. num_sweeps, sweep_tolerance: of coordinate ascent at each value.
     """

@@ -48,9 +48,9 @@ MOST_COORDINATES = 4000  # for a whole Hessian
 
 
 class Options(NamedTuple):
-    """num_epochs: values of theta tried at most. method: see the module. num_sweeps: of coordinate ascent at each value, at most;
+    """num_epochs: steps at most, each of which tries as many theta as there are devices. method: see the module.
 
-    sweep_tolerance: it rests when three of them gain fewer nats.
+    num_sweeps: of coordinate ascent at each value, at most. sweep_tolerance: it rests when three of them gain fewer nats.
     """
 
     num_epochs: int = 60
@@ -85,7 +85,7 @@ class Info(NamedTuple):
 class State(NamedTuple):
     """Values of theta tried so far, those still to try, and where the search is.
 
-    centre:  the middle of the present stencil, None before the first
+    centre:  the middle of the present stencil
     spread:  once the search has ended, (d, d) columns: a standard deviation along each principal axis of log theta
     start:   values of the sites to begin with
     """
@@ -365,8 +365,10 @@ def climb(values: list[float], size: int) -> tuple[np.ndarray, np.ndarray, bool]
 
 def advance(state: State, size: int) -> State:
     """What to try next, once the queue is empty: nothing when the search has ended."""
-    if state.spread is not None or size == 0:
-        return state._replace(spread=np.zeros((0, 0))) if size == 0 else state
+    if size == 0:
+        return state._replace(spread=np.zeros((0, 0)))
+    if state.spread is not None:
+        return state
     number = len(stencil(np.zeros(size)))
     step, spread, close = climb([one.value for one in state.found[-number:]], size)
     if close:

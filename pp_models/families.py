@@ -451,11 +451,6 @@ normal = Family(
 )
 
 
-def _sum_rows(t):
-    """The second statistic added up over rows."""
-    return Pair(t.first, jnp.sum(t.second, 0, keepdims=True))
-
-
 def _gram(x):
     return Pair(x, (_transpose(x) @ x)[None])
 

@@ -130,7 +130,7 @@ def log_text(rows: Pair, columns: Pair, batch) -> jax.Array:
 
 
 def start(key, hyper, data) -> dict[str, Any]:
-    """d1 about its prior's size, at random; s so that the mean count comes out; precisions as if seen in ten such rows."""
+    """d1 about its prior's size, at random; s so that the mean count comes out; precisions one."""
     num_topics = hyper.num_topics
     mean = jnp.sum(data.totals) / (jnp.maximum(jnp.sum(data.totals > 0), 1) * max(data.num_columns, 1))
     size = 1 / jnp.sqrt(num_topics)
