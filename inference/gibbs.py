@@ -59,7 +59,7 @@ def sweep(model: Any, hyper: Any, key: jax.Array, stats: Sites, batch: Any) -> S
         stats[site] = family.sample(block_key, conditional) if family.refresh is None else family.refresh(block_key, conditional, stats[site])
     if model.moves is None:
         return stats
-    moved = model.moves(hyper, jax.random.fold_in(key, 0), {site: family.value(stats[site]) for site, family in model.families.items()})
+    moved = model.moves(hyper, jax.random.fold_in(key, 0), {site: family.value(stats[site]) for site, family in model.families.items()}, batch)
     return {site: family.stats(moved[site]) for site, family in model.families.items()}
 
 

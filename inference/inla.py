@@ -9,34 +9,59 @@ All cells Delta_m are alike in log theta; in theta they are theta_m times as wid
 same. Every point begins where its nearest neighbour ended, which takes a few sweeps instead of hundreds.
 """
 
+import warnings
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
-from inference import laplace
+from inference import gibbs, laplace, path
 from inference import objective as obj
 from inference.engine import Algorithm, Engine
 from inference.posterior import Mixture
-from pp_models.errors import InputError
+from pp_models.errors import InputError, unknown
 
 SMALLEST = 1e-3  # of the largest weight: the grid ends where weights are below
+WEIGHTS = ("auto", "laplace", "path")
+APART = 0.3  # posterior standard deviations between Laplace's mode and mean-field inference above which neither is trusted
+ROUNDS = 4  # in search of the mode along slopes, at most
 
 
 class Options(NamedTuple):
-    """num_epochs: steps at most, the search for the mode included, each of which tries as many theta as there are devices. method: as of `laplace`.
+    """num_epochs: steps at most, each a ring of values of theta, the search for the mode included. method: as of `laplace`.
 
+    weights: "laplace", "path" (slopes by short Gibbs runs, `path`), or "auto": the first, and with a warning the second where method "log" and
+    mean-field inference disagree. path_sweeps: of each of those runs.
     spacing: of the grid, in standard deviations. num_sweeps, sweep_tolerance: of coordinate ascent at each value.
     """
 
-    num_epochs: int = 200
+    num_epochs: int = 60
     method: str = "log"
+    weights: str = "auto"
+    path_sweeps: int = 200
     spacing: float = 1.0
     num_sweeps: int = 2000
     sweep_tolerance: float = 1e-3
 
 
+class State(NamedTuple):
+    """search: as of `laplace`, its queue the grid's. checked: whether weights have been chosen.
+
+    slopes: found so far, of the present round first; round: of slopes; surface: what they add up to.
+    """
+
+    search: laplace.State
+    checked: bool = False
+    slopes: tuple[path.Slope, ...] = ()
+    round: int = 0
+    surface: path.Surface | None = None
+
+
 def check(options: Options) -> None:
     laplace.check(options)
+    if options.weights not in WEIGHTS:
+        raise unknown("weights", options.weights, WEIGHTS)
     if not 0 < options.spacing <= 2:
         raise InputError(f"spacing must be above 0 and at most 2 standard deviations, not {options.spacing}.")
 
@@ -57,17 +82,76 @@ def on_grid(state: laplace.State, spacing: float) -> dict[tuple[int, ...], lapla
     return {cell: one for cell, one in cells if cell is not None}
 
 
-def grow(state: laplace.State, spacing: float) -> laplace.State:
+def height_of(one: laplace.Found, surface: path.Surface | None) -> float:
+    """log p~ of a grid point: Laplace's, or the surface's."""
+    return one.value if surface is None else float(surface.height(one.theta))
+
+
+def grow(state: laplace.State, spacing: float, surface: path.Surface | None = None) -> laplace.State:
     """The neighbours, not tried yet, of all grid points whose weight is not small."""
     known = on_grid(state, spacing)
     size = len(state.centre)
     if not known:
         return state._replace(queue=(state.centre,))
-    best = max(one.value for one in known.values())
-    heavy = [cell for cell, one in known.items() if one.value > best + np.log(SMALLEST)]
+    heights = {cell: height_of(one, surface) for cell, one in known.items()}
+    heavy = [cell for cell, height in heights.items() if height > max(heights.values()) + np.log(SMALLEST)]
     around = {tuple(np.array(cell) + sign * np.eye(size, dtype=int)[i]) for cell in heavy for i in range(size) for sign in (1, -1)}
     fresh = sorted(around - set(known), key=lambda cell: sum(i * i for i in cell))
     return state._replace(queue=tuple(place(state, spacing, cell) for cell in fresh))
+
+
+def disagreement(problem: obj.Problem, search: laplace.State, batch: Any) -> tuple[np.ndarray, np.ndarray]:
+    """How far mean-field inference from the mode is off it along each hyper-parameter, and a standard deviation there."""
+    names = laplace.names_of(problem)
+    best = laplace.nearest(search.found, search.centre)
+    start = {**best.point, **{name: np.exp(search.centre[[i]]).astype(np.float64) for i, name in enumerate(names)}}
+    known = jax.device_put(jax.tree.map(lambda x: jnp.asarray(x, float), start), batch.mask.sharding)
+    mean, _ = path.mean_field(problem.model, problem.structure, problem.values, known, batch, names)
+    sd = np.sqrt(np.sum(search.spread**2, 1))
+    return (np.asarray(mean, float) - search.centre) / sd, sd
+
+
+def wants_path(problem: obj.Problem, search: laplace.State, batch: Any, options: Options) -> bool:
+    """Whether weights are to be integrated along slopes, with a warning where that was not asked for."""
+    if options.weights != "auto" or options.method != "log" or gibbs.suits(problem.model):
+        return options.weights == "path"
+    apart, _ = disagreement(problem, search, batch)
+    if np.all(np.abs(apart) <= APART):
+        return False
+    said = " and ".join(f"{name} by {abs(x):.1f}" for name, x in zip(laplace.names_of(problem), apart, strict=True) if abs(x) > APART)
+    warnings.warn(
+        f"Laplace's approximation and mean-field inference disagree on {said} posterior standard deviations, so neither is trusted: weights are "
+        "integrated along short Gibbs runs (weights='path'; 'laplace' keeps the first).",
+        stacklevel=6,
+    )
+    return True
+
+
+def follow(problem: obj.Problem, state: State, key: jax.Array, copies: list[Any], options: Options) -> State:
+    """One round of slopes about the centre; then the centre is moved, or, at the mode, slopes are taken further out and their surface is known."""
+    search, names = state.search, laplace.names_of(problem)
+    moved = [path.fit_surface(search.centre, search.spread, list(state.slopes), 2).top()] if state.slopes else []
+    centre, spread = moved[0] if moved else (search.centre, search.spread)
+    step = np.linalg.solve(search.spread, centre - search.centre) if moved else np.full(len(centre), np.inf)
+    last = bool(np.max(np.abs(step)) < 0.5) or state.round == ROUNDS
+    places = path.design(centre, spread, last)
+
+    def start(theta):
+        near = min(state.slopes, key=lambda one: float(np.sum((one.theta - theta) ** 2)), default=None)
+        return laplace.nearest(search.found, theta).point if near is None else near.values
+
+    waiting = [
+        path.run(problem, laplace.fixed(problem, theta), names, theta, jax.random.fold_in(key, i), start(theta), copies[i % len(copies)], options.path_sweeps)
+        for i, theta in enumerate(places)
+    ]
+    new = tuple(wait() for wait in waiting)
+    search = search._replace(centre=centre, spread=spread, queue=())
+    if not last:
+        return state._replace(search=search, slopes=new, round=state.round + 1)
+    surface = path.fit_surface(centre, spread, list(new), 3)
+    top, spread = path.fit_surface(centre, spread, list(new), 2).top()
+    search = search._replace(centre=top, spread=spread)
+    return state._replace(search=grow(search, options.spacing, surface), slopes=new, round=state.round + 1, surface=surface)
 
 
 def build(problem: obj.Problem, options: Options) -> Algorithm:
@@ -78,17 +162,36 @@ def build(problem: obj.Problem, options: Options) -> Algorithm:
             f"inla puts one or two hyper-parameters on a grid, but {len(names)} of {problem.model.name} are unknown "
             f"(it can grid: {able}): leave them out of hyper to have them gridded, or use laplace or map."
         )
-    init, step = laplace.search(problem, options, lambda state: grow(state, options.spacing))
+    if options.weights == "path" and (reason := gibbs.suits(problem.model)):
+        raise InputError(f"weights='path' needs Gibbs sampling: {reason}")
+    copies = [problem.data.pack(device=device) for device in problem.devices]
+    first, climb = laplace.search(problem, options, copies)
+
+    def init(key, given):
+        return State(first(key, given))
+
+    def step(key, state, batches):
+        if state.search.spread is None or state.search.queue:
+            search, info = climb(key, state.search, batches)
+            if search.spread is not None and state.checked:
+                search = grow(search, options.spacing, state.surface) if not search.queue else search
+            return state._replace(search=search), info._replace(finished=state.checked and not search.queue)
+        if not state.checked:
+            along = wants_path(problem, state.search, copies[0], options)
+            search = state.search if along else grow(state.search, options.spacing)
+            return state._replace(search=search, checked=True), laplace.Info(None, 0, 1.0, not along and not search.queue)
+        state = follow(problem, state, key, copies, options)
+        return state, laplace.Info(None, len(state.slopes) * options.path_sweeps, 1.0, state.surface is not None and not state.search.queue)
 
     def posterior(state):
-        known = on_grid(state, options.spacing) if state.spread is not None else {}
-        found = list(known.values()) or [max(state.found, key=lambda one: one.value)]
-        values = np.array([one.value for one in found])
+        known = on_grid(state.search, options.spacing) if state.search.spread is not None else {}
+        found = list(known.values()) or [max(state.search.found, key=lambda one: one.value)]
+        values = np.array([height_of(one, state.surface) for one in found])
         weights = np.exp(values - values.max())
         weights /= weights.sum()
-        laplace.warn_of(state, [one for one, weight in zip(found, weights, strict=True) if weight > SMALLEST], options)
-        cell = np.nan if state.spread is None else np.log(abs(np.linalg.det(options.spacing * state.spread)))
-        evidence = float(values.max() + np.log(np.sum(np.exp(values - values.max()))) + cell)
+        laplace.warn_of(state.search, [one for one, weight in zip(found, weights, strict=True) if weight > SMALLEST], options)
+        cell = np.nan if state.search.spread is None else np.log(abs(np.linalg.det(options.spacing * state.search.spread)))
+        evidence = float(values.max() + np.log(np.sum(np.exp(values - values.max()))) + cell) if state.surface is None else np.nan
         return Mixture(problem, names, [one.theta for one in found], [one.natural for one in found], weights, evidence)
 
     return Algorithm(init, step, posterior)

@@ -48,7 +48,7 @@ MOST_COORDINATES = 4000  # for a whole Hessian
 
 
 class Options(NamedTuple):
-    """num_epochs: steps at most, each of which tries as many theta as there are devices. method: see the module.
+    """num_epochs: steps at most, each of which tries a few values of theta. method: see the module.
 
     num_sweeps: of coordinate ascent at each value, at most. sweep_tolerance: it rests when three of them gain fewer nats.
     """
@@ -71,7 +71,7 @@ class Found(NamedTuple):
 
 
 class Info(NamedTuple):
-    """log_marginal: the best log p~(log theta | D) of this step, which tries as many theta as there are devices, up to a constant.
+    """log_marginal: the best log p~(log theta | D) of this step, which tries a few values of theta, up to a constant.
 
     sweeps: of coordinate ascent there. converged: the share of them that came to rest.
     """
@@ -85,7 +85,7 @@ class Info(NamedTuple):
 class State(NamedTuple):
     """Values of theta tried so far, those still to try, and where the search is.
 
-    centre:  the middle of the present stencil
+    centre, widths: the middle of the present stencil, and how far it reaches along each axis
     spread:  once the search has ended, (d, d) columns: a standard deviation along each principal axis of log theta
     start:   values of the sites to begin with
     """
@@ -93,6 +93,7 @@ class State(NamedTuple):
     found: tuple[Found, ...]
     queue: tuple[np.ndarray, ...]
     centre: Any
+    widths: Any
     spread: Any
     start: Sites
 
@@ -128,47 +129,102 @@ def fixed(problem: obj.Problem, theta: np.ndarray) -> obj.Problem:
 # The mode of the rows -------------------------------------------------------------------------------------------------------------------
 
 
-def balanced(model, hyper, values, log_space: bool) -> Sites:
-    """Every factor of a product scaled against the other to the top of its line: c_k maximises -(A c^2 + B / c^2) / 2 + lambda log c.
+def balanced(model, hyper, values, volumes) -> Sites:
+    """Every factor of a product scaled against the other to the top of its line: c_k maximises -(A c^2 + B / c^2) / 2 + lambda_k log c.
 
-    A and B are the priors' squares of the sites to be multiplied and divided by c; lambda is their difference in rows in log space, and else 0.
+    A and B are the priors' squares of the sites to be multiplied and divided by c; lambda_k is the difference of their `volumes`, site -> (K,).
     """
     if model.balance is None:
         return values
     up, down = model.balance(hyper)
     a, b = (sum(precision * jnp.sum(values[site] ** 2, 0) for site, precision in side.items()) for side in (up, down))
-    volume = float(sum(len(values[site]) for site in up) - sum(len(values[site]) for site in down)) if log_space else 0.0
+    volume = sum(volumes[site] for site in up) - sum(volumes[site] for site in down)
     root = jnp.sqrt(volume**2 + 4 * a * b)
-    w = (volume + root) / (2 * a) if volume >= 0 else 2 * b / (root - volume)
+    w = jnp.where(volume >= 0, (volume + root) / (2 * a), 2 * b / (root - jnp.minimum(volume, 0)))
     c = jnp.sqrt(jnp.where((a > 0) & (b > 0), w, 1.0))
     return {site: x * c if site in up else x / c if site in down else x for site, x in values.items()}
 
 
-def sweep(model, hyper, values, batch, summary) -> tuple[Sites, jax.Array]:
-    """One pass of coordinate ascent over all sites, then their balance; and the objective after the rows' part of it."""
+def counted(family, precision, stats, target) -> jax.Array:
+    """(K,) how many of a site's rows the data hold, the volume in which its scale lives.
+
+    Of positive rows, whose mode is in log space, all. Of real rows n - precision sum_i Var[x_ik]: the posterior balances E|x_k|^2, of which the mode
+    lacks the variance, and a row that the data leave to its prior has no volume of its own.
+    """
+    rows, size = stats.first.shape
+    if family.settles:
+        return jnp.full(size, float(rows), stats.first.dtype)
+    held = fam.summarise(family, target, "mean")
+    spread = jnp.sum(jnp.diagonal(held.second, axis1=1, axis2=2), 0) - jnp.sum(held.first**2, 0)
+    return rows - precision * spread
+
+
+def _bending(model, hyper, stats, batch, site):
+    """(rows, K, K) second derivatives of F with respect to a site's first statistic: what eliminated auxiliaries bend. Rows do not meet."""
+    part = model.bent or joint
+
+    def slope(first):
+        return jax.grad(lambda x: part(model, hyper, {**stats, site: Pair(x, stats[site].second)}, batch))(first)
+
+    x = stats[site].first
+    columns = jax.lax.map(lambda e: jax.jvp(slope, (x,), (jnp.broadcast_to(e, x.shape),))[1], jnp.eye(x.shape[1], dtype=x.dtype))
+    return jnp.moveaxis(columns, 0, 2)
+
+
+def _row_products(matrices, x):
+    return x @ matrices[0] if len(matrices) == 1 else (matrices @ x[..., None])[..., 0]
+
+
+def newton_target(model, hyper, stats, batch, site, bend):
+    """F at the statistics, and the site's natural parameters there: dF/dt, with a share `bend` of its curvature's bend: 0 is EM, 1 Newton's step."""
+    height, gradient = jax.value_and_grad(lambda t: joint(model, hyper, {**stats, site: t}, batch))(stats[site])
+    if site not in model.curved or len(gradient.second) != len(gradient.first):
+        return height, gradient
+    beyond = bend * _bending(model, hyper, stats, batch, site)
+    return height, Pair(gradient.first - _row_products(beyond, stats[site].first), gradient.second + 0.5 * beyond)
+
+
+def sweep(model, hyper, values, batch, summary, bend) -> tuple[Sites, jax.Array]:
+    """One pass of coordinate ascent over all sites, then their balance; and the objective before it."""
     families = model.families
     stats = {site: families[site].stats(x) for site, x in values.items()}
-    shared = {site: stats[site] for site in model.shared}
-    part = obj.local_part(model, hyper, shared, batch, {site: stats[site] for site in model.local}, RowOptions(5, 0.0), summary)
-    height = part.value + part.entropy + model.log_global(hyper, shared)
-    height += sum((jnp.sum(fam.log_measure(families[site], shared[site], summary)) for site in shared), jnp.zeros(()))
-    for site in model.shared:
-        target = obj.add(obj.prior_gradient(model, hyper, shared)[site], part.gradient[site])
-        shared[site] = fam.summarise(families[site], target, summary, shared[site])
-    new = {site: families[site].value(t) for site, t in {**shared, **part.stats}.items()}
-    return balanced(model, hyper, new, summary == "log_mode"), height
+    weights = {} if model.balance is None else {site: precision for side in model.balance(hyper) for site, precision in side.items()}
+    volumes = {site: jnp.zeros(stats[site].first.shape[1]) for site in weights}
+    height = sum((jnp.sum(fam.log_measure(family, stats[site], summary)) for site, family in families.items()), jnp.zeros(()))
+    for i, (site, family) in enumerate(families.items()):
+        density, target = newton_target(model, hyper, stats, batch, site, bend)
+        height += density if i == 0 else 0.0
+        if site in weights and summary == "log_mode":
+            volumes[site] = counted(family, weights[site], stats[site], target)
+        stats[site] = fam.summarise(family, target, summary, stats[site])
+    return balanced(model, hyper, {site: families[site].value(t) for site, t in stats.items()}, volumes), height
 
 
 LEAPS = 100.0  # sweeps that an extrapolation may stand for, at most
 
 
-@partial(jax.jit, static_argnames=("model", "structure", "summary"))
-def ascend(model, structure, values, start, batch, summary, most, tolerance):
-    """Coordinate ascent until three sweeps gain less than the tolerance, each three extrapolated (SQUAREM, Varadhan & Roland 2008).
+class Ascent(NamedTuple):
+    """Where coordinate ascent is. Sweeps come in threes: from x0, from x1, and from an extrapolation of the two (SQUAREM, Varadhan & Roland 2008).
 
-    Returns the values, the sweeps and whether it came to rest. An extrapolation that lands lower is not taken.
+    values:   to sweep from next
+    number:   of sweeps so far
+    rested:   whether the last three gained less than the tolerance
+    bend:     1 for Newton's steps, 0 for EM's, which take over for three sweeps after one that fell
+    first, second: coordinates of x0 and, of use after the second sweep, where it ended
+    heights:  of the objective at x0 of the three before, at x0 and at x1
     """
-    hyper = obj.make(model, structure, values)
+
+    values: Sites
+    number: Any
+    rested: Any
+    bend: Any
+    first: Sites
+    second: Sites
+    heights: Any
+
+
+def ascend(model, hyper, start, batch, summary, most, tolerance) -> Ascent:
+    """Coordinate ascent until three sweeps gain less than the tolerance. An extrapolation is taken that lands higher, or nearer to rest."""
     positive = {site for site, family in model.families.items() if family.settles} if summary == "log_mode" else set()
     tiny = jnp.finfo(jnp.result_type(float)).tiny
 
@@ -179,47 +235,46 @@ def ascend(model, structure, values, start, batch, summary, most, tolerance):
         out = {site: jnp.exp(v) if site in positive else v for site, v in u.items()}
         return {site: jnp.maximum(v, 0) if model.families[site].settles else v for site, v in out.items()}
 
-    def size(u):
-        return jnp.sqrt(sum(jnp.sum(v**2) for v in u.values()))
+    def distance(u, v):
+        return jnp.sqrt(sum(jnp.sum((u[site] - v[site]) ** 2) for site in u))
 
-    def three(carry):
-        number, x0, before, _ = carry
-        x1, _ = sweep(model, hyper, x0, batch, summary)
-        x2, here = sweep(model, hyper, x1, batch, summary)
-        u0, u1, u2 = (inward(x) for x in (x0, x1, x2))
+    def leap(u0, u1, u2):
         r = {site: u1[site] - u0[site] for site in u0}
-        v = {site: u2[site] - u1[site] - r[site] for site in u0}
-        length = jnp.clip(size(r) / jnp.maximum(size(v), tiny), 1.0, LEAPS)
-        far = outward({site: u0[site] + 2 * length * r[site] + length**2 * v[site] for site in u0})
-        x3, there = sweep(model, hyper, far, batch, summary)
-        good = jnp.isfinite(there) & (there >= here)
-        new = {site: jnp.where(good, x3[site], x2[site]) for site in x2}
-        now = jnp.where(good, there, here)
-        rested = (number > 0) & (jnp.abs(now - before) <= jnp.maximum(tolerance, 4 * jnp.finfo(now.dtype).eps * jnp.abs(now)))
-        return number + 3, new, now, rested
+        length = jnp.clip(distance(u1, u0) / jnp.maximum(distance(jax.tree.map(jnp.subtract, u2, u1), r), tiny), 1.0, LEAPS)
+        return outward({site: u0[site] + 2 * length * r[site] + length**2 * (u2[site] - u1[site] - r[site]) for site in u0})
 
-    low = jnp.asarray(-jnp.inf, jnp.result_type(float))
-    begin = (0, start, low, jnp.asarray(False))
-    number, x, _, rested = jax.lax.while_loop(lambda carry: (carry[0] < most) & ~carry[3], three, begin)
-    return x, number, rested
+    def pick(condition, one, other):
+        return jax.tree.map(lambda x, y: jnp.where(condition, x, y), one, other)
+
+    def more(now):
+        new, height = sweep(model, hyper, now.values, batch, summary, now.bend)
+        before, x0, x1 = now.heights
+        stage = now.number % 3
+        here, there = inward(now.values), inward(new)
+        far = leap(now.first, here, there)
+        taken = jnp.isfinite(height) & all_finite(new) & ((height >= x1) | (distance(there, here) < distance(now.second, now.first)))
+        rested = (stage == 2) & (jnp.abs(x0 - before) <= jnp.maximum(tolerance, 4 * jnp.finfo(x0.dtype).eps * jnp.abs(x0)))
+        values = pick(stage == 0, new, pick(stage == 1, far, pick(taken, new, outward(now.second))))
+        heights = pick(stage == 0, jnp.stack([before, height, x1]), pick(stage == 1, jnp.stack([before, x0, height]), jnp.stack([x0, x0, x1])))
+        bend = jnp.where(stage == 2, jnp.where(x1 >= x0 - tolerance, 1.0, 0.0), now.bend)
+        first = pick(stage == 0, here, now.first)
+        return Ascent(values, now.number + 1, rested, bend, first, pick(stage == 1, there, now.second), heights)
+
+    begin = inward(start)
+    low = jnp.full(3, -jnp.inf, jnp.result_type(float))
+    state = Ascent(start, 0, jnp.asarray(False), jnp.ones(()), begin, begin, low)
+    return jax.lax.while_loop(lambda now: ((now.number < most) & ~now.rested) | (now.number % 3 > 0), more, state)
 
 
-def _summary(options: Any) -> str:
-    return "log_mode" if options.method == "log" else "mode"
+def all_finite(values: Sites) -> jax.Array:
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in values.values()]))
+
+
+def _summary(method: str) -> str:
+    return "log_mode" if method == "log" else "mode"
 
 
 # log p~ at one value of theta -----------------------------------------------------------------------------------------------------------
-
-
-def _beyond_linear(model, hyper, stats, batch, site):
-    """(rows, K, K) second derivatives of F with respect to a site's first statistic: what eliminated auxiliaries bend. Rows do not meet."""
-
-    def slope(first):
-        return jax.grad(lambda x: joint(model, hyper, {**stats, site: Pair(x, stats[site].second)}, batch))(first)
-
-    x = stats[site].first
-    columns = jax.lax.map(lambda e: jax.jvp(slope, (x,), (jnp.broadcast_to(e, x.shape),))[1], jnp.eye(x.shape[1], dtype=x.dtype))
-    return jnp.moveaxis(columns, 0, 2)
 
 
 def curvatures(model, hyper, stats, batch) -> dict[str, tuple[jax.Array, jax.Array]]:
@@ -227,10 +282,9 @@ def curvatures(model, hyper, stats, batch) -> dict[str, tuple[jax.Array, jax.Arr
     gradient = jax.grad(lambda t: joint(model, hyper, t, batch))(stats)
     found = {}
     for site in model.families:
-        x, linear = stats[site].first, -2 * gradient[site].second
-        applied = x @ linear[0] if len(linear) == 1 else (linear @ x[..., None])[..., 0]
-        bent = linear - _beyond_linear(model, hyper, stats, batch, site) if site in model.curved else linear
-        found[site] = (gradient[site].first - applied, bent)
+        linear = -2 * gradient[site].second
+        bent = linear - _bending(model, hyper, stats, batch, site) if site in model.curved else linear
+        found[site] = (gradient[site].first - _row_products(linear, stats[site].first), bent)
     return found
 
 
@@ -249,10 +303,8 @@ def _normal_integral(g, P, shifted):
     return jnp.sum(family.log_normalizer(Pair(g if shifted else jnp.zeros_like(g), -0.5 * P)))
 
 
-@partial(jax.jit, static_argnames=("model", "structure", "method"))
-def _factors(model, structure, values, point, batch, method):
+def factors(model, hyper, point, batch, method):
     """-log p_G(x) of all rows' factors, and their natural parameters."""
-    hyper = obj.make(model, structure, values)
     stats = {site: model.families[site].stats(x) for site, x in point.items()}
     total, natural = jnp.zeros(()), {}
     for site, (g, P) in curvatures(model, hyper, stats, batch).items():
@@ -261,8 +313,7 @@ def _factors(model, structure, values, point, batch, method):
             p = jnp.broadcast_to(jnp.diagonal(P, axis1=1, axis2=2), x.shape)
             natural[site] = Pair(g + p * x, p)
         else:
-            applied = x @ P[0] if len(P) == 1 else (P @ x[..., None])[..., 0]
-            natural[site] = Pair(g + applied, -0.5 * P)
+            natural[site] = Pair(g + _row_products(P, x), -0.5 * P)
         if model.families[site].settles and method in ("log", "truncated"):
             total += jnp.sum(_half_line(x, g, p))
         else:
@@ -280,87 +331,109 @@ def _whole(model, hyper, values, batch):
     return 0.5 * (len(flat) * np.log(2 * np.pi) - log_det) if sign > 0 else np.nan
 
 
+class _Point(NamedTuple):
+    """What one compiled program finds at one value of theta."""
+
+    ascent: Ascent
+    height: Any  # log p(x, theta, D)
+    correction: Any  # -log p_G(x)
+    natural: Sites
+
+
+@partial(jax.jit, static_argnames=("problem_model", "problem_structure", "model", "structure", "names", "method"))
+def _evaluate(problem_model, problem_structure, problem_values, model, structure, values, names, theta, start, batch, method, most, tolerance):
+    hyper = obj.make(model, structure, {**values, **{name: jnp.exp(theta[i]) for i, name in enumerate(names)}})
+    ascent = ascend(model, hyper, start, batch, _summary(method), most, tolerance)
+    correction, natural = factors(model, hyper, ascent.values, batch, method)
+    sites = {**ascent.values, **{name: jnp.exp(theta[i : i + 1]) for i, name in enumerate(names)}}
+    height = log_joint(problem_model, obj.make(problem_model, problem_structure, problem_values), sites, batch)
+    return _Point(ascent, height, correction, natural)
+
+
 def evaluate(problem: obj.Problem, theta: np.ndarray, start: Sites, batch: Any, options: Any) -> Any:
     """log p~(log theta | D) and the factors there, found from the given values: a function that waits for them, so that devices work side by side."""
-    given = fixed(problem, theta)
-    device = batch.mask.sharding
-    known = jax.device_put((given.values, problem.values, dict(start)), device)
-    found, sweeps, converged = ascend(
-        given.model, given.structure, known[0], known[2], batch, _summary(options), options.num_sweeps, options.sweep_tolerance
+    given, names = fixed(problem, theta), names_of(problem)
+    known = jax.device_put((problem.values, given.values, jnp.asarray(theta, float), dict(start)), batch.mask.sharding)
+    settings = options.num_sweeps, options.sweep_tolerance
+    found = _evaluate(
+        problem.model, problem.structure, known[0], given.model, given.structure, known[1], names, *known[2:], batch, options.method, *settings
     )
-    correction, natural = _factors(given.model, given.structure, known[0], found, batch, options.method)
-    sites = {**found, **{name: jax.device_put(jnp.exp(jnp.asarray([x], float)), device) for name, x in zip(names_of(problem), theta, strict=True)}}
-    height = _log_joint(problem.model, problem.structure, known[1], sites, batch)
 
     def wait() -> Found:
-        whole = _whole(given.model, given.hyper, found, batch) if options.method == "full" else float(correction)
-        value = float(height) + whole + float(np.sum(theta))
-        return Found(
-            np.asarray(theta, float), value, jax.tree.map(np.asarray, found), jax.tree.map(np.asarray, natural), int(sweeps), bool(converged)
-        )
+        point = found.ascent.values
+        whole = _whole(given.model, given.hyper, point, batch) if options.method == "full" else float(found.correction)
+        value = float(found.height) + whole + float(np.sum(theta))
+        host = [jax.tree.map(np.asarray, x) for x in (point, found.natural)]
+        return Found(np.asarray(theta, float), value, host[0], host[1], int(found.ascent.number), bool(found.ascent.rested))
 
     return wait
-
-
-@partial(jax.jit, static_argnames=("model", "structure"))
-def _log_joint(model, structure, values, sites, batch):
-    return log_joint(model, obj.make(model, structure, values), sites, batch)
 
 
 # The mode over theta ----------------------------------------------------------------------------------------------------------------------
 
 
+FIRST_SWEEPS = 100
+
+
 @partial(jax.jit, static_argnames=("model", "structure", "summary", "names"))
-def _first(model, structure, values, start, batch, summary, names):
-    hyper = obj.make(model, structure, values)
-    fit = jax.lax.fori_loop(0, 100, lambda i, x: sweep(dataclasses.replace(model, balance=None), hyper, x, batch, summary)[0], start)
+def _first(model, structure, values, natural, batch, summary, names):
+    """A point estimate of everything, the hyper-parameters included, by EM."""
+    hyper, alone = obj.make(model, structure, values), dataclasses.replace(model, balance=None)
+    start = {site: family.value(family.mean(natural[site])) for site, family in model.families.items()}
+    fit = jax.lax.fori_loop(0, FIRST_SWEEPS, lambda i, x: sweep(alone, hyper, x, batch, summary, 0.0)[0], start)
     return jnp.stack([jnp.log(fit[name][0]) for name in names]) if names else jnp.zeros(0), fit
+
+
+_start = jax.jit(lambda model, structure, values, key, data: model.init(key, obj.make(model, structure, values), data), static_argnums=(0, 1))
 
 
 def first_theta(problem: obj.Problem, key: jax.Array, batch: Any, options: Any) -> tuple[np.ndarray, Sites]:
     """Where the search begins: a point estimate of everything, hyper-parameters included."""
     model, names = problem.model, names_of(problem)
-    natural = model.init(key, problem.hyper, problem.data)
-    start = {site: family.value(fam.summarise(family, natural[site], "mean")) for site, family in model.families.items()}
-    theta, fit = _first(model, problem.structure, problem.values, start, batch, _summary(options), names)
+    natural = _start(model, problem.structure, problem.values, key, batch)
+    theta, fit = _first(model, problem.structure, problem.values, natural, batch, _summary(options.method), names)
     return np.clip(np.asarray(theta, float), -12, 12), {site: np.asarray(x) for site, x in fit.items() if site not in names}
 
 
-STENCIL = 0.25  # of log theta, for differences
+STENCIL = 0.25  # of log theta, for differences: at first, and at most
 CLOSE = 0.1  # standard deviations from the top at which the search ends
+WIDE = 1.5  # conditional standard deviations, above which a stencil says little of the top: the next is one wide
 
 
-def stencil(centre: np.ndarray) -> tuple[np.ndarray, ...]:
+def stencil(centre: np.ndarray, widths: np.ndarray) -> tuple[np.ndarray, ...]:
     """The centre, its neighbours along the axes, and in two dimensions the corners that tell the mixed derivative."""
-    size = len(centre)
-    steps = [np.zeros(size)] + [sign * STENCIL * np.eye(size)[i] for i in range(size) for sign in (1, -1)]
-    if size == 2:
-        steps += [STENCIL * np.array(corner) for corner in ((1, 1), (-1, -1))]
+    axes = np.diag(widths)
+    steps = [np.zeros(len(centre))] + [sign * axis for axis in axes for sign in (1, -1)]
+    if len(centre) == 2:
+        steps += [sign * widths for sign in (1, -1)]
     return tuple(centre + step for step in steps)
 
 
-def quadratic(values: list[float], size: int) -> tuple[np.ndarray, np.ndarray]:
+def quadratic(values: list[float], widths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Gradient and Hessian from the values on a stencil."""
-    centre = values[0]
-    gradient = np.array([(values[1 + 2 * i] - values[2 + 2 * i]) / (2 * STENCIL) for i in range(size)])
-    hessian = np.diag([(values[1 + 2 * i] + values[2 + 2 * i] - 2 * centre) / STENCIL**2 for i in range(size)])
+    centre, size = values[0], len(widths)
+    gradient = np.array([(values[1 + 2 * i] - values[2 + 2 * i]) / 2 for i in range(size)])
+    hessian = np.diag([values[1 + 2 * i] + values[2 + 2 * i] - 2 * centre for i in range(size)])
     if size == 2:
-        both = (values[5] + values[6] - 2 * centre) / STENCIL**2
+        both = values[5] + values[6] - 2 * centre
         hessian[0, 1] = hessian[1, 0] = 0.5 * (both - hessian[0, 0] - hessian[1, 1])
-    return gradient, hessian
+    return gradient / widths, hessian / np.outer(widths, widths)
 
 
 FLATTEST = 0.02  # curvature of log p~ below which an axis counts as flat: a standard deviation of 7
 
 
-def climb(values: list[float], size: int) -> tuple[np.ndarray, np.ndarray, bool]:
-    """From a stencil: the way to the top, at most 2 long; a standard deviation along each principal axis; whether the top is close."""
-    gradient, hessian = quadratic(values, size)
+def climb(values: list[float], widths: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, bool]:
+    """From a stencil: the way to the top, at most 2 long; a standard deviation along each principal axis; widths for the next; whether the top is
+    close, and the stencil narrow enough to tell."""
+    gradient, hessian = quadratic(values, widths)
     curvature, axes = np.linalg.eigh(-hessian)
     scale = 1 / np.sqrt(np.maximum(curvature, FLATTEST))
     along = (axes.T @ gradient) * scale  # in standard deviations
     step = axes @ (along * scale)
-    return step * min(1.0, 2 / max(float(np.linalg.norm(step)), 1e-300)), axes * scale, bool(np.all(np.abs(along) < CLOSE))
+    fitting = np.minimum(1 / np.sqrt(np.maximum(-np.diag(hessian), FLATTEST)), STENCIL)
+    close = np.all(np.abs(along) < CLOSE) and np.all(widths <= WIDE * fitting)
+    return step * min(1.0, 2 / max(float(np.linalg.norm(step)), 1e-300)), axes * scale, fitting, bool(close)
 
 
 def advance(state: State, size: int) -> State:
@@ -369,37 +442,33 @@ def advance(state: State, size: int) -> State:
         return state._replace(spread=np.zeros((0, 0)))
     if state.spread is not None:
         return state
-    number = len(stencil(np.zeros(size)))
-    step, spread, close = climb([one.value for one in state.found[-number:]], size)
+    number = len(stencil(np.zeros(size), np.ones(size)))
+    step, spread, widths, close = climb([one.value for one in state.found[-number:]], state.widths)
     if close:
         return state._replace(spread=spread)
     centre = state.centre + step
-    return state._replace(centre=centre, queue=stencil(centre))
+    return state._replace(centre=centre, widths=widths, queue=stencil(centre, widths))
 
 
 def nearest(found: tuple[Found, ...], theta: np.ndarray) -> Found:
     return min(found, key=lambda one: float(np.sum((one.theta - theta) ** 2)))
 
 
-def search(problem: obj.Problem, options: Any, more: Any = None) -> tuple[Any, Any]:
-    """(init, step) of an engine that climbs log p~ and then asks `more` (state) -> state for what else to try."""
+def search(problem: obj.Problem, options: Any, copies: list[Any]) -> tuple[Any, Any]:
+    """(init, step) of an engine that climbs log p~. A step tries all of the queue, spread over the devices' copies of the data."""
     size = len(names_of(problem))
-    copies = [problem.data.pack(device=device) for device in problem.devices]
 
     def init(key, given):
         centre, point = first_theta(problem, key, copies[0], options)
-        return State((), stencil(centre) if size else (centre,), centre, None, point)
+        widths = np.full(size, STENCIL)
+        return State((), stencil(centre, widths) if size else (centre,), centre, widths, None, point)
 
     def step(key, state, batches):
-        now, rest = state.queue[: len(copies)], state.queue[len(copies) :]
-        starts = [nearest(state.found, theta).point if state.found else state.start for theta in now]
-        waiting = [evaluate(problem, *each, options) for each in zip(now, starts, copies, strict=False)]
+        starts = [nearest(state.found, theta).point if state.found else state.start for theta in state.queue]
+        places = zip(state.queue, starts, strict=True)
+        waiting = [evaluate(problem, theta, start, copies[i % len(copies)], options) for i, (theta, start) in enumerate(places)]
         new = tuple(wait() for wait in waiting)
-        state = state._replace(found=(*state.found, *new), queue=rest)
-        if not state.queue:
-            state = advance(state, size)
-            if state.spread is not None and more is not None:
-                state = more(state)
+        state = advance(state._replace(found=(*state.found, *new), queue=()), size)
         best = max(one.value for one in new)
         return state, Info(best, sum(one.sweeps for one in new), np.mean([one.converged for one in new]), not state.queue)
 
@@ -430,7 +499,7 @@ def warn_of(state: State, used: list[Found], options: Any) -> None:
 
 
 def build(problem: obj.Problem, options: Options) -> Algorithm:
-    init, step = search(problem, options)
+    init, step = search(problem, options, [problem.data.pack(device=device) for device in problem.devices])
 
     def posterior(state):
         best = max(state.found, key=lambda one: one.value)

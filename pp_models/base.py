@@ -62,10 +62,11 @@ class Model:
     damped:     the sites in whose statistics F is not linear even when the auxiliaries are given: their target is a Newton step, which engines cut
                 (`families.newton_step`) and, where the bound must not fall, backtrack. They have no complete conditional to sample
     rotated:    the sites of a space known up to a common rotation, for symmetry "rotation" or beside a permutation; the first decides which
-    moves:      (hyper, key, values) -> values: a transition that leaves the posterior as it is, for what Gibbs blocks move slowly
+    moves:      (hyper, key, values, batch) -> values: a transition that leaves the posterior as it is, for what Gibbs blocks move slowly
     gridded:    the hyper-parameters, fields of Hyper and sites where they are not given, that may be put on a grid (`inference.inla`)
     balance:    (hyper) -> two dicts site -> prior precision: factors of a product, the first times c is as likely as the second divided by c
     curved:     the sites in whose first statistic F is not linear, because auxiliaries were eliminated: their curvature is more than dF/dt says
+    bent:       (model, hyper, stats, batch) -> the part of F that is not linear in those sites' first statistics; by default F
     learn:      (hyper) -> name -> value at which empirical Bayes starts, for the positive hyper-parameters it may learn; by default all values
     """
 
@@ -100,6 +101,7 @@ class Model:
     gridded: tuple[str, ...] = ()
     balance: "Callable[[Any], tuple[Mapping[str, Any], Mapping[str, Any]]] | None" = None
     curved: frozenset[str] = frozenset()
+    bent: Callable[..., jax.Array] | None = None
 
     @property
     def shared(self) -> tuple[str, ...]:

@@ -148,10 +148,21 @@ def around(value, spread, tied: bool) -> Pair:
 
 # Moves along the scales' lines -------------------------------------------------------------------------------------------------------
 
+def precisions_at(hyper, values):
+    """Both precisions as numbers: given, or of the sites; None where the model has none."""
+    return {name: values[name][0] if name in values else getattr(hyper, name, None) for name in PRECISIONS}
+
+
+def rows_of_text(d1, alpha1, batch) -> Pair:
+    """Natural parameters of the normals that the prior and the text make of s, before it is cut off at zero: one precision for all rows."""
+    first = jax.grad(lambda rows: inner(rows, d1.T, batch.entries))(jnp.zeros((batch.num_rows, d1.shape[1]), d1.dtype))
+    return Pair(first, -0.5 * (alpha1 * jnp.eye(d1.shape[1], dtype=d1.dtype) + d1.T @ d1)[None])
+
+
 TRIES = 4  # Metropolis steps along each component's line
 
 
-def scale_moves(hyper, key, values):
+def scale_moves(hyper, key, values, batch):
     """A transition that leaves the posterior as it is and goes far where Gibbs blocks creep: every component's factors scaled against each other,
     then all of them together with alpha1. The data's likelihood does not change on the way.
 
@@ -159,7 +170,7 @@ def scale_moves(hyper, key, values):
     priors' squares. s -> s / sqrt(v), d -> d sqrt(v), alpha1 -> v alpha1 leaves s's prior as it is: v is gamma distributed.
     """
     line_key, joint_key = jax.random.split(key)
-    known = {name: values[name][0] if name in values else getattr(hyper, name, None) for name in PRECISIONS}
+    known = precisions_at(hyper, values)
     precisions = {"d1": float(hyper.num_topics), "d2": known["alpha2"]}
     up = [site for site in ("d1", "d2") if site in values]
     values = dict(values)

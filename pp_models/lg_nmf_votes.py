@@ -30,7 +30,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
-from jax.scipy.special import ndtr
+from jax.scipy.special import log_ndtr, ndtr
 from numpyro.distributions import constraints
 from scipy.special import ndtri
 
@@ -84,6 +84,12 @@ def table(batch):
     return jnp.where(jnp.isnan(cast), 0, cast), ~jnp.isnan(cast)
 
 
+def known_votes(batch):
+    """The same, rows of padding left out."""
+    cast, seen = table(batch)
+    return cast, seen & (batch.mask[:, None] > 0)
+
+
 def generate(hyper, data):
     alpha1, alpha2 = lg.sample_precision(hyper, "alpha1"), lg.sample_precision(hyper, "alpha2")
     d1 = lg.sample_rows("d1", lg.locations(hyper.num_topics, hyper.num_topics, True), data.num_columns, hyper.num_topics)
@@ -113,12 +119,17 @@ def log_global(hyper, t):
     return lg_nmf.log_words(hyper, t["d1"]) + members + lg.log_precisions(hyper, t)
 
 
+def log_utilities(model, hyper, t, batch, key=None):
+    """What is left of the votes' utilities once they are eliminated, their squares aside (`probit.votes`)."""
+    cast, seen = known_votes(batch)
+    return probit.votes(t["s"].first @ t["d2"].first.T, cast, seen, key, offsets(hyper))
+
+
 def log_votes(hyper, t, batch, key=None):
     """The part of F that votes bring."""
-    cast, seen = table(batch)
-    seen = seen & (batch.mask[:, None] > 0)
+    _, seen = known_votes(batch)
     squares = jnp.einsum("jkl,jkl->", t["s"].second, jnp.einsum("ji,ikl->jkl", seen.astype(t["s"].first.dtype), t["d2"].second))
-    return probit.votes(t["s"].first @ t["d2"].first.T, cast, seen, key, offsets(hyper)) - 0.5 * squares
+    return log_utilities(MODEL, hyper, t, batch, key) - 0.5 * squares
 
 
 def log_local(hyper, t, batch, key=None):
@@ -131,6 +142,75 @@ def init(key, hyper, data):
     tastes = 0.1 * jax.random.normal(members_key, (data.num_members, hyper.num_topics))
     first = lg_nmf.init(words_key, hyper, data)
     return {"s": first.pop("s"), "d1": first.pop("d1"), "d2": lg.around(tastes, 0.1, False), **first}
+
+
+# Moves that need no utilities ------------------------------------------------------------------------------------------------------
+
+STEPS = (0.03, 0.1, 0.3, 1.0)  # of the logarithm of all members' scale: one of them suits
+
+
+def elliptical(key, x, centre, noise, log_likelihood):
+    """A slice-sampling step of every row of x, whose prior is normal about `centre`, given a draw of its `noise` (Murray, Adams & MacKay 2010).
+
+    log_likelihood: (rows, K) -> (rows,), the rows' own, -inf where they cannot be. Rows stop one by one, on an ellipse through x and the noise.
+    """
+    level_key, angle_key, loop_key = jax.random.split(key, 3)
+    level = log_likelihood(x) - jax.random.exponential(level_key, x.shape[:1], x.dtype)
+    angle = jax.random.uniform(angle_key, x.shape[:1], x.dtype, maxval=2 * jnp.pi)
+
+    def place(angle):
+        return centre + jnp.cos(angle)[:, None] * (x - centre) + jnp.sin(angle)[:, None] * noise
+
+    def shrink(carry):
+        key, angle, low, high, _ = carry
+        key, draw_key = jax.random.split(key)
+        inside = log_likelihood(place(angle)) > level
+        low, high = jnp.where(~inside & (angle < 0), angle, low), jnp.where(~inside & (angle >= 0), angle, high)
+        again = low + (high - low) * jax.random.uniform(draw_key, angle.shape, angle.dtype)
+        return key, jnp.where(inside, angle, again), low, high, inside | (high - low < 1e-5)
+
+    begin = (loop_key, angle, angle - 2 * jnp.pi, angle, jnp.zeros(x.shape[:1], bool))
+    _, angle, low, high, _ = jax.lax.while_loop(lambda carry: ~jnp.all(carry[4]), shrink, begin)
+    return jnp.where((high - low < 1e-5)[:, None], x, place(angle))
+
+
+def moves(hyper, key, values, batch):
+    """`latent_gaussian.scale_moves`, and steps that forget the utilities, whose draws tie bills and members to where they are.
+
+    Members, then bills, on ellipses of what is normal about them: d2's prior, and of s its prior and the text, cut off at zero. Then all members
+    scaled by c and alpha2 by c^-2, which leaves d2's prior as it is: the density of log c is the votes' likelihood times c^(-2 a0) exp(-b0 alpha2 / c^2).
+    """
+    scale_key, noise_key, member_key, text_key, bill_key, line_key = jax.random.split(key, 6)
+    values = lg.scale_moves(hyper, scale_key, values, batch)
+    if batch.num_members == 0:
+        return values
+    cast, seen = known_votes(batch)
+    sign = jnp.where(cast > 0, 1.0, -1.0).astype(values["s"].dtype)
+
+    def fits(s, d2):
+        return jnp.where(seen, log_ndtr(sign * (s @ d2.T + offsets(hyper))), 0)
+
+    known = lg.precisions_at(hyper, values)
+    noise = jax.random.normal(noise_key, values["d2"].shape, values["d2"].dtype) / jnp.sqrt(known["alpha2"])
+    d2 = elliptical(member_key, values["d2"], jnp.zeros_like(noise), noise, lambda x: jnp.sum(fits(values["s"], x), 0))
+    text = lg.rows_of_text(values["d1"], known["alpha1"], batch)
+    centre = fam.normal_tied.mode(text).first
+    noise = fam.normal_tied.sample(text_key, text).first - centre
+    s = elliptical(bill_key, values["s"], centre, noise, lambda x: jnp.where(jnp.all(x > 0, 1), jnp.sum(fits(x, d2), 1), -jnp.inf))
+    values = {**values, "s": s, "d2": d2}
+    if "alpha2" not in values:
+        return values
+
+    def along(log_c):
+        return jnp.sum(fits(s, jnp.exp(log_c) * d2)) - 2 * hyper.a0 * log_c - hyper.b0 * known["alpha2"] * jnp.exp(-2 * log_c)
+
+    def attempt(log_c, step):
+        move_key, accept_key = jax.random.split(jax.random.fold_in(line_key, step[0]))
+        new = log_c + step[1] * jax.random.normal(move_key, (), d2.dtype)
+        return jnp.where(-jax.random.exponential(accept_key, (), d2.dtype) < along(new) - along(log_c), new, log_c), None
+
+    log_c, _ = jax.lax.scan(attempt, jnp.zeros((), d2.dtype), (jnp.arange(len(STEPS)), jnp.asarray(STEPS, d2.dtype)))
+    return {**values, "d2": jnp.exp(log_c) * d2, "alpha2": jnp.exp(-2 * log_c) * values["alpha2"]}
 
 
 def predict(hyper, values):
@@ -175,10 +255,11 @@ MODEL = Model(
     topics=lambda hyper, values: values["d1"].T,
     coupled="prior",
     variant=variant,
-    moves=lg.scale_moves,
+    moves=moves,
     gridded=("alpha1", "alpha2"),
     balance=lambda hyper: ({"d1": float(hyper.num_topics), "d2": hyper.alpha2}, {"s": hyper.alpha1}),
     curved=frozenset({"s", "d2"}),
+    bent=log_utilities,
     learn=lambda hyper: {name: getattr(hyper, name) for name in lg.PRECISIONS if getattr(hyper, name) is not None},
 )
 

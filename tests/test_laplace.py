@@ -166,7 +166,9 @@ def test_balance_is_the_best_scaling(method):
     hyper, data = lg_nmf.example(jax.random.key(0))
     problem = fitting.make_problem("lg_nmf", data, hyper._replace(alpha1=0.5), devices=jax.local_devices()[:1])
     start = base.simulate(problem.model, problem.hyper, data.pack(), jax.random.key(1))
-    values = laplace.balanced(problem.model, problem.hyper, {site: start[site] for site in ("d1", "s")}, method == "log")
+    rows = {"d1": data.num_columns, "s": data.num_rows}
+    volumes = {site: jnp.full(2, float(size if method == "log" else 0)) for site, size in rows.items()}
+    values = laplace.balanced(problem.model, problem.hyper, {site: start[site] for site in ("d1", "s")}, volumes)
     volume = data.num_columns - data.num_rows if method == "log" else 0
 
     def height(c):
@@ -267,7 +269,7 @@ def test_bad_requests(model, hyper, options, complaint):
 
 def test_grid_grows_until_weights_are_small():
     """On a made-up surface: all neighbours of heavy points are tried, none of light ones."""
-    state = laplace.State((), (), np.zeros(2), np.array([[1.0, 0.3], [0.0, 0.5]]), {})
+    state = laplace.State((), (), np.zeros(2), np.ones(2), np.array([[1.0, 0.3], [0.0, 0.5]]), {})
     for _ in range(50):
         state = inla.grow(state, 1.0)
         if not state.queue:
@@ -287,7 +289,7 @@ def test_newton_finds_the_top():
     def height(theta):
         return float(-0.5 * (theta - 3) @ precision @ (theta - 3))
 
-    state = laplace.State((), laplace.stencil(np.zeros(2)), np.zeros(2), None, {})
+    state = laplace.State((), laplace.stencil(np.zeros(2), np.full(2, 0.25)), np.zeros(2), np.full(2, 0.25), None, {})
     for _ in range(10):
         new = tuple(laplace.Found(theta, height(theta), None, {}, 1, True) for theta in state.queue)
         state = laplace.advance(state._replace(found=(*state.found, *new), queue=()), 2)

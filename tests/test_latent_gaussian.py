@@ -274,7 +274,7 @@ def test_scale_moves_leave_the_product_alone():
     hyper, data = lg_nmf_votes.example(jax.random.key(0))
     values = base.simulate(lg_nmf_votes.MODEL, hyper, data.pack(), jax.random.key(1))
     before = {site: values[site] for site in lg_nmf_votes.FAMILIES}
-    after = lg.scale_moves(hyper, jax.random.key(2), before)
+    after = lg.scale_moves(hyper, jax.random.key(2), before, data.pack())
     for site in ("d1", "d2"):
         np.testing.assert_allclose(after["s"] @ after[site].T, before["s"] @ before[site].T, rtol=1e-9)
     assert np.all(after["s"] != before["s"]) and after["alpha1"] != before["alpha1"]
