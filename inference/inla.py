@@ -42,7 +42,7 @@ class Options(NamedTuple):
     path_sweeps: int = 200
     spacing: float = 1.0
     num_sweeps: int = 2000
-    sweep_tolerance: float = 1e-3
+    sweep_tolerance: float = 1e-4
 
 
 class State(NamedTuple):
@@ -100,35 +100,35 @@ def grow(state: laplace.State, spacing: float, surface: path.Surface | None = No
     return state._replace(queue=tuple(place(state, spacing, cell) for cell in fresh))
 
 
-def disagreement(problem: obj.Problem, search: laplace.State, batch: Any) -> tuple[np.ndarray, np.ndarray]:
-    """How far mean-field inference from the mode is off it along each hyper-parameter, and a standard deviation there."""
+def disagreement(problem: obj.Problem, search: laplace.State, batch: Any) -> np.ndarray:
+    """How far mean-field inference from the mode is off it along each hyper-parameter, in standard deviations there."""
     names = laplace.names_of(problem)
-    best = laplace.nearest(search.found, search.centre)
+    best = laplace.nearest(tuple(one for one in search.found if np.isfinite(one.value)), search.centre)
     start = {**best.point, **{name: np.exp(search.centre[[i]]).astype(np.float64) for i, name in enumerate(names)}}
     known = jax.device_put(jax.tree.map(lambda x: jnp.asarray(x, float), start), batch.mask.sharding)
     mean, _ = path.mean_field(problem.model, problem.structure, problem.values, known, batch, names)
-    sd = np.sqrt(np.sum(search.spread**2, 1))
-    return (np.asarray(mean, float) - search.centre) / sd, sd
+    return (np.asarray(mean, float) - search.centre) / np.sqrt(np.sum(search.spread**2, 1))
 
 
 def wants_path(problem: obj.Problem, search: laplace.State, batch: Any, options: Options) -> bool:
     """Whether weights are to be integrated along slopes, with a warning where that was not asked for."""
     if options.weights != "auto" or options.method != "log" or gibbs.suits(problem.model):
         return options.weights == "path"
-    apart, _ = disagreement(problem, search, batch)
-    if np.all(np.abs(apart) <= APART):
+    apart = disagreement(problem, search, batch)
+    if search.steady and np.all(np.abs(apart) <= APART):
         return False
-    said = " and ".join(f"{name} by {abs(x):.1f}" for name, x in zip(laplace.names_of(problem), apart, strict=True) if abs(x) > APART)
-    warnings.warn(
-        f"Laplace's approximation and mean-field inference disagree on {said} posterior standard deviations, so neither is trusted: weights are "
-        "integrated along short Gibbs runs (weights='path'; 'laplace' keeps the first).",
-        stacklevel=6,
-    )
+    named = zip(laplace.names_of(problem), apart, strict=True)
+    said = " and ".join(f"{name} by {abs(x):.1f} posterior standard deviations" for name, x in named if abs(x) > APART)
+    reason = f"Laplace's approximation and mean-field inference disagree on {said}" if said else "Laplace's approximation has no steady mode"
+    warnings.warn(f"{reason}: weights are integrated along short Gibbs runs (weights='path'; 'laplace' keeps its own).", stacklevel=6)
     return True
 
 
 def follow(problem: obj.Problem, state: State, key: jax.Array, copies: list[Any], options: Options) -> State:
-    """One round of slopes about the centre; then the centre is moved, or, at the mode, slopes are taken further out and their surface is known."""
+    """One round of slopes about the centre; then the centre is moved, or, at the mode, slopes are taken further out and their surface is known.
+
+    Runs are in the user's precision: their noise is far above rounding.
+    """
     search, names = state.search, laplace.names_of(problem)
     moved = [path.fit_surface(search.centre, search.spread, list(state.slopes), 2).top()] if state.slopes else []
     centre, spread = moved[0] if moved else (search.centre, search.spread)
@@ -148,8 +148,7 @@ def follow(problem: obj.Problem, state: State, key: jax.Array, copies: list[Any]
     search = search._replace(centre=centre, spread=spread, queue=())
     if not last:
         return state._replace(search=search, slopes=new, round=state.round + 1)
-    surface = path.fit_surface(centre, spread, list(new), 3)
-    top, spread = path.fit_surface(centre, spread, list(new), 2).top()
+    surface, top, spread = path.weigh(centre, spread, list(new))
     search = search._replace(centre=top, spread=spread)
     return state._replace(search=grow(search, options.spacing, surface), slopes=new, round=state.round + 1, surface=surface)
 
@@ -164,8 +163,8 @@ def build(problem: obj.Problem, options: Options) -> Algorithm:
         )
     if options.weights == "path" and (reason := gibbs.suits(problem.model)):
         raise InputError(f"weights='path' needs Gibbs sampling: {reason}")
-    copies = [problem.data.pack(device=device) for device in problem.devices]
-    first, climb = laplace.search(problem, options, copies)
+    double, copies = laplace.in_double_precision(problem)
+    first, climb = laplace.search(double, options, copies)
 
     def init(key, given):
         return State(first(key, given))
@@ -177,10 +176,10 @@ def build(problem: obj.Problem, options: Options) -> Algorithm:
                 search = grow(search, options.spacing, state.surface) if not search.queue else search
             return state._replace(search=search), info._replace(finished=state.checked and not search.queue)
         if not state.checked:
-            along = wants_path(problem, state.search, copies[0], options)
+            along = laplace.doubled(wants_path)(double, state.search, copies[0], options)
             search = state.search if along else grow(state.search, options.spacing)
             return state._replace(search=search, checked=True), laplace.Info(None, 0, 1.0, not along and not search.queue)
-        state = follow(problem, state, key, copies, options)
+        state = follow(problem, state, key, [problem.data.pack(device=device) for device in problem.devices], options)
         return state, laplace.Info(None, len(state.slopes) * options.path_sweeps, 1.0, state.surface is not None and not state.search.queue)
 
     def posterior(state):
@@ -189,10 +188,11 @@ def build(problem: obj.Problem, options: Options) -> Algorithm:
         values = np.array([height_of(one, state.surface) for one in found])
         weights = np.exp(values - values.max())
         weights /= weights.sum()
-        laplace.warn_of(state.search, [one for one, weight in zip(found, weights, strict=True) if weight > SMALLEST], options)
+        judged = state.search._replace(steady=True) if state.surface is not None else state.search
+        laplace.warn_of(judged, [one for one, weight in zip(found, weights, strict=True) if weight > SMALLEST], options)
         cell = np.nan if state.search.spread is None else np.log(abs(np.linalg.det(options.spacing * state.search.spread)))
         evidence = float(values.max() + np.log(np.sum(np.exp(values - values.max()))) + cell) if state.surface is None else np.nan
-        return Mixture(problem, names, [one.theta for one in found], [one.natural for one in found], weights, evidence)
+        return Mixture(problem, names, [one.theta for one in found], [laplace.as_asked(one.natural) for one in found], weights, evidence)
 
     return Algorithm(init, step, posterior)
 

@@ -24,7 +24,7 @@ The engine `laplace` takes theta at the mode of p~ (or as given) and stops there
 
 import dataclasses
 import warnings
-from functools import partial
+from functools import partial, wraps
 from typing import Any, NamedTuple
 
 import jax
@@ -39,7 +39,7 @@ from pp_models import families as fam
 from pp_models import positive_normal as pos
 from pp_models.base import Sites, choose_variant, joint, log_joint, split_hyper
 from pp_models.eliminate import RowOptions
-from pp_models.errors import InputError, unknown
+from pp_models.errors import Diverged, InputError, unknown
 from pp_models.families import Pair
 
 METHODS = ("log", "truncated", "paper", "full")
@@ -56,7 +56,7 @@ class Options(NamedTuple):
     num_epochs: int = 60
     method: str = "log"
     num_sweeps: int = 2000
-    sweep_tolerance: float = 1e-3
+    sweep_tolerance: float = 1e-4
 
 
 class Found(NamedTuple):
@@ -88,6 +88,7 @@ class State(NamedTuple):
     centre, widths: the middle of the present stencil, and how far it reaches along each axis
     spread:  once the search has ended, (d, d) columns: a standard deviation along each principal axis of log theta
     start:   values of the sites to begin with
+    steady:  whether it ended at a top, and not because p~ jumps between modes of the rows
     """
 
     found: tuple[Found, ...]
@@ -96,6 +97,7 @@ class State(NamedTuple):
     widths: Any
     spread: Any
     start: Sites
+    steady: bool = True
 
 
 def suits(model: Any) -> str:
@@ -200,6 +202,7 @@ def sweep(model, hyper, values, batch, summary, bend) -> tuple[Sites, jax.Array]
     return balanced(model, hyper, {site: families[site].value(t) for site, t in stats.items()}, volumes), height
 
 
+FALL = 1.0  # nats that a Newton step may not fall by; the balance of scales, which counts the volume of real rows too, moves the height by less
 LEAPS = 100.0  # sweeps that an extrapolation may stand for, at most
 
 
@@ -224,7 +227,7 @@ class Ascent(NamedTuple):
 
 
 def ascend(model, hyper, start, batch, summary, most, tolerance) -> Ascent:
-    """Coordinate ascent until three sweeps gain less than the tolerance. An extrapolation is taken that lands higher, or nearer to rest."""
+    """Coordinate ascent until three sweeps gain less than the tolerance. An extrapolation is taken that lands higher."""
     positive = {site for site, family in model.families.items() if family.settles} if summary == "log_mode" else set()
     tiny = jnp.finfo(jnp.result_type(float)).tiny
 
@@ -252,11 +255,11 @@ def ascend(model, hyper, start, batch, summary, most, tolerance) -> Ascent:
         stage = now.number % 3
         here, there = inward(now.values), inward(new)
         far = leap(now.first, here, there)
-        taken = jnp.isfinite(height) & all_finite(new) & ((height >= x1) | (distance(there, here) < distance(now.second, now.first)))
+        taken = jnp.isfinite(height) & all_finite(new) & (height >= x1)
         rested = (stage == 2) & (jnp.abs(x0 - before) <= jnp.maximum(tolerance, 4 * jnp.finfo(x0.dtype).eps * jnp.abs(x0)))
         values = pick(stage == 0, new, pick(stage == 1, far, pick(taken, new, outward(now.second))))
         heights = pick(stage == 0, jnp.stack([before, height, x1]), pick(stage == 1, jnp.stack([before, x0, height]), jnp.stack([x0, x0, x1])))
-        bend = jnp.where(stage == 2, jnp.where(x1 >= x0 - tolerance, 1.0, 0.0), now.bend)
+        bend = jnp.where(stage == 2, jnp.where(x1 >= x0 - FALL, 1.0, 0.0), now.bend)
         first = pick(stage == 0, here, now.first)
         return Ascent(values, now.number + 1, rested, bend, first, pick(stage == 1, there, now.second), heights)
 
@@ -363,8 +366,9 @@ def evaluate(problem: obj.Problem, theta: np.ndarray, start: Sites, batch: Any, 
         point = found.ascent.values
         whole = _whole(given.model, given.hyper, point, batch) if options.method == "full" else float(found.correction)
         value = float(found.height) + whole + float(np.sum(theta))
+        value = value if np.isfinite(value) else -np.inf
         host = [jax.tree.map(np.asarray, x) for x in (point, found.natural)]
-        return Found(np.asarray(theta, float), value, host[0], host[1], int(found.ascent.number), bool(found.ascent.rested))
+        return Found(np.asarray(theta, float), value, host[0], host[1], int(found.ascent.number), bool(found.ascent.rested) and np.isfinite(value))
 
     return wait
 
@@ -397,6 +401,7 @@ def first_theta(problem: obj.Problem, key: jax.Array, batch: Any, options: Any) 
 
 STENCIL = 0.25  # of log theta, for differences: at first, and at most
 CLOSE = 0.1  # standard deviations from the top at which the search ends
+STENCILS = 15  # at most
 WIDE = 1.5  # conditional standard deviations, above which a stencil says little of the top: the next is one wide
 
 
@@ -443,15 +448,44 @@ def advance(state: State, size: int) -> State:
     if state.spread is not None:
         return state
     number = len(stencil(np.zeros(size), np.ones(size)))
-    step, spread, widths, close = climb([one.value for one in state.found[-number:]], state.widths)
-    if close:
-        return state._replace(spread=spread)
+    values = [one.value for one in state.found[-number:]]
+    if not np.all(np.isfinite(values)):  # back to the best, and nearer to it
+        best = max(state.found, key=lambda one: one.value)
+        if not np.isfinite(best.value) or len(state.found) >= STENCILS * number:
+            raise Diverged("The rows' curvature is not positive anywhere that was tried: check the data, or use gibbs.")
+        return state._replace(centre=best.theta, widths=0.5 * state.widths, queue=stencil(best.theta, 0.5 * state.widths))
+    step, spread, widths, close = climb(values, state.widths)
+    if close or len(state.found) >= STENCILS * number:
+        return state._replace(spread=spread, steady=close)
     centre = state.centre + step
     return state._replace(centre=centre, widths=widths, queue=stencil(centre, widths))
 
 
 def nearest(found: tuple[Found, ...], theta: np.ndarray) -> Found:
     return min(found, key=lambda one: float(np.sum((one.theta - theta) ** 2)))
+
+
+def doubled(function: Any) -> Any:
+    """The function with JAX's double precision switched on while it runs."""
+
+    @wraps(function)
+    def inside(*arguments: Any) -> Any:
+        with jax.enable_x64(True):
+            return function(*arguments)
+
+    return inside
+
+
+@doubled
+def in_double_precision(problem: obj.Problem) -> tuple[obj.Problem, list[Any]]:
+    """The problem, and its data on every device, in double precision: sums of 1e4 nats and more lose in single what tells values of theta apart."""
+    values = {name: jnp.asarray(np.asarray(x), float) for name, x in problem.values.items()}
+    return problem._replace(values=values), [problem.data.pack(device=device) for device in problem.devices]
+
+
+def as_asked(natural: Sites) -> Sites:
+    """Numbers in the precision that the user has set."""
+    return jax.tree.map(lambda x: x.astype(jnp.result_type(float)), natural)
 
 
 def search(problem: obj.Problem, options: Any, copies: list[Any]) -> tuple[Any, Any]:
@@ -470,16 +504,13 @@ def search(problem: obj.Problem, options: Any, copies: list[Any]) -> tuple[Any, 
         new = tuple(wait() for wait in waiting)
         state = advance(state._replace(found=(*state.found, *new), queue=()), size)
         best = max(one.value for one in new)
-        return state, Info(best, sum(one.sweeps for one in new), np.mean([one.converged for one in new]), not state.queue)
+        return state, Info(best if np.isfinite(best) else None, sum(one.sweeps for one in new), np.mean([one.converged for one in new]), not state.queue)
 
-    return init, step
-
-
-ENOUGH = 0.05  # nats: rounding of log p~ that weights can bear
+    return doubled(init), doubled(step)
 
 
 def warn_of(state: State, used: list[Found], options: Any) -> None:
-    """Say what the result must not hide: values of theta at which the rows did not rest, a search or grid cut short, and rounding."""
+    """Say what the result must not hide: values of theta at which the rows did not rest, and a search or grid cut short."""
     unrested = sum(not one.converged for one in used)
     if unrested:
         warnings.warn(
@@ -487,24 +518,21 @@ def warn_of(state: State, used: list[Found], options: Any) -> None:
             "raise num_sweeps.",
             stacklevel=4,
         )
+    if not state.steady:
+        warnings.warn("The search for the hyper-parameters' mode found no steady top: the rows may have several modes near by.", stacklevel=4)
     if state.queue:
         what = "The search for the hyper-parameters' mode" if state.spread is None else "The grid"
         warnings.warn(f"{what} was cut short after {len(state.found)} values: raise num_epochs.", stacklevel=4)
-    rounding = float(np.finfo(jnp.result_type(float)).eps) * max(abs(one.value) for one in used)
-    if rounding > ENOUGH:
-        warnings.warn(
-            f"Single precision knows the marginal likelihood to {rounding:.1g} nats only: call jax.config.update('jax_enable_x64', True) first.",
-            stacklevel=4,
-        )
 
 
 def build(problem: obj.Problem, options: Options) -> Algorithm:
-    init, step = search(problem, options, [problem.data.pack(device=device) for device in problem.devices])
+    double, copies = in_double_precision(problem)
+    init, step = search(double, options, copies)
 
     def posterior(state):
         best = max(state.found, key=lambda one: one.value)
         warn_of(state, [best], options)
-        return Mixture(problem, names_of(problem), [best.theta], [best.natural], np.ones(1))
+        return Mixture(problem, names_of(problem), [best.theta], [as_asked(best.natural)], np.ones(1))
 
     return Algorithm(init, step, posterior)
 

@@ -153,6 +153,23 @@ def fit_surface(centre: np.ndarray, spread: np.ndarray, slopes: list[Slope], deg
     return surface._replace(coefficients=coefficients)
 
 
+def falls(surface: Surface, centre: np.ndarray, spread: np.ndarray) -> bool:
+    """Whether the surface goes down in every direction from two and a half standard deviations outwards, as a density must."""
+    size = len(centre)
+    angles = np.linspace(0, 2 * np.pi, 24, endpoint=False)
+    ways = np.stack([np.cos(angles), np.sin(angles)], 1) if size == 2 else np.array([[1.0], [-1.0]])
+    heights = [surface.height(centre + radius * ways @ spread.T) for radius in (0.0, 2.5, 3.5, 4.5)]
+    return bool(np.all(heights[1] < heights[0] - 1) and np.all(np.diff(heights[1:], axis=0) < 0))
+
+
+def weigh(centre: np.ndarray, spread: np.ndarray, slopes: list[Slope]) -> tuple[Surface, np.ndarray, np.ndarray]:
+    """The surface, of third degree where noise does not turn that up at its ends and else of second, its top, and standard deviations there."""
+    plain = fit_surface(centre, spread, slopes, 2)
+    top, spread_there = plain.top()
+    skewed = fit_surface(centre, spread, slopes, 3)
+    return (skewed if falls(skewed, top, spread_there) else plain), top, spread_there
+
+
 NEAR = 1.5  # standard deviations from the centre at which slopes are taken first, and last further out too
 
 
