@@ -1,4 +1,4 @@
-"""Maximum a posteriori from batches of rows (H 4): statistics blended, their mode taken. Online dictionary learning (Mairal et al. 2009) for any model.
+"""Maximum a posteriori from batches of rows (H 4): statistics blended, their mode taken, as in online dictionary learning (Mairal et al. 2009).
 
     rows of the batch to their mode, then
     natural <- (1 - rho) natural + rho target,    target = dF/dt with the batch scaled by N/|B|,    rho = (tau + t)^-kappa
