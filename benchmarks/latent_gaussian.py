@@ -334,7 +334,7 @@ def score_draws(heldout: Any, num_draws: int, **options: Any) -> Any:
 
     def score(run: Run, state: Any, batches: Any) -> float:
         last = run.algorithm.posterior(state._replace(kept=state.kept[-1:]))
-        draws = {site: x[:, -num_draws:] for site, x in last.draws.items() if site in run.problem.model.shared}
+        draws = {site: x[:, -num_draws:] for site, x in last.draws.items()}
         return completed(run, Draws(run.problem, draws), heldout, num_draws=num_draws, **options)
 
     return score
@@ -400,18 +400,17 @@ def marks_up_to(last: int) -> list[int]:
     return sorted({m * 10**e for m in (1, 2, 5) for e in range(6) if m * 10**e < last} | {last})
 
 
-def chosen_factor(name: str, factors: list[float], data: Any, hyper: dict[str, Any], sweeps: int) -> float:
+def chosen_factor(command: str, name: str, factors: list[float], data: Any, hyper: dict[str, Any], sweeps: int = 20) -> float:
     """What counts are multiplied by, of several, scored on a tenth of the training documents after few sweeps."""
     inside = evaluate.hold_out(data, 0.1, 1)
 
     def score(factor: float) -> float:
         options = {"basis": "identity", "num_local": 2, "num_epochs": sweeps}
-        return follow(
-            "lg_nmf", inside.training, "map", hyper, [sweeps], score_about_mode(inside.heldout, num_local=3), scale_of(name, factor), **options
-        ).nats[-1]
+        about = score_about_mode(inside.heldout, num_local=3)
+        return follow("lg_nmf", inside.training, "map", hyper, [sweeps], about, scale_of(name, factor), **options).nats[-1]
 
     found = {factor: score(factor) for factor in factors}
-    report("perplexity", {"chosen inside the training documents": name, "nats_by_factor": found})
+    report(command, {"scale": name, "nats_by_factor": found})
     return max(found, key=lambda factor: found[factor])
 
 
@@ -423,7 +422,7 @@ def perplexity(arguments: argparse.Namespace) -> None:
     point = {"basis": "identity", "num_local": 2, "num_epochs": arguments.sweeps}
     chain = {"num_samples": 5, "num_warmup": 0, "num_chains": 1}
     sweeps, draws = marks_up_to(arguments.sweeps), marks_up_to(arguments.draws // 5)
-    factor = arguments.factor or chosen_factor(arguments.scale, [3.0, 10.0, 30.0], train, lg, 20)
+    factor = arguments.factor or chosen_factor("perplexity", arguments.scale, [3.0, 10.0, 30.0], train, lg)
     scale, raw = scale_of(arguments.scale, factor), scale_of("raw", 1.0)
     about, sampled = score_about_mode(heldout, num_local=3), score_draws(heldout, 5, num_local=3)
     methods = {
@@ -465,9 +464,12 @@ def online(arguments: argparse.Namespace) -> None:
     shared = {"num_epochs": 1, "batch_size": 64, "bound_every": 0}
     scored = {"folds": 2}
     about = score_about_mode(heldout, num_local=2, **scored)
-    scale = scale_of(arguments.scale, arguments.factor)
+    some = train.select(np.sort(np.random.default_rng(2).choice(train.num_rows, min(train.num_rows, 1500), replace=False)))
+    small = {"num_topics": min(arguments.topics, 50), "alpha1": arguments.alpha1[0]}
+    factor = arguments.factor or chosen_factor("online", arguments.scale, [1.0, 3.0, 10.0], some, small)
+    scale = scale_of(arguments.scale, factor)
     methods = {
-        f"online LG-NMF, alpha1 = {alpha1:g}": lambda alpha1=alpha1: follow(
+        f"online LG-NMF ({arguments.scale} x {factor:g}), alpha1 = {alpha1:g}": lambda alpha1=alpha1: follow(
             "lg_nmf", train, "stochastic_map", {**rank, "alpha1": alpha1}, marks, about, scale, **shared
         )
         for alpha1 in arguments.alpha1
@@ -504,7 +506,7 @@ def add_perplexity(commands: Any) -> None:
     command.add_argument("--topics", type=int, default=200)
     command.add_argument("--alpha1", type=float, nargs="+", default=[1.0], help="values tried")
     command.add_argument("--scale", default="raw", choices=["raw", "root", "equal"], help="as of perplexity")
-    command.add_argument("--factor", type=float, default=10.0, help="as of perplexity")
+    command.add_argument("--factor", type=float, default=0.0, help="as of perplexity (0: chosen inside 1,500 training documents, at most 50 topics)")
     command.add_argument("--heldout", type=int, default=640, help="documents held out")
     command.add_argument("--seed", type=int, default=0, help="of the split")
     command.add_argument("--out", default="results/online.png", help="the figure")
