@@ -351,8 +351,8 @@ def mean_about_mode(natural: Any, mode: Any) -> Any:
     return pos.moments(natural.first - mode @ precision + mode * p, jnp.broadcast_to(p, mode.shape)).first
 
 
-def score_about_mode(heldout: Any, **options: Any) -> Any:
-    """LG-NMF with E d1 about its mode; `document_completion` takes E s given that."""
+def score_about_mode(heldout: Any, keep: list[Any] | None = None, **options: Any) -> Any:
+    """LG-NMF with E d1 about its mode; `document_completion` takes E s given that. keep: collects E d1."""
 
     def natural_of(run: Run, state: Any, batches: Any) -> Any:
         if run.engine == "stochastic_map":
@@ -365,12 +365,22 @@ def score_about_mode(heldout: Any, **options: Any) -> Any:
 
     def score(run: Run, state: Any, batches: Any) -> float:
         natural, points = natural_of(run, state, batches)
-        values = {site: np.asarray(run.problem.model.families[site].value(t)) for site, t in points.items()}
         point = Point(run.problem, {})
-        point.values = {**values, "d1": np.asarray(mean_about_mode(natural, points["d1"].first))}
+        point.values = {"d1": np.asarray(mean_about_mode(natural, points["d1"].first))}
+        if keep is not None:
+            keep.append((run, point.values["d1"]))
         return completed(run, point, heldout, **options)
 
     return score
+
+
+def score_grid(kept: list[tuple[Run, np.ndarray]], heldout: Any, **options: Any) -> float:
+    """Predictions averaged over values of alpha1 (H 13), all weighing alike, each with its own E d1."""
+    run = kept[0][0]
+    draws = {"d1": np.stack([d1 for _, d1 in kept])[None], "alpha1": np.array([[[float(one.problem.hyper.alpha1)] for one, _ in kept]], np.float32)}
+    draws["s"] = np.zeros((1, len(kept), 0), np.float32)  # of no document that is scored
+    problem = fitting.make_problem("lg_nmf", run.problem.data, {"num_topics": run.problem.hyper.num_topics})
+    return completed(run._replace(problem=problem), Draws(problem, draws), heldout, num_draws=len(kept), **options)
 
 
 def curves_figure(curves: dict[str, Curve], against: tuple[str, ...], path: str, title: str) -> str:
@@ -445,11 +455,27 @@ def perplexity(arguments: argparse.Namespace) -> None:
         ),
     }
     curves = {}
+    if arguments.grid:
+        curves["LG-NMF, alpha1 averaged"] = grid_curve(train, heldout, lg, arguments, scale, point)
+        tell("perplexity", "LG-NMF, alpha1 averaged", curves["LG-NMF, alpha1 averaged"])
     for method, run in methods.items():
         if not arguments.only or arguments.only in method:
             curves[method] = run()
             tell("perplexity", method, curves[method])
     report("perplexity", {"figure": curves_figure(curves, ("seconds",), arguments.out, f"AP, K = {arguments.topics}")})
+
+
+def grid_curve(train: Any, heldout: Any, lg: dict[str, Any], arguments: argparse.Namespace, scale: Scale, point: dict[str, Any]) -> Curve:
+    """LG-NMF at several alpha1, each from its own start, predictions averaged after as many sweeps of each; seconds are those of all together."""
+    marks = [mark for mark in marks_up_to(arguments.sweeps) if mark >= 5]
+    kept: list[list[Any]] = [[] for _ in arguments.grid]
+    runs = [
+        follow("lg_nmf", train, "map", {**lg, "alpha1": alpha1}, marks, score_about_mode(heldout, keep, num_local=3), scale, seed, **point)
+        for seed, (alpha1, keep) in enumerate(zip(arguments.grid, kept, strict=True))
+    ]
+    nats = [round(score_grid([keep[i] for keep in kept], heldout, num_local=3), 4) for i in range(len(marks))]
+    seconds = np.sum([run.seconds for run in runs], 0).round(2).tolist()
+    return Curve(sum(run.compile_seconds for run in runs), seconds, runs[0].rows, nats)
 
 
 SMOOTHING = {"alpha": 0.05, "eta": 0.05}  # of LDA: about what empirical Bayes finds (benchmarks/trust_region.py learned)
@@ -466,7 +492,7 @@ def online(arguments: argparse.Namespace) -> None:
     about = score_about_mode(heldout, num_local=2, **scored)
     some = train.select(np.sort(np.random.default_rng(2).choice(train.num_rows, min(train.num_rows, 1500), replace=False)))
     small = {"num_topics": min(arguments.topics, 50), "alpha1": arguments.alpha1[0]}
-    factor = arguments.factor or chosen_factor("online", arguments.scale, [1.0, 3.0, 10.0], some, small)
+    factor = arguments.factor or chosen_factor("online", arguments.scale, [3.0, 10.0, 30.0], some, small)
     scale = scale_of(arguments.scale, factor)
     methods = {
         f"online LG-NMF ({arguments.scale} x {factor:g}), alpha1 = {alpha1:g}": lambda alpha1=alpha1: follow(
@@ -493,6 +519,7 @@ def add_perplexity(commands: Any) -> None:
     command.add_argument(
         "--scale", default="raw", choices=["raw", "root", "equal"], help="what LG-NMF sees: counts, their roots, or rows of one length"
     )
+    command.add_argument("--grid", type=float, nargs="*", default=[], help="values of alpha1 whose predictions are averaged (H 13)")
     command.add_argument("--factor", type=float, default=0.0, help="what that is multiplied by (0: chosen inside the training documents)")
     command.add_argument("--sweeps", type=int, default=50, help="of MAP and of CAVI")
     command.add_argument("--draws", type=int, default=300, help="sweeps of Gibbs")
