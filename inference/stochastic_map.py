@@ -26,7 +26,6 @@ from inference.map import summary_of
 from inference.posterior import Point, solve_rows
 from pp_models.base import Sites
 from pp_models.eliminate import RowOptions
-from pp_models.errors import InputError
 
 
 class Options(NamedTuple):
@@ -71,8 +70,6 @@ _point = jax.jit(obj.summarise, static_argnames=("model", "summary", "sweeps"))
 def check(options: Options) -> None:
     check_basis(options)
     mb.check_schedule(options)
-    if options.num_sweeps < 1:
-        raise InputError(f"num_sweeps must be at least 1, not {options.num_sweeps}: a site's coordinates have to move.")
 
 
 def build(problem: obj.Problem, options: Options) -> Algorithm:
