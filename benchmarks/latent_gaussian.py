@@ -378,7 +378,7 @@ def score_grid(kept: list[tuple[Run, np.ndarray]], heldout: Any, **options: Any)
     """Predictions averaged over values of alpha1 (H 13), all weighing alike, each with its own E d1."""
     run = kept[0][0]
     draws = {"d1": np.stack([d1 for _, d1 in kept])[None], "alpha1": np.array([[[float(one.problem.hyper.alpha1)] for one, _ in kept]], np.float32)}
-    draws["s"] = np.zeros((1, len(kept), 0), np.float32)  # of no document that is scored
+    draws["s"] = np.zeros((1, len(kept), 1), np.float32)  # of no document that is scored
     problem = fitting.make_problem("lg_nmf", run.problem.data, {"num_topics": run.problem.hyper.num_topics})
     return completed(run._replace(problem=problem), Draws(problem, draws), heldout, num_draws=len(kept), **options)
 
