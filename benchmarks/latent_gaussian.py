@@ -393,7 +393,7 @@ def curves_figure(curves: dict[str, Curve], against: tuple[str, ...], path: str,
         axis.set(xscale="log", yscale="log", xlabel=labels[name])
         axis.grid(alpha=0.3, which="both")
     axes[0, 0].set(ylabel="held-out perplexity", title=title)
-    axes[0, -1].legend(fontsize=8)
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=8)
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
     plt.close(figure)
@@ -462,7 +462,7 @@ def perplexity(arguments: argparse.Namespace) -> None:
         if not arguments.only or arguments.only in method:
             curves[method] = run()
             tell("perplexity", method, curves[method])
-    report("perplexity", {"figure": curves_figure(curves, ("seconds",), arguments.out, f"AP, K = {arguments.topics}")})
+    report("perplexity", {"figure": curves_figure(curves, ("seconds",), arguments.out, f"{train.num_rows} documents, K = {arguments.topics}")})
 
 
 def grid_curve(train: Any, heldout: Any, lg: dict[str, Any], arguments: argparse.Namespace, scale: Scale, point: dict[str, Any]) -> Curve:
