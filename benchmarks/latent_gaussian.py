@@ -2,19 +2,23 @@
 
     python benchmarks/latent_gaussian.py hyper [--data house110]     H Fig. 4: posteriors of alpha1 and alpha2, by the grid and by Gibbs, and a figure
     python benchmarks/latent_gaussian.py votes --data house110       H 5.2: votes on held-out bills from their text, and missing votes
+    python benchmarks/latent_gaussian.py perplexity --data ap.npz    H 5.1: held-out perplexity against seconds, beside LDA's, and a figure
+    python benchmarks/latent_gaussian.py online --data wiki.npz      H 5.3: the same from batches in one pass over a large corpus
 
 house110 is a folder with bills.npz (bills x words) and passage_view.npz (votes: members x roll calls, 1, 0, -1 missing; measure_index: their bills).
 Each prints one JSON line per figure.
 """
 
 import argparse
+import itertools
 import json
 import os
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 jax.config.update("jax_num_cpu_devices", os.cpu_count() or 1)
@@ -28,6 +32,12 @@ import matplotlib.pyplot as plt
 
 import inference
 import pp_models
+from inference import evaluate, fitting
+from inference import objective as obj
+from inference.evaluate import COUNTS, Scale
+from inference.posterior import Draws, Point
+from pp_models import positive_normal as pos
+from pp_models.data import Data
 
 # n, p, K, and how far the product stands out of the noise
 CASES = {
@@ -223,6 +233,312 @@ def calibration(probability: np.ndarray, truth: np.ndarray, bins: int = 10) -> f
     return round(float(np.sum(gaps) / len(truth)), 4)
 
 
+# Perplexity -----------------------------------------------------------------------------------------------------------------------------------
+#
+# LG-NMF has unit variance about every cell, zeros included. What counts are multiplied by, or raised to, is then a part of the model: counts times c
+# are counts with variance 1/c^2, and roots are what makes the variances of Poisson counts alike.
+
+
+def square(x: Any) -> Any:
+    return x**2
+
+
+def unchanged(x: Any) -> Any:
+    return x
+
+
+def scale_of(name: str, factor: float) -> Scale:
+    """raw: c times counts. root: c times their square roots, predictions squared. equal: rows of Euclidean length c."""
+
+    def apply(counts: Any) -> Any:
+        out = scipy.sparse.csr_array(counts).copy()
+        out.eliminate_zeros()
+        values = np.sqrt(out.data) if name == "root" else out.data.astype(np.float64)
+        if name == "equal":
+            sizes = np.sqrt(np.asarray((out**2).sum(axis=1), np.float64)).ravel()
+            values = values / np.repeat(np.maximum(sizes, 1e-9), np.diff(out.indptr))
+        out.data = (factor * values).astype(np.float32)
+        return out
+
+    return Scale(apply, square if name == "root" else unchanged)
+
+
+class Run(NamedTuple):
+    """An engine bound to a problem, and what the model sees of counts."""
+
+    problem: Any
+    engine: str
+    algorithm: Any
+    scale: Scale
+
+
+class Curve(NamedTuple):
+    """Scores along a run. seconds: of steps alone, neither compiling nor scoring; rows: seen so far; nats: log probability per held-out word."""
+
+    compile_seconds: float
+    seconds: list[float]
+    rows: list[int]
+    nats: list[float]
+
+
+def compile_seconds(run: Run, state: Any, batches: Any, key: Any) -> float:
+    """Of two steps, the second of which may find another state than the first: how much longer they take the first time."""
+
+    def two_steps() -> float:
+        begin = time.perf_counter()
+        once, _ = run.algorithm.step(key, state, batches)
+        jax.block_until_ready(jax.tree.leaves(run.algorithm.step(key, once, batches)))
+        return time.perf_counter() - begin
+
+    return round(max(two_steps() - two_steps(), 0.0), 1)
+
+
+def follow(
+    model: str, data: Any, engine: str, hyper: dict[str, Any], marks: list[int], score: Any, scale: Scale = COUNTS, seed: int = 0, **options: Any
+) -> Curve:
+    """Steps of an engine, scored after each number of steps in `marks` with the clock stopped."""
+    chosen = fitting.load_engine(engine)
+    problem = fitting.make_problem(model, Data("counts", matrix=scale.apply(data.matrix)), hyper)
+    settled = chosen.settle(fitting.make_options(chosen, options), problem.data)
+    run = Run(problem, engine, chosen.build(problem, settled), scale)
+    init_key, batch_key, step_key = jax.random.split(jax.random.key(seed), 3)
+    state = run.algorithm.init(init_key, {})
+    feed = fitting.feed(chosen, settled, problem, batch_key, marks[-1])
+    first = next(feed)
+    curve = Curve(compile_seconds(run, state, first, step_key), [], [], [])
+    clock, rows, begin = 0.0, 0, time.perf_counter()
+    for step, batches in enumerate(itertools.islice(itertools.chain([first], feed), marks[-1]), 1):
+        state, _ = run.algorithm.step(jax.random.fold_in(step_key, step), state, batches)
+        rows += problem.data.num_rows if chosen.rows != "batch" else settled.batch_size
+        if step in marks:
+            jax.block_until_ready(jax.tree.leaves(state))
+            clock += time.perf_counter() - begin
+            curve.seconds.append(round(clock, 2))
+            curve.rows.append(min(rows, problem.data.num_rows) if chosen.rows == "batch" else rows)
+            curve.nats.append(round(float(score(run, state, batches)), 4))
+            begin = time.perf_counter()
+    return curve
+
+
+def completed(run: Run, posterior: Any, heldout: Any, **options: Any) -> float:
+    return inference.document_completion(fitting.Fit(run.problem, run.engine, {}, posterior, {}, 0.0), heldout, scale=run.scale, **options).value
+
+
+def score_posterior(heldout: Any, **options: Any) -> Any:
+    """Global sites at their means or at the point."""
+    return lambda run, state, batches: completed(run, run.algorithm.posterior(state), heldout, **options)
+
+
+def score_draws(heldout: Any, num_draws: int, **options: Any) -> Any:
+    """The last few draws of a chain, their predictions averaged."""
+
+    def score(run: Run, state: Any, batches: Any) -> float:
+        last = run.algorithm.posterior(state._replace(kept=state.kept[-1:]))
+        draws = {site: x[:, -num_draws:] for site, x in last.draws.items()}
+        return completed(run, Draws(run.problem, draws), heldout, num_draws=num_draws, **options)
+
+    return score
+
+
+@jax.jit
+def mean_about_mode(natural: Any, mode: Any) -> Any:
+    """E d1 of independent positive normals about the mode: coordinate k given the others at theirs has b = h - P d1 + P_kk d1_k and p = P_kk.
+
+    A word whose coordinates are all zero at the mode is then as likely as the data do not exclude, not impossible.
+    """
+    precision = -2 * natural.second[0]
+    p = jnp.diagonal(precision)
+    return pos.moments(natural.first - mode @ precision + mode * p, jnp.broadcast_to(p, mode.shape)).first
+
+
+def score_about_mode(heldout: Any, keep: list[Any] | None = None, **options: Any) -> Any:
+    """LG-NMF with E d1 about its mode; `document_completion` takes E s given that. keep: collects E d1."""
+
+    def natural_of(run: Run, state: Any, batches: Any) -> Any:
+        if run.engine == "stochastic_map":
+            return state.shared["d1"], state.points
+        fixed, values = (run.problem.model, run.problem.structure), run.problem.values
+        there = [jax.device_put((values, state.shared), device) for device in run.problem.devices]
+        shares = zip(there, state.local, batches, strict=True)
+        parts = [obj.block_gradient(*fixed, mine, {**shared, **rows}, batch, "d1") for (mine, shared), rows, batch in shares]
+        return obj.block_target(*fixed, values, state.shared, tuple(obj.gather(run.problem, parts)), "d1", None), state.shared
+
+    def score(run: Run, state: Any, batches: Any) -> float:
+        natural, points = natural_of(run, state, batches)
+        point = Point(run.problem, {})
+        point.values = {"d1": np.asarray(mean_about_mode(natural, points["d1"].first))}
+        if keep is not None:
+            keep.append((run, point.values["d1"]))
+        return completed(run, point, heldout, **options)
+
+    return score
+
+
+def score_grid(kept: list[tuple[Run, np.ndarray]], heldout: Any, **options: Any) -> float:
+    """Predictions averaged over values of alpha1 (H 13), all weighing alike, each with its own E d1."""
+    run = kept[0][0]
+    draws = {"d1": np.stack([d1 for _, d1 in kept])[None], "alpha1": np.array([[[float(one.problem.hyper.alpha1)] for one, _ in kept]], np.float32)}
+    draws["s"] = np.zeros((1, len(kept), 1), np.float32)  # of no document that is scored
+    problem = fitting.make_problem("lg_nmf", run.problem.data, {"num_topics": run.problem.hyper.num_topics})
+    return completed(run._replace(problem=problem), Draws(problem, draws), heldout, num_draws=len(kept), **options)
+
+
+def curves_figure(curves: dict[str, Curve], against: tuple[str, ...], path: str, title: str) -> str:
+    """Perplexity against what each panel names, one line for each method."""
+    labels = {"seconds": "seconds (two cores; without compiling)", "rows": "documents seen"}
+    figure, axes = plt.subplots(1, len(against), figsize=(6.5 * len(against), 4.6), sharey=True, layout="constrained", squeeze=False)
+    for axis, name in zip(axes[0], against, strict=True):
+        for method, curve in curves.items():
+            axis.plot(getattr(curve, name), np.exp(-np.array(curve.nats)), marker="o", ms=3, label=method)
+        axis.set(xscale="log", yscale="log", xlabel=labels[name])
+        axis.grid(alpha=0.3, which="both")
+    axes[0, 0].set(ylabel="held-out perplexity", title=title)
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=8)
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+    return path
+
+
+def tell(command: str, method: str, curve: Curve) -> None:
+    best = max(curve.nats)
+    report(command, {"method": method, **curve._asdict(), "perplexity": np.exp(-np.array(curve.nats)).round().tolist(), "best_nats": best})
+
+
+def marks_up_to(last: int) -> list[int]:
+    """1, 2, 5, 10, 20, ... and the last."""
+    return sorted({m * 10**e for m in (1, 2, 5) for e in range(6) if m * 10**e < last} | {last})
+
+
+def chosen_factor(command: str, name: str, factors: list[float], data: Any, hyper: dict[str, Any], sweeps: int = 20) -> float:
+    """What counts are multiplied by, of several, scored on a tenth of the training documents after few sweeps."""
+    inside = evaluate.hold_out(data, 0.1, 1)
+
+    def score(factor: float) -> float:
+        options = {"basis": "identity", "num_local": 2, "num_epochs": sweeps}
+        about = score_about_mode(inside.heldout, num_local=3)
+        return follow("lg_nmf", inside.training, "map", hyper, [sweeps], about, scale_of(name, factor), **options).nats[-1]
+
+    found = {factor: score(factor) for factor in factors}
+    report(command, {"scale": name, "nats_by_factor": found})
+    return max(found, key=lambda factor: found[factor])
+
+
+def perplexity(arguments: argparse.Namespace) -> None:
+    """H 5.1: perplexity of LG-NMF, LG-MCMC, LG-OP and LDA against seconds; a fifth of the documents held out, their words in three folds."""
+    data = evaluate.hold_out(pp_models.data.counts(scipy.sparse.load_npz(arguments.data)), 0.2, arguments.seed)
+    train, heldout, rank = data.training, data.heldout, {"num_topics": arguments.topics}
+    lg = {**rank, "alpha1": arguments.alpha1}
+    point = {"basis": "identity", "num_local": 2, "num_epochs": arguments.sweeps}
+    chain = {"num_samples": 5, "num_warmup": 0, "num_chains": 1}
+    sweeps, draws = marks_up_to(arguments.sweeps), marks_up_to(arguments.draws // 5)
+    factor = arguments.factor or chosen_factor("perplexity", arguments.scale, [3.0, 10.0, 30.0], train, lg)
+    scale, raw = scale_of(arguments.scale, factor), scale_of("raw", 1.0)
+    about, sampled = score_about_mode(heldout, num_local=3), score_draws(heldout, 5, num_local=3)
+    methods = {
+        f"LG-NMF ({arguments.scale} x {factor:g})": lambda: follow("lg_nmf", train, "map", lg, sweeps, about, scale, **point),
+        "LDA, cavi": lambda: follow("lda", train, "cavi", {**rank, **SMOOTHING}, sweeps, score_posterior(heldout), num_epochs=arguments.sweeps),
+        "LDA, gibbs": lambda: follow("lda", train, "gibbs", {**rank, **SMOOTHING}, draws, score_draws(heldout, 5), **chain),
+        f"LG-MCMC ({arguments.scale} x {factor:g})": lambda: follow("lg_nmf", train, "gibbs", lg, draws, sampled, scale, **chain),
+        "LG-NMF (counts as they are)": lambda: follow("lg_nmf", train, "map", lg, sweeps, about, raw, **point),
+        "LG-NMF (counts as they are, d1 at its mode)": lambda: follow(
+            "lg_nmf", train, "map", lg, sweeps, score_posterior(heldout, num_local=3), raw, **point
+        ),
+        "LG-OP": lambda: follow(
+            "lg_op",
+            train,
+            "map",
+            lg,
+            marks_up_to(arguments.ordinal_sweeps),
+            score_posterior(heldout, num_local=3),
+            num_epochs=arguments.ordinal_sweeps,
+        ),
+    }
+    curves = {}
+    if arguments.grid:
+        curves["LG-NMF, alpha1 averaged"] = grid_curve(train, heldout, lg, arguments, scale, point)
+        tell("perplexity", "LG-NMF, alpha1 averaged", curves["LG-NMF, alpha1 averaged"])
+    for method, run in methods.items():
+        if not arguments.only or arguments.only in method:
+            curves[method] = run()
+            tell("perplexity", method, curves[method])
+    report("perplexity", {"figure": curves_figure(curves, ("seconds",), arguments.out, f"{train.num_rows} documents, K = {arguments.topics}")})
+
+
+def grid_curve(train: Any, heldout: Any, lg: dict[str, Any], arguments: argparse.Namespace, scale: Scale, point: dict[str, Any]) -> Curve:
+    """LG-NMF at several alpha1, each from its own start, predictions averaged after as many sweeps of each; seconds are those of all together."""
+    marks = [mark for mark in marks_up_to(arguments.sweeps) if mark >= 5]
+    kept: list[list[Any]] = [[] for _ in arguments.grid]
+    runs = [
+        follow("lg_nmf", train, "map", {**lg, "alpha1": alpha1}, marks, score_about_mode(heldout, keep, num_local=3), scale, seed, **point)
+        for seed, (alpha1, keep) in enumerate(zip(arguments.grid, kept, strict=True))
+    ]
+    nats = [round(score_grid([keep[i] for keep in kept], heldout, num_local=3), 4) for i in range(len(marks))]
+    seconds = np.sum([run.seconds for run in runs], 0).round(2).tolist()
+    return Curve(sum(run.compile_seconds for run in runs), seconds, runs[0].rows, nats)
+
+
+SMOOTHING = {"alpha": 0.05, "eta": 0.05}  # of LDA: about what empirical Bayes finds (benchmarks/trust_region.py learned)
+
+
+def online(arguments: argparse.Namespace) -> None:
+    """H 5.3: held-out perplexity of online LG-NMF, online LDA and adaptive SVI against documents seen and seconds; one pass, batches of 64."""
+    data = pp_models.data.counts(scipy.sparse.load_npz(arguments.data))
+    split = evaluate.hold_out(data, arguments.heldout / data.num_rows, arguments.seed)
+    train, heldout, rank = split.training, split.heldout, {"num_topics": arguments.topics}
+    marks = [m for m in marks_up_to(-(-train.num_rows // 64)) if m >= 10]
+    shared = {"num_epochs": 1, "batch_size": 64, "bound_every": 0}
+    scored = {"folds": 2}
+    about = score_about_mode(heldout, num_local=2, **scored)
+    some = train.select(np.sort(np.random.default_rng(2).choice(train.num_rows, min(train.num_rows, 1500), replace=False)))
+    small = {"num_topics": min(arguments.topics, 50), "alpha1": arguments.alpha1[0]}
+    factor = arguments.factor or chosen_factor("online", arguments.scale, [3.0, 10.0, 30.0], some, small)
+    scale = scale_of(arguments.scale, factor)
+    methods = {
+        f"online LG-NMF ({arguments.scale} x {factor:g}), alpha1 = {alpha1:g}": lambda alpha1=alpha1: follow(
+            "lg_nmf", train, "stochastic_map", {**rank, "alpha1": alpha1}, marks, about, scale, **shared
+        )
+        for alpha1 in arguments.alpha1
+    }
+    lda = {**rank, **SMOOTHING}
+    methods["online LDA (svi)"] = lambda: follow("lda", train, "svi", lda, marks, score_posterior(heldout, **scored), **shared)
+    methods["adaptive SVI"] = lambda: follow("lda", train, "svi", lda, marks, score_posterior(heldout, **scored), rate="adaptive", **shared)
+    curves = {}
+    for method, run in methods.items():
+        curves[method] = run()
+        tell("online", method, curves[method])
+    report("online", {"figure": curves_figure(curves, ("rows", "seconds"), arguments.out, f"{train.num_rows} documents, K = {arguments.topics}")})
+
+
+def add_perplexity(commands: Any) -> None:
+    command = commands.add_parser("perplexity", help=perplexity.__doc__)
+    command.set_defaults(function=perplexity)
+    command.add_argument("--data", required=True, help="documents x words, scipy .npz")
+    command.add_argument("--topics", type=int, default=50)
+    command.add_argument("--alpha1", type=float, default=1.0, help="precision of documents' weights")
+    command.add_argument(
+        "--scale", default="raw", choices=["raw", "root", "equal"], help="what LG-NMF sees: counts, their roots, or rows of one length"
+    )
+    command.add_argument("--grid", type=float, nargs="*", default=[], help="values of alpha1 whose predictions are averaged (H 13)")
+    command.add_argument("--factor", type=float, default=0.0, help="what that is multiplied by (0: chosen inside the training documents)")
+    command.add_argument("--sweeps", type=int, default=50, help="of MAP and of CAVI")
+    command.add_argument("--draws", type=int, default=300, help="sweeps of Gibbs")
+    command.add_argument("--ordinal-sweeps", type=int, default=10, help="of LG-OP, which visits all cells")
+    command.add_argument("--only", default="", help="methods whose name holds this")
+    command.add_argument("--seed", type=int, default=0, help="of the split")
+    command.add_argument("--out", default="results/perplexity.png", help="the figure")
+    command = commands.add_parser("online", help=online.__doc__)
+    command.set_defaults(function=online)
+    command.add_argument("--data", required=True, help="documents x words, scipy .npz")
+    command.add_argument("--topics", type=int, default=200)
+    command.add_argument("--alpha1", type=float, nargs="+", default=[1.0], help="values tried")
+    command.add_argument("--scale", default="raw", choices=["raw", "root", "equal"], help="as of perplexity")
+    command.add_argument("--factor", type=float, default=0.0, help="as of perplexity (0: chosen inside 1,500 training documents, at most 50 topics)")
+    command.add_argument("--heldout", type=int, default=640, help="documents held out")
+    command.add_argument("--seed", type=int, default=0, help="of the split")
+    command.add_argument("--out", default="results/online.png", help="the figure")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
@@ -239,6 +555,7 @@ def main() -> None:
     command.add_argument("--sweeps", type=int, default=60)
     command.add_argument("--folds", type=int, default=6, help="of six that are run")
     command.add_argument("--seed", type=int, default=0, help="of the folds")
+    add_perplexity(commands)
     arguments = parser.parse_args()
     arguments.function(arguments)
 

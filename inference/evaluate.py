@@ -1,5 +1,6 @@
 """Held-out scores, the same for every engine."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -42,8 +43,8 @@ def split_tokens(data: Data, folds: int, seed: int = 0) -> list[tuple[Any, Any]]
     return [(part(matrix.data - share[:, fold]), part(share[:, fold])) for fold in range(folds)]
 
 
-@partial(jax.jit, static_argnames=("model", "structure"))
-def _complete(model, structure, values, draws, batch, held, options):
+@partial(jax.jit, static_argnames=("model", "structure", "undo"))
+def _complete(model, structure, values, draws, batch, held, options, undo):
     """Per row: log probability of the held-out counts, the prediction from the observed ones averaged over draws of the global sites."""
     hyper = obj.make(model, structure, values)
     start = obj.start_local(model, hyper, batch)
@@ -52,7 +53,7 @@ def _complete(model, structure, values, draws, batch, held, options):
         stats = {site: model.families[site].stats(x) for site, x in shared.items()}
         part = obj.local_part(model, hyper, stats, batch, start, options)
         means = {site: model.families[site].distribution(eta).mean for site, eta in part.natural.items()}
-        rates = model.predict(hyper, {**shared, **means})
+        rates = undo(model.predict(hyper, {**shared, **means}))
         size = jnp.sum(rates, 1, keepdims=True)  # zero for a row that nothing is known of, neither from tokens nor from a prior
         return total + jnp.where(size > 0, rates / jnp.where(size > 0, size, 1), 1 / batch.num_columns), None
 
@@ -62,12 +63,28 @@ def _complete(model, structure, values, draws, batch, held, options):
     return jnp.sum(held.entries.dense(held.num_columns) * log_p, 1)
 
 
-def document_completion(fit: Any, heldout: Data, folds: int = 3, seed: int = 0, num_local: int = 50, num_draws: int = 20) -> Score:
+class Scale(NamedTuple):
+    """What a model was fitted to in place of counts. apply: (sparse counts) -> sparse matrix; undo: predictions of its entries -> rates of counts."""
+
+    apply: Callable[[Any], Any]
+    undo: Callable[[jax.Array], jax.Array]
+
+
+def _same(x: Any) -> Any:
+    return x
+
+
+COUNTS = Scale(_same, _same)
+
+
+def document_completion(
+    fit: Any, heldout: Data, folds: int = 3, seed: int = 0, num_local: int = 50, num_draws: int = 20, scale: Scale = COUNTS
+) -> Score:
     """log p per held-out word (P 11.6): each document's tokens are split into `folds` parts at random; each part is predicted from the others.
 
     A distribution's or a point's global sites are fixed at their means; of a Markov chain or a grid (H 13), `num_draws` draws are used in turn and
     their predictions averaged, whatever their labels. A document's own sites are inferred from its observed tokens, and the prediction is the
-    mean rate, normalised over words.
+    mean rate, normalised over words. scale: how observed tokens were turned into what the model was fitted to.
     Units: nats per token; perplexity is exp(-value).
     """
     if heldout.kind != "counts":
@@ -86,11 +103,11 @@ def document_completion(fit: Any, heldout: Data, folds: int = 3, seed: int = 0, 
     logs, tokens = np.zeros(heldout.num_rows), np.zeros(heldout.num_rows)
     problem = fit.problem
     for observed, held in split_tokens(heldout, folds, seed):
-        sides = [Data("counts", matrix=part) for part in (observed, held)]
+        sides = [Data("counts", matrix=part) for part in (scale.apply(observed), held)]
         for first in range(0, heldout.num_rows, size):  # batches of rows
             rows = np.arange(first, min(first + size, heldout.num_rows))
             batches = [side.pack(rows, size) for side in sides]
-            value = _complete(problem.model, problem.structure, problem.values, shared, *batches, RowOptions(num_local, 0.0))
+            value = _complete(problem.model, problem.structure, problem.values, shared, *batches, RowOptions(num_local, 0.0), scale.undo)
             logs[rows] += np.asarray(value, np.float64)[: len(rows)]
         tokens += np.asarray(held.sum(axis=1)).ravel()
     mean = logs.sum() / tokens.sum()

@@ -52,13 +52,6 @@ def _local(model, structure, values, shared, local, batch, options, summary):
     return obj.local_part(model, obj.make(model, structure, values), shared, batch, local, options, summary)._replace(natural={})
 
 
-@partial(jax.jit, static_argnames=("model", "structure", "summary"))
-def _shared_value(model, structure, values, shared, summary):
-    """The objective's part without data."""
-    value = model.log_global(obj.make(model, structure, values), shared)
-    return value + sum(jnp.sum(fam.log_measure(model.families[site], shared[site], summary)) for site in shared)
-
-
 _stats = jax.jit(obj.summarise, static_argnames=("model", "summary"))
 
 
@@ -88,16 +81,17 @@ def has_mode(problem: obj.Problem) -> bool:
     return all(bool(low > -1e-6) for low in jax.tree.leaves(shifted))
 
 
-def check(options: Options) -> None:
+def check(options: Any) -> None:
     if options.basis not in ("auto", "identity", "log"):
         raise unknown("basis", options.basis, ("auto", "identity", "log"))
 
 
-def _summary(problem: obj.Problem, basis: str) -> str:
+def summary_of(problem: obj.Problem, basis: str) -> str:
+    """The point that stands for q: the mode of the density of x or of log x."""
     if basis == "auto" and not has_mode(problem):
         warnings.warn(
             f"The prior of {problem.model.name} has a concentration below 1, so its density has no interior mode: "
-            'map maximises the density of log x instead (basis="log").',
+            'the density of log x is maximised instead (basis="log").',
             stacklevel=2,
         )
         return "log_mode"
@@ -106,7 +100,7 @@ def _summary(problem: obj.Problem, basis: str) -> str:
 
 def build(problem: obj.Problem, options: Options) -> Algorithm:
     model, structure, values = problem.model, problem.structure, problem.values
-    summary = _summary(problem, options.basis)
+    summary = summary_of(problem, options.basis)
     rows = RowOptions(options.num_local, options.local_tolerance)
 
     def everywhere(shared):
@@ -122,7 +116,7 @@ def build(problem: obj.Problem, options: Options) -> Algorithm:
         shared = dict(state.shared)
         local = [_begin(batch, state.local[0] if state.local else {}) for batch in batches] if not state.positions else state.local
         parts = [_local(model, structure, values, s, n, b, rows, summary) for s, n, b in zip(everywhere(shared), local, batches, strict=True)]
-        bound = (_shared_value(model, structure, values, shared, summary), [(part.value, part.entropy) for part in parts])
+        bound = (obj.shared_value(model, structure, values, shared, summary), [(part.value, part.entropy) for part in parts])
         gradients, points = [part.gradient for part in parts], tuple(part.stats for part in parts)
         for i, site in enumerate(model.shared):
             if i and model.coupled == "rows":  # later blocks see the earlier ones' new values
@@ -139,9 +133,8 @@ def build(problem: obj.Problem, options: Options) -> Algorithm:
         def height(stats):
             now = {**shared, site: stats}
             rows = zip(everywhere(now), points, batches, strict=True)
-            return _shared_value(model, structure, values, now, summary), [
-                obj.local_value(model, structure, values, {**s, **n}, b) for s, n, b in rows
-            ]
+            there = [obj.local_value(model, structure, values, {**s, **n}, b) for s, n, b in rows]
+            return obj.shared_value(model, structure, values, now, summary), there
 
         def move(fraction):
             return _towards(model, shared[site], target, fraction, site, summary)

@@ -5,6 +5,9 @@
 With the current parameters as anchor this is a natural-gradient step; held fixed while the rows are solved again and again it is the trust
 region's inner loop; with rate 1 it is coordinate ascent on the batch. Global sites are updated in turn, which differs from all at once only where
 they meet in the prior.
+
+Everything here is said of means, for variational inference; with `summary` "mode" or "log_mode" it is said of points, whose statistics, where they
+are known already, need not be searched for again.
 """
 
 from collections.abc import Callable, Sequence
@@ -40,11 +43,12 @@ class Share(NamedTuple):
     rows: jax.Array
 
 
-@partial(jax.jit, static_argnames=("model", "structure", "bound", "even"))
-def solve_share(model, structure, values, shared, batch, start, options, bound, even):
+@partial(jax.jit, static_argnames=("model", "structure", "bound", "even", "summary"))
+def solve_share(model, structure, values, shared, batch, start, options, bound, even, summary="mean"):
     hyper = obj.make(model, structure, values)
-    begin = obj.start_local(model, hyper, batch) if start is None else obj.summarise(model, start)
-    part = obj.local_part(model, hyper, obj.summarise(model, shared), batch, begin, options, key=UNIFORM if even else None)
+    begin = obj.start_local(model, hyper, batch, summary) if start is None else obj.summarise(model, start, summary)
+    stats = obj.summarise(model, shared) if summary == "mean" else shared
+    part = obj.local_part(model, hyper, stats, batch, begin, options, summary, UNIFORM if even else None)
     value = (part.value, part.entropy) if bound else ()
     return Share(part.gradient, value, part.natural, jnp.sum(part.info.iterations * batch.mask), jnp.sum(batch.mask))
 
@@ -58,18 +62,22 @@ def solve(
     start: Sequence[Sites] | None = None,
     bound: bool = False,
     even: bool = False,
+    summary: str = "mean",
 ) -> tuple[Share, ...]:
-    """The rows of every device's batch run to their fixed point, from `start` or afresh. With `even`, auxiliaries are spread evenly (phi = 1/K)."""
+    """The rows of every device's batch run to their fixed point, from `start` or afresh. With `even`, auxiliaries are spread evenly (phi = 1/K).
+
+    shared: natural parameters; of points, their statistics.
+    """
     starts = [None] * len(batches) if start is None else start
     return tuple(
-        solve_share(problem.model, problem.structure, *jax.device_put((values, shared), device), batch, begin, rows, bound, even)
+        solve_share(problem.model, problem.structure, *jax.device_put((values, shared), device), batch, begin, rows, bound, even, summary)
         for device, batch, begin in zip(problem.devices, batches, starts, strict=True)
     )
 
 
-def _block(model, hyper, site, shared, gradients, scale, prior):
+def _block(model, hyper, site, shared, gradients, scale, prior, summary="mean", near=None):
     """dF/dmu of one global site, cut where it is damped, or with `prior` in place of the model's own."""
-    stats = obj.summarise(model, shared)  # compiled in one piece, and only what is used
+    stats = obj.summarise(model, shared, summary, near)  # compiled in one piece, and only what is used
     own = obj.prior_gradient(model, hyper, stats)[site] if prior is None else prior[site]
     added = jax.tree.map(lambda p, *shares: p + scale * sum(shares), own, *(gradient[site] for gradient in gradients))
     return obj.shorten(model, stats, added, site)
@@ -81,11 +89,11 @@ def _target(model, structure, values, shared, gradients, scale):
     return {site: _block(model, hyper, site, shared, gradients, scale, None) for site in model.shared}
 
 
-@partial(jax.jit, static_argnames=("model", "structure"))
-def _ascend(model, structure, values, shared, gradients, scale, rate, anchor, prior):
+@partial(jax.jit, static_argnames=("model", "structure", "summary"))
+def _ascend(model, structure, values, shared, gradients, scale, rate, anchor, prior, summary, near):
     hyper, shared = obj.make(model, structure, values), dict(shared)
     for site in model.shared:  # compiled in one piece, and as one block where the sites do not meet
-        target = _block(model, hyper, site, shared, gradients, scale, prior)
+        target = _block(model, hyper, site, shared, gradients, scale, prior, summary, near)
         shared[site] = target if anchor is None else obj.blend(anchor[site], target, rate)
     return shared
 
@@ -109,12 +117,14 @@ def ascend(
     rate: Any = 1.0,
     anchor: Sites | None = None,
     prior: Sites | None = None,
+    summary: str = "mean",
+    near: Sites | None = None,
 ) -> Sites:
     """(1 - rate) anchor + rate target for one global site after the other, each given the new values of those before it.
 
-    anchor: None for the target itself. prior: natural parameters to stand for the model's own.
+    anchor: None for the target itself. prior: natural parameters to stand for the model's own. near: statistics where a search for some may begin.
     """
-    return _ascend(problem.model, problem.structure, values, shared, gradients, scale, rate, anchor, prior)
+    return _ascend(problem.model, problem.structure, values, shared, gradients, scale, rate, anchor, prior, summary, near)
 
 
 class Totals(NamedTuple):
@@ -137,9 +147,11 @@ def total(problem: obj.Problem, shares: Sequence[Share], present: Any) -> Totals
     return _total(tuple(obj.gather(problem, [(share.bound, share.iterations, share.rows) for share in shares])), present)
 
 
-def bound_terms(problem: obj.Problem, values: Any, shared: Sites, totals: Totals) -> Any:
-    """The estimate of the bound from this batch at `shared`, as terms to be added up in double precision."""
-    return obj.shared_bound(problem.model, problem.structure, values, shared), totals.bound
+def bound_terms(problem: obj.Problem, values: Any, shared: Sites, totals: Totals, summary: str = "mean") -> Any:
+    """The estimate of the bound from this batch at `shared`, as terms to be added up in double precision. Of points, their log density."""
+    if summary == "mean":
+        return obj.shared_bound(problem.model, problem.structure, values, shared), totals.bound
+    return obj.shared_value(problem.model, problem.structure, values, shared, summary), totals.bound
 
 
 def first_natural(problem: obj.Problem, key: jax.Array, start: dict[str, Any]) -> Sites:

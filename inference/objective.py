@@ -41,10 +41,10 @@ def make(model: Model, structure: tuple[tuple[str, Any], ...], values: dict[str,
     return model.Hyper(**dict(structure), **values)
 
 
-def summarise(model: Model, natural: Sites, summary: str = "mean", start: Sites | None = None) -> Sites:
-    """Statistics standing for q at every given site. start: statistics to begin with where they are searched for."""
+def summarise(model: Model, natural: Sites, summary: str = "mean", start: Sites | None = None, sweeps: int = 0) -> Sites:
+    """Statistics standing for q at every given site. start: statistics to begin with where they are searched for, sweeps: how often."""
     begin = start or {}
-    return {site: fam.summarise(model.families[site], natural[site], summary, begin.get(site)) for site in natural}
+    return {site: fam.summarise(model.families[site], natural[site], summary, begin.get(site), sweeps) for site in natural}
 
 
 def shorten(model: Model, stats: Sites, target: Any, site: str) -> Any:
@@ -57,6 +57,13 @@ def shared_bound(model: Model, structure: Any, values: dict[str, jax.Array], nat
     """The part of the bound without data: F's, and the entropy of the global sites."""
     value = model.log_global(make(model, structure, values), summarise(model, natural))
     return value + sum(jnp.sum(fam.entropy(model.families[site], natural[site])) for site in model.shared)
+
+
+@partial(jax.jit, static_argnames=("model", "structure", "summary"))
+def shared_value(model: Model, structure: Any, values: dict[str, jax.Array], stats: Sites, summary: str) -> jax.Array:
+    """The part without data of a point's log density: of x with "mode", of log x with "log_mode"."""
+    value = model.log_global(make(model, structure, values), stats)
+    return value + sum(jnp.sum(fam.log_measure(model.families[site], stats[site], summary)) for site in stats)
 
 
 class LocalPart(NamedTuple):

@@ -5,6 +5,7 @@ sample(key, n)           site -> (n, ...) values
 log_density(draws)       log q of such values (distributions only; sites that q holds as a point count nothing where the values are at the point)
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
@@ -46,11 +47,28 @@ def in_row_order(parts: tuple[Any, ...], positions: tuple[Any, ...], num_rows: i
     return jax.tree.map(merge, *parts)
 
 
-@partial(jax.jit, static_argnames=("model", "structure"))
-def _solve(model, structure, values, shared, batch, options):
+@partial(jax.jit, static_argnames=("model", "structure", "summary"))
+def _solve(model, structure, values, shared, batch, options, summary):
     hyper = obj.make(model, structure, values)
-    start = obj.start_local(model, hyper, batch)
-    return obj.local_part(model, hyper, obj.summarise(model, shared), batch, start, options).natural
+    start = obj.start_local(model, hyper, batch, summary)
+    stats = obj.summarise(model, shared) if summary == "mean" else shared
+    part = obj.local_part(model, hyper, stats, batch, start, options, summary)
+    return part.natural if summary == "mean" else {site: model.families[site].value(t) for site, t in part.stats.items()}
+
+
+def solve_rows(problem: obj.Problem, shared: Sites, summary: str = "mean", batch_size: int = 1024) -> Sites:
+    """Natural parameters of all rows' local sites given those of the global ones; of points, values of the former given statistics of the latter."""
+    size = min(batch_size, problem.data.num_rows)
+    parts, positions = [], []
+    for first in range(0, problem.data.num_rows, size):  # batches of rows
+        rows = np.arange(first, min(first + size, problem.data.num_rows))
+        batch = problem.data.pack(rows, size)
+        here = jax.device_put((problem.values, shared), batch.mask.sharding)
+        found = _solve(problem.model, problem.structure, *here, batch, RowOptions(100, 1e-4), summary)
+        keep = slice(len(rows))
+        parts.append(jax.tree.map(lambda x, keep=keep: np.asarray(x[keep]), found))
+        positions.append(rows)
+    return in_row_order(tuple(parts), tuple(positions), problem.data.num_rows)
 
 
 @partial(jax.jit, static_argnames=("family",))
@@ -99,22 +117,8 @@ class Variational(_Sites):
         if self._check(site) in self._shared:
             return self._shared[site]
         if self._local is None:
-            self._local = self._solve_all()
+            self._local = solve_rows(self.problem, self._shared)
         return self._local[site]
-
-    def _solve_all(self, batch_size: int = 1024) -> Sites:
-        problem = self.problem
-        size = min(batch_size, problem.data.num_rows)
-        parts, positions = [], []
-        for first in range(0, problem.data.num_rows, size):  # batches of rows
-            rows = np.arange(first, min(first + size, problem.data.num_rows))
-            batch = problem.data.pack(rows, size)
-            values, shared = jax.device_put((problem.values, self._shared), batch.mask.sharding)
-            natural = _solve(problem.model, problem.structure, values, shared, batch, RowOptions(100, 1e-4))
-            keep = slice(len(rows))
-            parts.append(jax.tree.map(lambda x, keep=keep: np.asarray(x[keep]), natural))
-            positions.append(rows)
-        return in_row_order(tuple(parts), tuple(positions), problem.data.num_rows)
 
     def distribution(self, site: str) -> Any:
         """The NumPyro distribution of a site."""
@@ -147,21 +151,40 @@ class Variational(_Sites):
 
 
 class Point(_Sites):
-    """A single value per site."""
+    """A single value per site. solve: () -> values of local sites that are found when first asked for."""
 
     kind = "point"
 
-    def __init__(self, problem: obj.Problem, shared: Sites, local: tuple[Sites, ...] = (), positions: tuple[Any, ...] = ()) -> None:
+    def __init__(
+        self,
+        problem: obj.Problem,
+        shared: Sites,
+        local: tuple[Sites, ...] = (),
+        positions: tuple[Any, ...] = (),
+        solve: Callable[[], Sites] | None = None,
+    ) -> None:
         super().__init__(problem)
         families = problem.model.families
         rows = in_row_order(local, positions, problem.data.num_rows) if positions else {}
-        self.values = {s: np.asarray(families[s].value(t)) for s, t in {**rows, **shared}.items()}
+        self._values = {s: np.asarray(families[s].value(t)) for s, t in {**rows, **shared}.items()}
+        self._solve = solve
+
+    @property
+    def values(self) -> dict[str, np.ndarray]:
+        """Of all sites."""
+        if self._solve is not None:
+            self._values, self._solve = {**self._values, **self._solve()}, None
+        return self._values
+
+    @values.setter
+    def values(self, values: dict[str, np.ndarray]) -> None:
+        self._values, self._solve = values, None
 
     def mean(self, site: str) -> np.ndarray:
-        return self.values[self._check(site)]
+        return self._values[site] if self._check(site) in self._values else self.values[site]
 
     def sd(self, site: str) -> np.ndarray:
-        return np.zeros_like(self.values[self._check(site)])
+        return np.zeros_like(self.mean(site))
 
     def sample(self, key: jax.Array, num_draws: int) -> dict[str, np.ndarray]:
         return {site: np.broadcast_to(x, (num_draws, *x.shape)) for site, x in self.values.items()}

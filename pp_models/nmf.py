@@ -10,7 +10,7 @@ Both are minimised by Lee and Seung's multiplicative updates (2001), which the e
     divergence       theta_dk <- theta_dk sum_v beta_kv X_dv / (theta beta)_dv / sum_v beta_kv             and the same for beta
     squared error    theta_dk <- theta_dk (X beta')_dk / (theta beta beta')_dk                             and the same for beta
 
-Neither objective ever rises, and what is zero stays zero. There is no prior, hence no posterior: only `map` applies.
+Neither objective ever rises, and what is zero stays zero. There is no prior, hence no posterior: only points apply (`map`, `stochastic_map`).
 
 Divergence. This is `bayesian_nmf` with a flat prior, and its likelihood and its solver are used. Without a prior the natural parameters need no base
 measure: they are (tokens, -rate), whose mode tokens / rate can be exactly zero.

@@ -30,6 +30,7 @@ TAIL = -3.0  # z below which the continued fraction is used
 TERMS = {4: 16, 8: 40}  # of it, by the bytes of a number: their precision at TAIL
 ROWS = 256  # rows settled together, in cache
 SWEEPS = 3000  # over the coordinates, at most
+GROUP = 4  # coordinates whose pull from the rest is one product of matrices
 
 
 class Moments(NamedTuple):
@@ -147,6 +148,30 @@ def _pull(h: jax.Array, P: jax.Array, x: jax.Array, k: Any) -> tuple[jax.Array, 
     return lax.dynamic_index_in_dim(h, k, keepdims=False) - jnp.sum(row * x, 0) + p * here, jnp.broadcast_to(p, here.shape)
 
 
+def _group(update: Any, h: jax.Array, P: jax.Array, x: jax.Array, first: Any, size: int) -> jax.Array:
+    """Coordinates `first` to `first + size` set to update(b, p) in turn, P being (K, K): what all coordinates pull is one product of matrices."""
+    rows = lax.dynamic_slice_in_dim(P, first, size)
+    block = lax.dynamic_slice_in_dim(rows, first, size, 1)
+    old = lax.dynamic_slice_in_dim(x, first, size)
+    b = lax.dynamic_slice_in_dim(h, first, size) - rows @ x
+    new: list[jax.Array] = []
+    for k in range(size):
+        moved = sum((block[k, i] * (new[i] - old[i]) for i in range(k)), jnp.zeros_like(b[k]))
+        p = jnp.broadcast_to(block[k, k], b[k].shape)
+        new.append(update(b[k] - moved + p * old[k], p))
+    return lax.dynamic_update_slice_in_dim(x, jnp.stack(new), first, 0)
+
+
+def _in_turn(update: Any, h: jax.Array, P: jax.Array, x: jax.Array) -> jax.Array:
+    """Every coordinate once: by groups where rows share P and a product of matrices is fast, and else one by one."""
+    if P.shape[2] > 1:
+        return lax.fori_loop(0, len(x), lambda k, x: x.at[k].set(update(*_pull(h, P, x, k))), x)
+    size = min(GROUP, len(x))
+    groups, rest = divmod(len(x), size)
+    x = lax.fori_loop(0, groups, lambda i, x: _group(update, h, P[..., 0], x, i * size, size), x)
+    return _group(update, h, P[..., 0], x, groups * size, rest) if rest else x
+
+
 def _one_by_one(update: Any, most: int, h: jax.Array, P: jax.Array, start: jax.Array) -> jax.Array:
     """Coordinates set to update(b, p) in turn until they rest: until they move by no more than a few roundings of themselves, their sd, or of b."""
     diagonal = jnp.diagonal(P).T  # (K, rows or 1)
@@ -155,7 +180,7 @@ def _one_by_one(update: Any, most: int, h: jax.Array, P: jax.Array, start: jax.A
 
     def sweep(carry):
         number, x, _ = carry
-        new = lax.fori_loop(0, len(x), lambda k, x: x.at[k].set(update(*_pull(h, P, x, k))), x)
+        new = _in_turn(update, h, P, x)
         size = jnp.abs(new) + 1 / jnp.sqrt(diagonal) + jnp.sum(largest * jnp.abs(new), 0) / diagonal
         return number + 1, new, jnp.max(jnp.abs(new - x) / size)
 

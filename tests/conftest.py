@@ -131,6 +131,7 @@ QUICK = {
     "cavi": {"num_epochs": 30},
     "svi": {"num_epochs": 10, "batch_size": 4},
     "map": {"num_epochs": 30, "basis": "log"},
+    "stochastic_map": {"num_epochs": 10, "batch_size": 4, "basis": "log"},
     "gibbs": {"num_samples": 50, "num_warmup": 20},
     "nuts": {"num_samples": 20, "num_warmup": 20, "num_chains": 1},
     "numpyro_svi": {"num_epochs": 20, "num_particles": 1},
