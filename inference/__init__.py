@@ -18,8 +18,8 @@ _HOME |= dict.fromkeys(("topic_correlations", "correlation_figure", "nearest_doc
 __all__ = ["compare", "correlation_figure", "document_completion", "engines", "fit", "format_topics", "load", "nearest_documents", "predict_ratings"]
 __all__ += [
     "predict_votes",
-    "refit_members",
     "prevalence",
+    "refit_members",
     "representative_documents",
     "score_ratings",
     "split_ratings",

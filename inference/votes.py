@@ -11,8 +11,9 @@ weights s_j are inferred, the other members are held at their values there. `row
 | "gaussian" | Phi((E d2_i's_j + offset_i) / sqrt(1 + Var d2_i's_j)) with the factors of H(10) and H(11), s_j's cut off at zero                    |
 | "nested"   | the second Laplace approximation, INLA's: see `_odds`                                                                           |
 
-"gaussian" is the default: it costs hardly more than H's choice, which is too sure of itself wherever a member or a bill has few votes or words (its
-errors are in tests/test_votes.py), and "nested", which is nearer to the integral still, costs a Newton search of 2 K numbers for each vote.
+By default a point estimate plugs itself in and everything else is "gaussian". In cases small enough to integrate (tests/test_votes.py: a dozen votes)
+"gaussian" errs less than plug-in, and "nested", at the cost of a Newton search of 2 K numbers for each vote, far less; with hundreds of votes of each
+member and on each bill H's choice is as good, and for a point, whose spread is only Laplace's guess, better calibrated (docs/calibration.md).
 
 Where a vote is known, what is predicted is another vote of that member on that bill.
 """
@@ -212,7 +213,9 @@ def _climb(at: Any, start: jax.Array) -> Search:
         damping = jnp.clip(jnp.where(rises, now.damping / 10, jnp.maximum(10 * now.damping, 1e-3)), 0, 1e6)
         return number + 1, Search(*chosen, damping, gain)
 
-    begin = Search(start, *at(start), jnp.zeros(len(start), start.dtype), jnp.full(len(start), jnp.inf, start.dtype))
+    nothing = jnp.zeros(len(start), start.dtype)
+    height, gradient, curvature = at(start)
+    begin = Search(start, height, gradient, curvature, nothing, nothing + jnp.inf)
     return jax.lax.while_loop(lambda carry: (carry[0] < STEPS) & jnp.any(carry[1].gain > REST), improve, (0, begin))[1]
 
 
@@ -226,8 +229,8 @@ def _log_integral(found: Search) -> jax.Array:
 def _odds(model, structure, values, part, fitted, batch, options):
     """Probabilities by a Laplace approximation of p(d2_i, s_j, B_ij | D, theta) for B_ij = 1 and another one for 0, others held at their values.
 
-    Each is expanded about its own mode in (d2_i, log s_j); the integrals' ratio is the odds (Tierney & Kadane 1986; Rue et al. 2009, 3.2). All members
-    of a bill are searched for side by side.
+    Each is expanded about its own mode in (d2_i, log s_j); the integrals' ratio is the odds (Tierney & Kadane 1986; Rue et al. 2009, 3.2). All
+    members of a bill are searched for side by side.
     """
     hyper = obj.make(model, structure, values)
     start = obj.start_local(model, hyper, batch, "log_mode")
@@ -295,14 +298,19 @@ def _parts(fit: Any, num_draws: int, rows: str) -> tuple[list[Part], str]:
     return [Part(1 / num_draws, shared, shared["d2"], None) for shared in drawn], "mean"
 
 
-def _check(fit: Any, data: Any, rows: str) -> None:
+def _check(fit: Any, data: Any, rows: str | None) -> str:
+    """How rows are integrated out, once everything was found to be in order."""
     if fit.model.name != "lg_nmf_votes" or not isinstance(data, Data) or data.kind != "text_and_votes":
         raise InputError("predict_votes needs a fit of lg_nmf_votes and data made with pp_models.data.text_and_votes.")
+    kind = fit.posterior.kind
+    if rows is None:
+        rows = "plug_in" if kind == "point" else "gaussian"
     if rows not in ROWS:
         raise unknown("rows", rows, ROWS)
-    kind = fit.posterior.kind
     if rows == "nested" and kind not in ("point", "mixture"):
-        raise InputError(f"rows='nested' expands about modes, which fits by map, laplace and inla have and {fit.engine} has not: use rows='gaussian'.")
+        raise InputError(
+            f"rows='nested' expands about modes, which fits by map, laplace and inla have and {fit.engine} has not: use rows='gaussian'."
+        )
     if fit.data is None and (rows == "nested" or (rows == "gaussian" and kind == "point")):
         raise InputError(f"rows={rows!r} needs the votes that were fitted, which this fit was loaded without: pass data= to inference.load.")
     members = len(fit.posterior.mean("d2"))
@@ -311,15 +319,17 @@ def _check(fit: Any, data: Any, rows: str) -> None:
             f"The bills have {data.num_columns} words and {data.num_members} members, but the model was fitted to "
             f"{fit.provenance['columns']} and {members}: use the same vocabulary and members."
         )
+    return rows
 
 
-def predict_votes(fit: Any, data: Data, rows: str = "gaussian", num_draws: int = 50, num_local: int = 200) -> np.ndarray:
+def predict_votes(fit: Any, data: Data, rows: str | None = None, num_draws: int = 50, num_local: int = 200) -> np.ndarray:
     """(bills, members) probabilities of yea for the bills of `data`, whose known votes, if any, are used. Missing ones are nan there.
 
-    rows: how members and bills are integrated out, "gaussian", "plug_in" or "nested"; see the module. num_draws: of a Markov chain's.
+    rows: how members and bills are integrated out, "gaussian", "plug_in" or "nested", and what is the default; see the module. num_draws: of a
+    Markov chain's.
     num_local: iterations for the bills' weights, at most.
     """
-    _check(fit, data, rows)
+    rows = _check(fit, data, rows)
     check_count("num_draws", num_draws)
     check_count("num_local", num_local)
     problem, batch, options = fit.problem, data.pack(), RowOptions(num_local, 1e-4)
@@ -351,7 +361,7 @@ def _refitted(model, structure, values, shared, alpha2, text, fitted, options):
 
 
 def refit_members(fit: Any, alpha2: float | None = None, num_local: int = 200) -> Any:
-    """A copy of a fit by map in which bills have the weights that their text alone gives them, and members the tastes that explain their votes by those.
+    """A copy of a fit by map in which bills have the weights of their text alone, and members the tastes that explain their votes by those.
 
     The weights of bills that were fitted have seen the votes, those of new bills have not; tastes fitted to the former are too sure of the latter.
     alpha2: the tastes' precision, by default the fit's; it is relative to the text's s and so is chosen anew, on bills that were held out.
