@@ -11,9 +11,9 @@ weights s_j are inferred, the other members are held at their values there. `row
 | "gaussian" | Phi((E d2_i's_j + offset_i) / sqrt(1 + Var d2_i's_j)) with the factors of H(10) and H(11), s_j's cut off at zero                    |
 | "nested"   | the second Laplace approximation, INLA's: see `_odds`                                                                           |
 
-By default a point estimate plugs itself in and everything else is "gaussian". In cases small enough to integrate (tests/test_votes.py: a dozen votes)
-"gaussian" errs less than plug-in, and "nested", at the cost of a Newton search of 2 K numbers for each vote, far less; with hundreds of votes of each
-member and on each bill H's choice is as good, and for a point, whose spread is only Laplace's guess, better calibrated (docs/calibration.md).
+By default a point estimate plugs itself in, which on the House's missing votes is better calibrated than the spread that Laplace guesses for it
+(docs/calibration.md), and everything else, which has a spread of its own, is "gaussian". In cases small enough to integrate (tests/test_votes.py: a
+dozen votes) "nested" is nearest, at the cost of a Newton search of 2 K numbers for each vote; of the other two now one and now the other is.
 
 Where a vote is known, what is predicted is another vote of that member on that bill.
 """

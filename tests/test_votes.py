@@ -18,13 +18,13 @@ from pp_models.errors import InputError
 # One topic: a member who voted on twelve bills, one who never did, and a new bill of three words ---------------------------------------------
 
 
-def drawn(seed, size=1.0):
-    """Known votes, weights of their bills, words and the new bill's counts; of one shape, so that programs are compiled once."""
+def drawn(seed):
+    """Known votes, weights of their bills, words and the new bill's counts, by which it is heavier than those: then it matters how sure d2 is."""
     rng = np.random.default_rng(seed)
-    s = 2 * size * np.abs(rng.normal(size=12))
-    known = (0.7 * rng.normal() * s / size + rng.normal(size=12) > 0).astype(float)
-    d1 = np.abs(rng.normal(size=3)) + 0.1
-    return known, s, d1, np.maximum(np.round(2 * size * d1 * abs(rng.normal()) + rng.normal(size=3)), 1)
+    s = np.abs(rng.normal(size=12))
+    known = (rng.normal() * s + rng.normal(size=12) > 0).astype(float)
+    d1 = 0.3 + np.abs(rng.normal(size=3))
+    return known, s, d1, np.maximum(np.round(3 * d1 + rng.normal(size=3)), 1)
 
 
 def integral(known, s_known, d1, counts, alpha1, alpha2):
@@ -42,39 +42,61 @@ def mode(known, s_known, alpha2):
     return scipy.optimize.minimize_scalar(lambda d: 0.5 * alpha2 * d**2 - np.sum(log_ndtr(sign * d * s_known)), bounds=(-15, 15), method="bounded").x
 
 
-def said(case, alpha1, alpha2):
-    """rows -> the probabilities of yea of both members, from a point estimate that is not fitted but set."""
-    known, s, d1, counts = case
-    data = data_.text_and_votes(np.ones((12, 3)), np.stack([known, np.full(12, np.nan)], 1))
-    given = {"num_topics": 1, "alpha1": alpha1, "alpha2": alpha2}
-    fit = inference.fit("lg_nmf_votes", data, "map", given, progress=False, num_epochs=1, devices=jax.local_devices()[:1])
-    fit.posterior.values |= {"d1": d1[:, None], "d2": np.array([[mode(known, s, alpha2)], [0.0]]), "s": s[:, None]}
-    bill = data_.text_and_votes(counts[None], [[np.nan, np.nan]])
-    return {rows: inference.predict_votes(fit, bill, rows)[0] for rows in votes.ROWS}
+@pytest.fixture(scope="module")
+def said():
+    """(case, alpha1, alpha2) -> rows -> the probabilities of yea of both members, from a point estimate that is not fitted but set."""
+
+    def two(known):
+        return data_.text_and_votes(np.ones((12, 3)), np.stack([known, np.full(12, np.nan)], 1))
+
+    given = {"num_topics": 1, "alpha1": 1.0, "alpha2": 1.0}
+    fit = inference.fit("lg_nmf_votes", two(np.ones(12)), "map", given, progress=False, num_epochs=1, devices=jax.local_devices()[:1])
+
+    def answer(case, alpha1, alpha2):
+        known, s, d1, counts = case
+        values = fit.problem.values | {"alpha1": jnp.asarray(alpha1), "alpha2": jnp.asarray(alpha2)}
+        fit.problem = fit.problem._replace(data=two(known), values=values)
+        fit.posterior.values |= {"d1": d1[:, None], "d2": np.array([[mode(known, s, alpha2)], [0.0]]), "s": s[:, None]}
+        bill = data_.text_and_votes(counts[None], [[np.nan, np.nan]])
+        return {rows: inference.predict_votes(fit, bill, rows)[0] for rows in votes.ROWS}
+
+    return answer
 
 
-def test_nested_is_nearest_to_the_integral():
-    """Over ten cases, nested errs less than gaussian and gaussian less than plug-in, each by half; nested by 0.02 at most, an expansion's error at a
-    dozen votes. A member who never voted is as likely to say yea as nay."""
+def test_nested_is_nearest_to_the_integral(said):
+    """Over six cases nested errs less than gaussian, and gaussian less than plug-in; nested by 0.015 at most, an expansion's error at a dozen votes.
+    A member who never voted is as likely to say yea as nay."""
     errors = {rows: [] for rows in votes.ROWS}
-    for seed in range(10):
+    for seed in range(6):
         case = drawn(seed)
         exact = integral(*case, 0.5, 1.0)
         for rows, probability in said(case, 0.5, 1.0).items():
             errors[rows].append(abs(probability[0] - exact))
             np.testing.assert_allclose(probability[1], 0.5, atol=1e-6)
     mean = {rows: np.mean(x) for rows, x in errors.items()}
-    assert mean["nested"] < 0.5 * mean["gaussian"] and mean["gaussian"] < 0.75 * mean["plug_in"]
-    assert max(errors["nested"]) < 0.02 < max(errors["plug_in"])
+    assert mean["nested"] < 0.4 * mean["gaussian"] and mean["gaussian"] < 0.7 * mean["plug_in"]
+    assert max(errors["nested"]) < 0.015 < max(errors["plug_in"])
 
 
-def test_certain_rows_leave_nothing_to_integrate():
-    """With bills a thousand times as heavy and tastes as much smaller, rows are known to 1e-3 of themselves, and all three say the same to that."""
+def test_certain_rows_leave_nothing_to_integrate(said):
+    """Words a thousand times as heavy tell s to 1e-3, and a prior of sd 0.01 tells d2: all three then say the same to that."""
     known, s, d1, counts = drawn(3)
-    case = known, s, 1000 * d1, np.round(1000 * counts)
-    found = said(case, 1.0, 1e4)  # d2 about zero with an sd of 0.01
+    found = said((known, s, 1000 * d1, np.round(1000 * counts)), 1.0, 1e4)
     np.testing.assert_allclose(found["gaussian"], found["plug_in"], atol=1e-3)
     np.testing.assert_allclose(found["nested"], found["plug_in"], atol=1e-3)
+
+
+@pytest.mark.slow
+def test_single_precision(said):
+    """In single precision the three are what they are in double (1e-3), without NaN where d2's is far from zero on either side."""
+    case = drawn(1)
+    wanted = said(case, 0.5, 1.0)
+    with jax.enable_x64(False):
+        found = said(case, 0.5, 1.0)
+        far = said((np.ones(12), 50 * case[1], case[2], np.round(100 * case[3])), 0.01, 1e-3)
+    for rows in votes.ROWS:
+        np.testing.assert_allclose(found[rows], wanted[rows], atol=1e-3)
+        assert np.all((far[rows] >= 0) & (far[rows] <= 1))
 
 
 # What is expanded ---------------------------------------------------------------------------------------------------------------------------
@@ -147,7 +169,7 @@ def test_grid_points_are_averaged_by_weight():
     ]
     grid, points = fits[0], [fits[0].posterior, Mixture(fits[0].problem, (), np.zeros((1, 0)), fits[1].posterior.natural, np.ones(1))]
     both = Mixture(grid.problem, (), np.zeros((2, 0)), [p.natural[0] for p in points], np.array([0.3, 0.7]))
-    for rows in votes.ROWS:
+    for rows in ("plug_in", "gaussian"):  # nested is averaged by the same line, and costs a compilation
         answers = []
         for posterior in (*points, both):
             grid.posterior = posterior
