@@ -308,9 +308,7 @@ def _check(fit: Any, data: Any, rows: str | None) -> str:
     if rows not in ROWS:
         raise unknown("rows", rows, ROWS)
     if rows == "nested" and kind not in ("point", "mixture"):
-        raise InputError(
-            f"rows='nested' expands about modes, which fits by map, laplace and inla have and {fit.engine} has not: use rows='gaussian'."
-        )
+        raise InputError(f"rows='nested' expands about modes, which map, laplace and inla find and {fit.engine} does not: use rows='gaussian'.")
     if fit.data is None and (rows == "nested" or (rows == "gaussian" and kind == "point")):
         raise InputError(f"rows={rows!r} needs the votes that were fitted, which this fit was loaded without: pass data= to inference.load.")
     members = len(fit.posterior.mean("d2"))

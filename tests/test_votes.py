@@ -1,5 +1,7 @@
 """Votes predicted from text and from other votes: how rows are integrated out, on cases small enough to integrate exactly, and members refitted."""
 
+import copy
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,6 +16,7 @@ from inference.posterior import Mixture
 from pp_models import base, lg_nmf_votes
 from pp_models import data as data_
 from pp_models.errors import InputError
+from pp_models.families import Pair
 
 # One topic: a member who voted on twelve bills, one who never did, and a new bill of three words ---------------------------------------------
 
@@ -124,10 +127,11 @@ def test_conditionals_are_the_log_joint(fitted):
             return base.log_joint(fitted.model, hyper, values | {site: values[site].at[1].set(x)}, batch)
 
         x = values[site][1]
-        _, gradient, curvature = votes._expand(rest, x)
-        np.testing.assert_allclose(votes._expand(rest, x + 0.3)[0] - votes._expand(rest, x)[0], height(x + 0.3) - height(x), rtol=1e-9)
-        np.testing.assert_allclose(gradient, jax.grad(height)(x), rtol=1e-8, atol=1e-9)
-        np.testing.assert_allclose(curvature, -jax.hessian(height)(x), rtol=1e-8, atol=1e-9)
+        expand = jax.jit(votes._expand)
+        before, gradient, curvature = expand(rest, x)
+        np.testing.assert_allclose(expand(rest, x + 0.3)[0] - before, jax.jit(height)(x + 0.3) - jax.jit(height)(x), rtol=1e-9)
+        np.testing.assert_allclose(gradient, jax.jit(jax.grad(height))(x), rtol=1e-8, atol=1e-9)
+        np.testing.assert_allclose(curvature, -jax.jit(jax.hessian(height))(x), rtol=1e-8, atol=1e-9)
 
 
 def test_pair_is_expanded_rightly(fitted):
@@ -139,10 +143,10 @@ def test_pair_is_expanded_rightly(fitted):
     member, bill = members._replace(sign=members.sign[0], offset=members.offset[0]), bills._replace(linear=bills.linear[2], sign=bills.sign[2])
     x = jnp.array([0.4, -0.8, 0.2, -0.5])
     for sign in (1.0, -1.0):
-        _, gradient, curvature = votes._together(member, bill, sign, 0.3, x)
+        _, gradient, curvature = jax.jit(votes._together)(member, bill, sign, 0.3, x)
         height = lambda x, sign=sign: votes._together(member, bill, sign, 0.3, x)[0]  # noqa: E731
-        np.testing.assert_allclose(gradient, jax.grad(height)(x), rtol=1e-9)
-        np.testing.assert_allclose(curvature, -jax.hessian(height)(x), rtol=1e-8, atol=1e-9)
+        np.testing.assert_allclose(gradient, jax.jit(jax.grad(height))(x), rtol=1e-9)
+        np.testing.assert_allclose(curvature, -jax.jit(jax.hessian(height))(x), rtol=1e-8, atol=1e-9)
 
 
 def test_cut_off_far_from_zero_is_the_normal():
@@ -158,24 +162,23 @@ def test_cut_off_far_from_zero_is_the_normal():
 # Grids --------------------------------------------------------------------------------------------------------------------------------------
 
 
-def test_grid_points_are_averaged_by_weight():
-    """H(13): the probabilities of a grid are those of its points, weighted; each between 0 and 1."""
-    hyper, data = lg_nmf_votes.example(jax.random.key(0))
-    fits = [
-        inference.fit(
-            "lg_nmf_votes", data, "laplace", hyper._replace(alpha1=0.7, alpha2=a)._asdict(), progress=False, num_sweeps=30, sweep_tolerance=10.0
-        )
-        for a in (0.5, 2.0)
-    ]
-    grid, points = fits[0], [fits[0].posterior, Mixture(fits[0].problem, (), np.zeros((1, 0)), fits[1].posterior.natural, np.ones(1))]
-    both = Mixture(grid.problem, (), np.zeros((2, 0)), [p.natural[0] for p in points], np.array([0.3, 0.7]))
+def test_grid_points_are_averaged_by_weight(fitted):
+    """H(13): the probabilities of a grid are those of its points, weighted (1e-9: rounding); each between 0 and 1."""
+
+    def factors(size):
+        rows = {site: jnp.asarray(fitted.posterior.mean(site)) for site in ("s", "d1", "d2")}
+        precision = size * jnp.broadcast_to(jnp.eye(2), (len(rows["d2"]), 2, 2))
+        positive = {site: Pair(size * rows[site], size * jnp.ones_like(rows[site])) for site in ("s", "d1")}
+        return positive | {"d2": Pair(size * rows["d2"], -0.5 * precision)}
+
+    points, fit = [factors(4.0), factors(0.5)], copy.copy(fitted)
     for rows in ("plug_in", "gaussian"):  # nested is averaged by the same line, and costs a compilation
         answers = []
-        for posterior in (*points, both):
-            grid.posterior = posterior
-            answers.append(inference.predict_votes(grid, data, rows))
-        np.testing.assert_allclose(answers[2], 0.3 * answers[0] + 0.7 * answers[1], atol=1e-6)  # the searches' tolerance aside
-        assert np.all((answers[2] > 0) & (answers[2] < 1))
+        for chosen, weights in (([0], [1.0]), ([1], [1.0]), ([0, 1], [0.3, 0.7])):
+            fit.posterior = Mixture(fitted.problem, (), np.zeros((len(chosen), 0)), [points[m] for m in chosen], np.array(weights))
+            answers.append(inference.predict_votes(fit, fitted.data, rows))
+        np.testing.assert_allclose(answers[2], 0.3 * answers[0] + 0.7 * answers[1], rtol=1e-9)
+        assert np.all((answers[2] > 0) & (answers[2] < 1)) and np.ptp(answers[0] - answers[1]) > 0.01
 
 
 # Bills and members ----------------------------------------------------------------------------------------------------------------------------
