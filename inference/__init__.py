@@ -12,13 +12,14 @@ from inference.registry import engines
 _HOME = {"fit": "fitting", "load": "storage", "document_completion": "evaluate", "compare": "comparison", "stream": "streams"}
 _HOME |= dict.fromkeys(("topics", "top_words", "representative_documents", "prevalence", "format_topics"), "topic_tools")
 _HOME |= dict.fromkeys(("predict_ratings", "score_ratings", "split_ratings"), "ratings")
-_HOME |= {"predict_votes": "votes"}
+_HOME |= {"predict_votes": "votes", "refit_members": "votes"}
 _HOME |= dict.fromkeys(("topic_correlations", "correlation_figure", "nearest_documents"), "locations")
 
 __all__ = ["compare", "correlation_figure", "document_completion", "engines", "fit", "format_topics", "load", "nearest_documents", "predict_ratings"]
 __all__ += [
     "predict_votes",
     "prevalence",
+    "refit_members",
     "representative_documents",
     "score_ratings",
     "split_ratings",

@@ -141,7 +141,16 @@ def follow(problem: obj.Problem, state: State, key: jax.Array, copies: list[Any]
         return laplace.nearest(search.found, theta).point if near is None else near.values
 
     waiting = [
-        path.run(problem, laplace.fixed(problem, theta), names, theta, jax.random.fold_in(key, i), start(theta), copies[i % len(copies)], options.path_sweeps)
+        path.run(
+            problem,
+            laplace.fixed(problem, theta),
+            names,
+            theta,
+            jax.random.fold_in(key, i),
+            start(theta),
+            copies[i % len(copies)],
+            options.path_sweeps,
+        )
         for i, theta in enumerate(places)
     ]
     new = tuple(wait() for wait in waiting)

@@ -504,7 +504,9 @@ def search(problem: obj.Problem, options: Any, copies: list[Any]) -> tuple[Any, 
         new = tuple(wait() for wait in waiting)
         state = advance(state._replace(found=(*state.found, *new), queue=()), size)
         best = max(one.value for one in new)
-        return state, Info(best if np.isfinite(best) else None, sum(one.sweeps for one in new), np.mean([one.converged for one in new]), not state.queue)
+        return state, Info(
+            best if np.isfinite(best) else None, sum(one.sweeps for one in new), np.mean([one.converged for one in new]), not state.queue
+        )
 
     return doubled(init), doubled(step)
 

@@ -305,9 +305,33 @@ def ratings(users: Any, items: Any, values: Any, shape: tuple[int, int] | None =
 
 def of_equal_length(C: Any, length: float = 300.0) -> Any:
     """Counts scaled so that every row has this Euclidean length, rounded: for models in which long documents would weigh more than short ones."""
+    _check_length(length)
+    return _scaled(counts(C).matrix, length)
+
+
+def tf_idf(C: Any, length: float = 50.0, reference: Any = None) -> Any:
+    """log(1 + count) times log((1 + rows) / (1 + rows with the word)) + 1, scaled so that every row has this Euclidean length, and rounded.
+
+    For models of counts with Gaussian noise, whose fit long documents and frequent words would decide. reference: rows in which words are counted, so
+    that new rows are weighed as those that were fitted; by default C itself.
+    """
+    _check_length(length)
+    matrix = counts(C).matrix
+    known = matrix if reference is None else counts(reference).matrix
+    if known.shape[1] != matrix.shape[1]:
+        raise InputError(f"The reference has {known.shape[1]} words, but the rows have {matrix.shape[1]}: use the same vocabulary.")
+    rarity = np.log((1 + known.shape[0]) / (1 + np.bincount(known.indices[known.data > 0], minlength=known.shape[1]))) + 1
+    weighed = scipy.sparse.csr_array((np.log1p(matrix.data) * rarity[matrix.indices], matrix.indices, matrix.indptr), matrix.shape)
+    return _scaled(weighed, length)
+
+
+def _check_length(length: Any) -> None:
     if isinstance(length, bool) or not isinstance(length, int | float) or not 0 < length < 2**24:
         raise InputError(f"length must be a positive number below {2**24}, not {length!r}.")
-    matrix = counts(C).matrix
+
+
+def _scaled(matrix: Any, length: float) -> Any:
+    """Rows of this Euclidean length, rounded to whole numbers."""
     sizes = np.sqrt(np.asarray((matrix**2).sum(axis=1), np.float64)).ravel()
     scaled = scipy.sparse.csr_array(
         (np.repeat(length / np.maximum(sizes, 1e-9), np.diff(matrix.indptr)) * matrix.data, matrix.indices, matrix.indptr), matrix.shape

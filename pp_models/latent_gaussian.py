@@ -148,6 +148,7 @@ def around(value, spread, tied: bool) -> Pair:
 
 # Moves along the scales' lines -------------------------------------------------------------------------------------------------------
 
+
 def precisions_at(hyper, values):
     """Both precisions as numbers: given, or of the sites; None where the model has none."""
     return {name: values[name][0] if name in values else getattr(hyper, name, None) for name in PRECISIONS}

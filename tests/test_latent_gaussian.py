@@ -5,7 +5,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.integrate
-import scipy.optimize
 import scipy.stats
 from numpyro.infer.util import log_density
 
@@ -208,21 +207,6 @@ def test_votes_alone():
     values = {site: fit.posterior.sample(jax.random.key(0), 1)[site][0] for site in ("s", "d1", "d2")}
     theirs, _ = log_density(lg_nmf_votes.generate, (fit.hyper, batch), {}, {site: values[site] for site in ("s", "d2")})
     np.testing.assert_allclose(base.log_joint(fit.model, fit.hyper, values, batch), theirs, rtol=1e-9)
-
-
-def test_votes_on_new_bills_are_from_nonnegative_least_squares():
-    """At a point, a bill without votes has the s of NNLS with a ridge, and the probability of yea is Phi(d2's)."""
-    rng = np.random.default_rng(0)
-    d1, d2 = np.abs(rng.normal(size=(40, 12))), rng.normal(size=(6, 12))
-    counts = np.maximum(np.round(4 * np.abs(rng.normal(size=(25, 12))) @ d1.T + rng.normal(size=(25, 40))), 0)
-    data = data_.text_and_votes(counts, np.where(rng.random((25, 6)) < 0.5, 1.0, 0.0))
-    given = {"num_topics": 12, "alpha1": 0.5, "alpha2": 1.0}
-    fit = inference.fit("lg_nmf_votes", data, "map", given, progress=False, num_epochs=1)
-    fit.posterior.values |= {"d1": d1, "d2": d2}
-    said = inference.predict_votes(fit, data_.text_and_votes(counts, np.full((25, 6), np.nan)))
-    stacked = np.concatenate([d1, np.sqrt(0.5) * np.eye(12)])
-    s = np.stack([scipy.optimize.nnls(stacked, np.concatenate([row, np.zeros(12)]))[0] for row in counts])
-    np.testing.assert_allclose(said, scipy.stats.norm.cdf(s @ d2.T), atol=1e-3)
 
 
 def test_counts_of_equal_length():
