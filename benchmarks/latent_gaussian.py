@@ -15,6 +15,7 @@ import itertools
 import json
 import os
 import time
+import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +27,7 @@ jax.config.update("jax_num_cpu_devices", os.cpu_count() or 1)
 
 import matplotlib
 import scipy.sparse
+import scipy.stats
 
 matplotlib.use("agg")
 import arviz
@@ -47,7 +49,9 @@ CASES = {
     "120 x 60": (120, 60, 3, 4.0),
     "60 x 120": (60, 120, 5, 4.0),
     "weak": (60, 120, 3, 1.0),
+    "no signal": (60, 150, 5, 0.0),
 }
+GRIDS = {"default": {}, "log": {"weights": "laplace"}, "truncated": {"method": "truncated"}, "paper": {"method": "paper"}}  # options of `inla`
 
 
 def report(name: str, line: dict[str, Any]) -> None:
@@ -77,19 +81,38 @@ def moments(theta: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndar
     return mean, np.sqrt(weights @ (theta - mean) ** 2)
 
 
-def seconds_of(function: Any) -> tuple[float, Any]:
-    """Of a second run, when everything is compiled."""
-    function()
+def seconds_once(function: Any) -> tuple[float, Any]:
     begin = time.perf_counter()
     out = function()
     return time.perf_counter() - begin, out
 
 
+def seconds_of(function: Any) -> tuple[float, Any]:
+    """Of a second run, when everything is compiled."""
+    function()
+    return seconds_once(function)
+
+
+def grid_of(model: str, data: Any, hyper: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+    """The grid, its moments, the seconds of a compiled run, and what it warned of."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        seconds, fit = seconds_of(lambda: inference.fit(model, data, "inla", hyper, key=jax.random.key(1), progress=False, **options))
+    mean, sd = moments(fit.posterior.theta, fit.posterior.weights)
+    said = sorted({str(one.message) for one in caught if one.category is UserWarning})
+    return {"mean": mean, "sd": sd, "seconds": seconds, "posterior": fit.posterior, "warnings": said}
+
+
 def against_gibbs(name: str, model: str, data: Any, hyper: dict[str, Any], num_samples: int) -> dict[str, Any]:
-    """Posterior means of log alpha in units of Gibbs's posterior sd, ratios of sds, and seconds beside those of 400 effective draws."""
-    shared = {"key": jax.random.key(1), "progress": False}
-    options = {"num_samples": num_samples, "num_warmup": num_samples // 4, "num_chains": 2}
-    seconds, chain = seconds_of(lambda: inference.fit(model, data, "gibbs", hyper, **options, **shared))
+    """Posterior means of log alpha in units of Gibbs's posterior sd, ratios of sds, and seconds beside those of 400 effective draws.
+
+    With votes the posterior has several modes, which neither the grid nor a chain leaves: chains begin at the top of the default grid.
+    """
+    grids = {method: grid_of(model, data, hyper, options) for method, options in GRIDS.items()}
+    top = grids["default"]["posterior"]
+    start = top.values(int(np.argmax(top.weights))) if model == "lg_nmf_votes" else None
+    options = {"num_samples": num_samples, "num_warmup": num_samples // 4, "num_chains": 2, "init": start}
+    seconds, chain = seconds_of(lambda: inference.fit(model, data, "gibbs", hyper, key=jax.random.key(1), progress=False, **options))
     names = [site for site in ("alpha1", "alpha2") if site in chain.posterior.draws]
     draws = np.stack([np.log(chain.posterior.draws[site][..., 0]) for site in names], -1)
     mean, sd = draws.mean((0, 1)), draws.std((0, 1))
@@ -99,38 +122,33 @@ def against_gibbs(name: str, model: str, data: Any, hyper: dict[str, Any], num_s
     line["gibbs_seconds_for_400"] = round(seconds * 400 / min(effective), 2)
     n, p = data.num_rows, data.num_columns + data.num_members
     line["papers_shift_predicted"] = round(float(np.log((n + p) ** 2 / (4 * n * p)) / sd[0]), 2)
-    for method in ("log", "truncated", "paper"):
-        taken, fit = seconds_of(lambda method=method: inference.fit(model, data, "inla", hyper, method=method, **shared))
-        found = moments(fit.posterior.theta, fit.posterior.weights)
-        line[method] = {
-            "shift_sd": ((found[0] - mean) / sd).round(3).tolist(),
-            "sd_ratio": (found[1] / sd).round(3).tolist(),
-            "points": len(fit.posterior.weights),
-            "seconds": round(taken, 2),
-        }
-        if method != "truncated":
-            line.setdefault("_grids", {})[method] = fit.posterior
-    line["_draws"] = draws.reshape(-1, len(names))
-    return line
+    for method, grid in grids.items():
+        shift, ratio = ((grid["mean"] - mean) / sd).round(3).tolist(), (grid["sd"] / sd).round(3).tolist()
+        size = len(grid["posterior"].weights)
+        line[method] = {"shift_sd": shift, "sd_ratio": ratio, "points": size, "seconds": round(grid["seconds"], 3), "warnings": grid["warnings"]}
+    return {**line, "_grids": {method: grid["posterior"] for method, grid in grids.items()}, "_draws": draws.reshape(-1, len(names))}
+
+
+LEVELS = (0.011, 0.135, 0.607)  # of the highest density: three, two and one standard deviations of a normal
 
 
 def draw_plane(line: dict[str, Any], path: str) -> str:
-    """H Fig. 4: draws of (log alpha1, log alpha2), and grids' points with contours of their normals, on one scale."""
+    """H Fig. 4: contours of the posterior of (log alpha1, log alpha2), by Gibbs and by the grids, on one scale."""
     figure, axes = plt.subplots(1, 3, figsize=(13, 4.4), sharex=True, sharey=True, layout="constrained")
     draws = line["_draws"]
-    axes[0].scatter(*draws[:: max(1, len(draws) // 3000)].T, s=3, alpha=0.3, color="tab:gray")
-    axes[0].set_title("Gibbs: draws")
-    for axis, method, title in zip(axes[1:], ("log", "paper"), ("Grid: mode in log space, balanced", "Grid: H(8) as printed"), strict=True):
-        posterior = line["_grids"][method]
-        axis.scatter(*posterior.theta.T, s=300 * posterior.weights / posterior.weights.max(), color="tab:blue", alpha=0.7)
-        axis.set_title(title)
-    mean, covariance = draws.mean(0), np.cov(draws.T)
-    angle = np.linspace(0, 2 * np.pi, 100)
-    for axis in axes:
-        for radius in (1, 2, 3):
-            axis.plot(*(mean[:, None] + radius * np.linalg.cholesky(covariance) @ np.stack([np.cos(angle), np.sin(angle)])), color="k", lw=0.7)
-        axis.set(xlabel="log alpha1")
-    axes[0].set(ylabel="log alpha2 (ellipses: 1, 2, 3 sd of the draws)")
+    density = scipy.stats.gaussian_kde(draws[:: max(1, len(draws) // 2000)].T)
+    sides = [np.linspace(x.min(), x.max(), 60) for x in draws.T]
+    mesh = np.meshgrid(*sides)
+    heights = density(np.stack([m.ravel() for m in mesh])).reshape(mesh[0].shape)
+    titles = {"default": "Grid, weights along slopes", "paper": "Grid: H(8) as printed"}
+    for axis, method in zip(axes, (None, *titles), strict=True):
+        axis.contour(*mesh, heights / heights.max(), levels=LEVELS, colors="0.6" if method else "tab:blue", linewidths=1)
+        if method:
+            grid = line["_grids"][method]
+            axis.tricontour(*grid.theta.T, grid.weights / grid.weights.max(), levels=LEVELS, colors="tab:orange")
+            axis.scatter(*grid.theta.T, s=4, color="k")
+        axis.set(title=titles.get(method, "Gibbs (gray in the others)"), xlabel="log alpha1")
+    axes[0].set(ylabel="log alpha2 (contours at 1, 2, 3 sd)")
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
     plt.close(figure)
@@ -141,18 +159,31 @@ def public(line: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in line.items() if not key.startswith("_")}
 
 
+def planted_votes(seed: int = 0) -> Any:
+    """60 bills of 120 words with 40 members whose votes can be told from the text, three topics."""
+    rng = np.random.default_rng(seed)
+    words, members, bills = np.abs(rng.normal(size=(120, 3))), rng.normal(size=(40, 3)), np.abs(rng.normal(size=(60, 3)))
+    counts = np.maximum(np.round(4 * bills @ words.T / np.sqrt(3) + rng.normal(size=(60, 120))), 0)
+    return pp_models.data.text_and_votes(counts, (bills @ members.T + rng.normal(size=(60, 40)) > 0).astype(float))
+
+
 def hyper(arguments: argparse.Namespace) -> None:
-    """Text alone on planted matrices, and text with votes on a part of the House's bills."""
+    """Text alone on planted matrices and on bills, and text with votes, planted and on a part of the House's bills."""
     for name in CASES if arguments.cases == "all" else [case for case in arguments.cases.split(",") if case]:
         n, p, K, size = CASES[name]
         report("hyper", public(against_gibbs(name, "lg_nmf", planted(n, p, K, size), {"num_topics": K}, arguments.samples)))
+    if arguments.cases == "all":
+        report("hyper", public(against_gibbs("planted votes", "lg_nmf_votes", planted_votes(), {"num_topics": 3}, arguments.samples)))
     if arguments.data:
         text, votes = read_house(arguments.data)
         rng = np.random.default_rng(0)
         bills, members = rng.choice(len(votes), 60, replace=False), rng.choice(votes.shape[1], 40, replace=False)
         words = np.argsort(-np.asarray(text[bills].sum(0)).ravel())[:240]
-        part = pp_models.data.text_and_votes(text[bills][:, words], votes[np.ix_(bills, members)])
-        line = against_gibbs("house, 60 bills, 240 words, 40 members", "lg_nmf_votes", part, {"num_topics": 4}, arguments.samples)
+        counts = text[bills][:, words]
+        alone = pp_models.data.counts(counts)
+        report("hyper", public(against_gibbs("house, text of 60 bills, 240 words", "lg_nmf", alone, {"num_topics": 4}, arguments.samples)))
+        both = pp_models.data.text_and_votes(counts, votes[np.ix_(bills, members)])
+        line = against_gibbs("house, 60 bills, 240 words, 40 members", "lg_nmf_votes", both, {"num_topics": 4}, arguments.samples)
         report("hyper", {**public(line), "figure": draw_plane(line, arguments.out)})
 
 
@@ -568,6 +599,60 @@ def add_perplexity(commands: Any) -> None:
     command.add_argument("--out", default="results/online.png", help="the figure")
 
 
+# Speed ----------------------------------------------------------------------------------------------------------------------------------------
+
+
+def squares(matrix: Any, weights: np.ndarray, topics: np.ndarray, alpha1: float) -> float:
+    """|C - s d1'|^2 / 2 + alpha1 |s|^2 / 2 + K |d1|^2 / 2 in double precision, zeros through Gram matrices: what `map` and the peer minimise."""
+    s, d = weights.astype(float), topics.astype(float)
+    crossed = np.sum((matrix @ d.T) * s)
+    fit = 0.5 * (np.sum(matrix.data.astype(float) ** 2) - 2 * crossed + np.sum((s.T @ s) * (d @ d.T)))
+    return float(fit + 0.5 * alpha1 * np.sum(s**2) + 0.5 * len(d) * np.sum(d**2))
+
+
+def speed(arguments: argparse.Namespace) -> None:
+    """A sweep of MAP beside scikit-learn's coordinate descent with the same penalties and start, both to their end; and a grid beside single fits."""
+    from sklearn.decomposition import NMF
+
+    data = pp_models.datasets.load(arguments.data)
+    K, alpha1, matrix = arguments.topics, 1.0, data.matrix.astype(np.float32)
+    given, rng = {"num_topics": K, "alpha1": alpha1}, np.random.default_rng(0)
+    n, p = data.num_rows, data.num_columns
+    start = {"s": rng.random((n, K), np.float32), "d1": 0.1 * rng.random((p, K), np.float32)}
+
+    def ours(sweeps: int) -> Any:
+        options = {"num_epochs": sweeps, "basis": "identity", "tolerance": 0.0, "init": start, "progress": False}
+        return inference.fit("lg_nmf", data, "map", given, **options)
+
+    def theirs(sweeps: int) -> tuple[np.ndarray, np.ndarray]:
+        peer = NMF(K, init="custom", solver="cd", max_iter=sweeps, tol=0.0, alpha_W=alpha1 / p, alpha_H=K / n, l1_ratio=0.0)
+        return peer.fit_transform(matrix, W=start["s"].copy(), H=start["d1"].T.copy()), peer.components_
+
+    sweeps = arguments.sweeps
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # scikit-learn says that it did not converge, as it was told
+        ours(3), theirs(2)
+        turns = [(seconds_once(lambda: ours(sweeps)), seconds_once(lambda: theirs(sweeps))) for _ in range(2)]
+    mine, peer = (min((turn[i] for turn in turns), key=lambda pair: pair[0]) for i in (0, 1))
+    heights = squares(matrix, mine[1].posterior.mean("s"), mine[1].posterior.mean("d1").T, alpha1), squares(matrix, *peer[1], alpha1)
+    line = {"sweeps": sweeps, "map_seconds_a_sweep": round(mine[0] / sweeps, 4), "peer_seconds_a_sweep": round(peer[0] / sweeps, 4)}
+    report("speed", {**line, "ratio": round(peer[0] / mine[0], 2), "objective": heights[0], "peer_objective": heights[1]})
+    taken = {"single point": seconds_of(lambda: inference.fit("lg_nmf", data, "laplace", given, progress=False))}
+    if not arguments.skip_grid:
+        taken["grid"] = seconds_of(lambda: inference.fit("lg_nmf", data, "inla", {"num_topics": K}, weights="laplace", progress=False))
+        points = len(taken["grid"][1].posterior.weights)
+        report("speed", {"seconds": {name: round(pair[0], 1) for name, pair in taken.items()}, "grid_points": points})
+
+
+def add_speed(commands: Any) -> None:
+    command = commands.add_parser("speed", help=speed.__doc__)
+    command.set_defaults(function=speed)
+    command.add_argument("--data", required=True, help="documents x words, in any format that the command line reads")
+    command.add_argument("--topics", type=int, default=50)
+    command.add_argument("--sweeps", type=int, default=100)
+    command.add_argument("--skip-grid", action="store_true", help="the sweeps alone")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
@@ -587,6 +672,7 @@ def main() -> None:
         if function is votes:
             command.add_argument("--folds", type=int, default=6, help="of six that are run")
     add_perplexity(commands)
+    add_speed(commands)
     arguments = parser.parse_args()
     arguments.function(arguments)
 

@@ -193,9 +193,17 @@ def sweep(model, hyper, values, batch, summary, bend) -> tuple[Sites, jax.Array]
     weights = {} if model.balance is None else {site: precision for side in model.balance(hyper) for site, precision in side.items()}
     volumes = {site: jnp.zeros(stats[site].first.shape[1]) for site in weights}
     height = sum((jnp.sum(fam.log_measure(family, stats[site], summary)) for site, family in families.items()), jnp.zeros(()))
+    solved = model.solve_local is not None and not model.curved & model.local
+    if solved:  # rows that share a precision settle much faster
+        height += joint(model, hyper, stats, batch)
+        shared, rows = ({site: stats[site] for site in stats if (site in model.local) == local} for local in (False, True))
+        found = model.solve_local(hyper, shared, batch, rows, RowOptions(1, 0.0), summary)[0]
     for i, (site, family) in enumerate(families.items()):
-        density, target = newton_target(model, hyper, stats, batch, site, bend)
-        height += density if i == 0 else 0.0
+        if solved and site in model.local:
+            target = found[site]
+        else:
+            density, target = newton_target(model, hyper, stats, batch, site, bend)
+            height += density if i == 0 and not solved else 0.0
         if site in weights and summary == "log_mode":
             volumes[site] = counted(family, weights[site], stats[site], target)
         stats[site] = fam.summarise(family, target, summary, stats[site])

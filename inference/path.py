@@ -1,10 +1,10 @@
 """The hyper-parameters' posterior by integrating its slope, where Laplace's approximation cannot be trusted.
 
-    d log p(theta, D) / d log theta = E[d log p(x, theta, D) / d log theta | theta, D]                                (Fisher's identity)
+    d log p(theta, D) / d log theta = E[d log p(x, theta, D) / d log theta | theta, D]        (Fisher's identity)
 
-The expectation is taken by a short run of Gibbs sampling at a fixed theta, which mixes well where theta itself would creep. For the precision alpha of
-N rows' coordinates it is N/2 - alpha E|x|^2 / 2, and the prior's slope. A polynomial is fitted to the slopes at a few points about the mode, by least
-squares, and its values weigh the grid. What is wrong with Laplace's weights is found out by comparing their mode with mean-field inference from
+The expectation is taken by a short run of Gibbs sampling at a fixed theta, which mixes well where theta itself would creep. For the precision
+alpha of N coordinates it is N/2 - alpha E|x|^2 / 2, and the prior's slope. A polynomial is fitted to the slopes at a few points about the mode, by
+least squares, and its values weigh the grid. What is wrong with Laplace's weights is found out by comparing their mode with mean-field inference from
 the same start, which errs in another way (lessons from long runs: both are right where there is signal, and where they part neither is).
 """
 

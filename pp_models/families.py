@@ -533,7 +533,7 @@ def _positive_tied_mean(n, start=None):
     return Pair(found.first, (_transpose(found.first) @ found.first + _diagonal(jnp.sum(found.variance, 0)))[None])
 
 
-SOME_SWEEPS = 10  # over the coordinates, from a point near by: every one of them rises, and the next update begins where this one ends
+SOME_SWEEPS = 2  # over the coordinates, from a point near by: every one of them rises, and the next update begins where this one ends
 
 
 def _settled(stats, update):

@@ -154,10 +154,11 @@ def precisions_at(hyper, values):
     return {name: values[name][0] if name in values else getattr(hyper, name, None) for name in PRECISIONS}
 
 
-def rows_of_text(d1, alpha1, batch) -> Pair:
+def rows_of_text(d1: Pair, alpha1, batch) -> Pair:
     """Natural parameters of the normals that the prior and the text make of s, before it is cut off at zero: one precision for all rows."""
-    first = jax.grad(lambda rows: inner(rows, d1.T, batch.entries))(jnp.zeros((batch.num_rows, d1.shape[1]), d1.dtype))
-    return Pair(first, -0.5 * (alpha1 * jnp.eye(d1.shape[1], dtype=d1.dtype) + d1.T @ d1)[None])
+    words, size = d1.first, d1.first.shape[1]
+    first = jax.grad(lambda rows: inner(rows, words.T, batch.entries))(jnp.zeros((batch.num_rows, size), words.dtype))
+    return Pair(first, -0.5 * (alpha1 * jnp.eye(size, dtype=words.dtype) + jnp.sum(d1.second, 0))[None])
 
 
 TRIES = 4  # Metropolis steps along each component's line

@@ -33,6 +33,7 @@ from pp_models import data as data_
 from pp_models import families as fam
 from pp_models import latent_gaussian as lg
 from pp_models.base import Model, documents
+from pp_models.eliminate import RowInfo
 from pp_models.families import Pair
 
 
@@ -74,6 +75,18 @@ def log_global(hyper, t):
 def log_local(hyper, t, batch, key=None):
     prior = lg.log_rows(t["s"], lg.precision(hyper, t, "alpha1"), True)
     return batch.sum(prior) + lg.log_text(t["s"], t["d1"], batch)
+
+
+def solve_local(hyper, t, batch, start, options, summary):
+    """Rows share their precision, alpha1 I + sum_i d1_i d1_i', and what words say of them does not depend on where they are: one step is the last.
+
+    A point keeps one precision for all rows, which makes settling them one product of matrices (`positive_normal`).
+    """
+    alpha1 = lg.precision(hyper, t, "alpha1").second
+    natural = lg.rows_of_text(t["d1"], alpha1, batch)
+    if summary == "mean":
+        natural = Pair(natural.first, jnp.broadcast_to(natural.second, (batch.num_rows, *natural.second.shape[1:])))
+    return {"s": natural}, RowInfo(jnp.ones(batch.num_rows, int), jnp.zeros(batch.num_rows, batch.mask.dtype)), batch
 
 
 def init(key, hyper, data):
@@ -118,6 +131,7 @@ MODEL = Model(
     symmetry="permutation",
     example=example,
     resolve=lg.resolve,
+    solve_local=solve_local,
     weights=lambda hyper, values: values["s"],
     topics=lambda hyper, values: values["d1"].T,
     variant=variant,

@@ -178,7 +178,7 @@ def moves(hyper, key, values, batch):
     """`latent_gaussian.scale_moves`, and steps that forget the utilities, whose draws tie bills and members to where they are.
 
     Members, then bills, on ellipses of what is normal about them: d2's prior, and of s its prior and the text, cut off at zero. Then all members
-    scaled by c and alpha2 by c^-2, which leaves d2's prior as it is: the density of log c is the votes' likelihood times c^(-2 a0) exp(-b0 alpha2 / c^2).
+    scaled by c and alpha2 by c^-2, which leaves d2's prior as it is: log c has the density of the votes times c^(-2 a0) exp(-b0 alpha2 / c^2).
     """
     scale_key, noise_key, member_key, text_key, bill_key, line_key = jax.random.split(key, 6)
     values = lg.scale_moves(hyper, scale_key, values, batch)
@@ -193,7 +193,7 @@ def moves(hyper, key, values, batch):
     known = lg.precisions_at(hyper, values)
     noise = jax.random.normal(noise_key, values["d2"].shape, values["d2"].dtype) / jnp.sqrt(known["alpha2"])
     d2 = elliptical(member_key, values["d2"], jnp.zeros_like(noise), noise, lambda x: jnp.sum(fits(values["s"], x), 0))
-    text = lg.rows_of_text(values["d1"], known["alpha1"], batch)
+    text = lg.rows_of_text(fam.positive_tied.stats(values["d1"]), known["alpha1"], batch)
     centre = fam.normal_tied.mode(text).first
     noise = fam.normal_tied.sample(text_key, text).first - centre
     s = elliptical(bill_key, values["s"], centre, noise, lambda x: jnp.where(jnp.all(x > 0, 1), jnp.sum(fits(x, d2), 1), -jnp.inf))
