@@ -8,10 +8,11 @@ apart on a line or in a plane and are added outwards from the mode until the out
 All cells Delta_m are alike in log theta; in theta they are theta_m times as wide and the density there is as many times lower, so the weights are the
 same. Every point begins where its nearest neighbour ended, which takes a few sweeps instead of hundreds.
 
-Laplace's p~ is right where there is signal and rows are not far from normal. At its mode it is compared with mean-field inference; where they disagree,
-as without signal, or on votes that can be told apart without error, p is integrated along slopes instead (`path`), and a warning says so.
+Laplace's p~ is right where there is signal and rows are not far from normal. At its mode it is compared with mean-field inference; where they
+disagree, as without signal, or on votes that can be told apart without error, p is integrated along slopes instead (`path`), and a warning says so.
 """
 
+import functools
 import warnings
 from typing import Any, NamedTuple
 
@@ -28,6 +29,7 @@ from pp_models.errors import InputError, unknown
 SMALLEST = 1e-3  # of the largest weight: the grid ends where weights are below
 WEIGHTS = ("auto", "laplace", "path")
 APART = 0.3  # posterior standard deviations between Laplace's mode and mean-field inference above which neither is trusted
+FURTHEST = 5.0  # standard deviations from the top to which a surface of slopes is followed
 ROUNDS = 4  # in search of the mode along slopes, at most
 
 
@@ -51,7 +53,7 @@ class Options(NamedTuple):
 class State(NamedTuple):
     """search: as of `laplace`, its queue the grid's. checked: whether weights have been chosen.
 
-    slopes: found so far, of the present round first; round: of slopes; surface: what they add up to.
+    slopes: of the last round; round: how many there were; surface: what they add up to. finished: whether nothing is left to do.
     """
 
     search: laplace.State
@@ -59,6 +61,7 @@ class State(NamedTuple):
     slopes: tuple[path.Slope, ...] = ()
     round: int = 0
     surface: path.Surface | None = None
+    finished: bool = False
 
 
 def check(options: Options) -> None:
@@ -87,7 +90,7 @@ def on_grid(state: laplace.State, spacing: float) -> dict[tuple[int, ...], lapla
 
 def height_of(one: laplace.Found, surface: path.Surface | None) -> float:
     """log p~ of a grid point: Laplace's, or the surface's."""
-    return one.value if surface is None else float(surface.height(one.theta))
+    return one.value if surface is None or not np.isfinite(one.value) else float(surface.height(one.theta))
 
 
 def grow(state: laplace.State, spacing: float, surface: path.Surface | None = None) -> laplace.State:
@@ -99,6 +102,8 @@ def grow(state: laplace.State, spacing: float, surface: path.Surface | None = No
     heights = {cell: height_of(one, surface) for cell, one in known.items()}
     heavy = [cell for cell, height in heights.items() if height > max(heights.values()) + np.log(SMALLEST)]
     around = {tuple(np.array(cell) + sign * np.eye(size, dtype=int)[i]) for cell in heavy for i in range(size) for sign in (1, -1)}
+    if surface is not None:  # beyond, slopes know nothing
+        around = {cell for cell in around if spacing * np.sqrt(sum(i * i for i in cell)) <= FURTHEST}
     fresh = sorted(around - set(known), key=lambda cell: sum(i * i for i in cell))
     return state._replace(queue=tuple(place(state, spacing, cell) for cell in fresh))
 
@@ -106,10 +111,10 @@ def grow(state: laplace.State, spacing: float, surface: path.Surface | None = No
 def disagreement(problem: obj.Problem, search: laplace.State, batch: Any) -> np.ndarray:
     """How far mean-field inference from the mode is off it along each hyper-parameter, in standard deviations there."""
     names = laplace.names_of(problem)
-    best = laplace.nearest(tuple(one for one in search.found if np.isfinite(one.value)), search.centre)
+    best = laplace.nearest(search.found, search.centre)
     start = {**best.point, **{name: np.exp(search.centre[[i]]).astype(np.float64) for i, name in enumerate(names)}}
     known = jax.device_put(jax.tree.map(lambda x: jnp.asarray(x, float), start), batch.mask.sharding)
-    mean, _ = path.mean_field(problem.model, problem.structure, problem.values, known, batch, names)
+    mean = path.mean_field(problem.model, problem.structure, problem.values, known, batch, names)
     return (np.asarray(mean, float) - search.centre) / np.sqrt(np.sum(search.spread**2, 1))
 
 
@@ -161,7 +166,7 @@ def follow(problem: obj.Problem, state: State, key: jax.Array, copies: list[Any]
     if not last:
         return state._replace(search=search, slopes=new, round=state.round + 1)
     surface, top, spread = path.weigh(centre, spread, [*new, *(state.slopes if state.round > 1 else ())])  # the first runs had far to come
-    search = search._replace(centre=top, spread=spread)
+    search = search._replace(centre=top, spread=spread, steady=bool(np.max(np.abs(step)) < 1.0))
     return state._replace(search=grow(search, options.spacing, surface), slopes=new, round=state.round + 1, surface=surface)
 
 
@@ -181,18 +186,26 @@ def build(problem: obj.Problem, options: Options) -> Algorithm:
     def init(key, given):
         return State(first(key, given))
 
+    @functools.cache
+    def plain_copies():
+        return [problem.data.pack(device=device) for device in problem.devices]
+
     def step(key, state, batches):
+        info = laplace.Info(None, 0, 1.0, False)
         if state.search.spread is None or state.search.queue:
             search, info = climb(key, state.search, batches)
-            if search.spread is not None and state.checked:
-                search = grow(search, options.spacing, state.surface) if not search.queue else search
-            return state._replace(search=search), info._replace(finished=state.checked and not search.queue)
-        if not state.checked:
+            if search.spread is not None and state.checked and not search.queue:
+                search = grow(search, options.spacing, state.surface)
+            state = state._replace(search=search, finished=state.checked and not search.queue)
+        elif not state.checked:
             along = laplace.doubled(wants_path)(double, state.search, copies[0], options)
             search = state.search if along else grow(state.search, options.spacing)
-            return state._replace(search=search, checked=True), laplace.Info(None, 0, 1.0, not along and not search.queue)
-        state = follow(problem, state, key, [problem.data.pack(device=device) for device in problem.devices], options)
-        return state, laplace.Info(None, len(state.slopes) * options.path_sweeps, 1.0, state.surface is not None and not state.search.queue)
+            state = state._replace(search=search, checked=True, finished=not along and not search.queue)
+        else:
+            state = follow(problem, state, key, plain_copies(), options)
+            state = state._replace(finished=state.surface is not None and not state.search.queue)
+            info = info._replace(sweeps=len(state.slopes) * options.path_sweeps)
+        return state, info._replace(finished=state.finished)
 
     def posterior(state):
         known = on_grid(state.search, options.spacing) if state.search.spread is not None else {}
@@ -200,8 +213,7 @@ def build(problem: obj.Problem, options: Options) -> Algorithm:
         values = np.array([height_of(one, state.surface) for one in found])
         weights = np.exp(values - values.max())
         weights /= weights.sum()
-        judged = state.search._replace(steady=True) if state.surface is not None else state.search
-        laplace.warn_of(judged, [one for one, weight in zip(found, weights, strict=True) if weight > SMALLEST], options)
+        laplace.warn_of(state.search, not state.finished, [one for one, weight in zip(found, weights, strict=True) if weight > SMALLEST], options)
         cell = np.nan if state.search.spread is None else np.log(abs(np.linalg.det(options.spacing * state.search.spread)))
         evidence = float(values.max() + np.log(np.sum(np.exp(values - values.max()))) + cell) if state.surface is None else np.nan
         return Mixture(problem, names, [one.theta for one in found], [laplace.as_asked(one.natural) for one in found], weights, evidence)

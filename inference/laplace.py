@@ -194,7 +194,7 @@ def sweep(model, hyper, values, batch, summary, bend) -> tuple[Sites, jax.Array]
     volumes = {site: jnp.zeros(stats[site].first.shape[1]) for site in weights}
     height = sum((jnp.sum(fam.log_measure(family, stats[site], summary)) for site, family in families.items()), jnp.zeros(()))
     solved = model.solve_local is not None and not model.curved & model.local
-    if solved:  # rows that share a precision settle much faster
+    if solved:  # rows that share a precision settle much faster; they come first in `families`
         height += joint(model, hyper, stats, batch)
         shared, rows = ({site: stats[site] for site in stats if (site in model.local) == local} for local in (False, True))
         found = model.solve_local(hyper, shared, batch, rows, RowOptions(1, 0.0), summary)[0]
@@ -263,11 +263,13 @@ def ascend(model, hyper, start, batch, summary, most, tolerance) -> Ascent:
         stage = now.number % 3
         here, there = inward(now.values), inward(new)
         far = leap(now.first, here, there)
-        taken = jnp.isfinite(height) & all_finite(new) & (height >= x1)
+        taken = jnp.isfinite(height) & all_finite(new) & (height >= x1) & (height >= x0)
         rested = (stage == 2) & (jnp.abs(x0 - before) <= jnp.maximum(tolerance, 4 * jnp.finfo(x0.dtype).eps * jnp.abs(x0)))
-        values = pick(stage == 0, new, pick(stage == 1, far, pick(taken, new, outward(now.second))))
+        fell = ~(x1 >= x0 - FALL) | ~all_finite(now.second)  # back to where the three began
+        kept = pick(taken, new, pick(fell, outward(now.first), outward(now.second)))
+        values = pick(stage == 0, new, pick(stage == 1, far, kept))
         heights = pick(stage == 0, jnp.stack([before, height, x1]), pick(stage == 1, jnp.stack([before, x0, height]), jnp.stack([x0, x0, x1])))
-        bend = jnp.where(stage == 2, jnp.where(x1 >= x0 - FALL, 1.0, 0.0), now.bend)
+        bend = jnp.where(stage == 2, jnp.where(fell, 0.0, 1.0), now.bend)
         first = pick(stage == 0, here, now.first)
         return Ascent(values, now.number + 1, rested, bend, first, pick(stage == 1, there, now.second), heights)
 
@@ -470,7 +472,8 @@ def advance(state: State, size: int) -> State:
 
 
 def nearest(found: tuple[Found, ...], theta: np.ndarray) -> Found:
-    return min(found, key=lambda one: float(np.sum((one.theta - theta) ** 2)))
+    """Of what was found, failed points last."""
+    return min((one for one in found if np.isfinite(one.value)), default=found[0], key=lambda one: float(np.sum((one.theta - theta) ** 2)))
 
 
 def doubled(function: Any) -> Any:
@@ -519,7 +522,7 @@ def search(problem: obj.Problem, options: Any, copies: list[Any]) -> tuple[Any, 
     return doubled(init), doubled(step)
 
 
-def warn_of(state: State, used: list[Found], options: Any) -> None:
+def warn_of(state: State, cut: bool, used: list[Found], options: Any) -> None:
     """Say what the result must not hide: values of theta at which the rows did not rest, and a search or grid cut short."""
     unrested = sum(not one.converged for one in used)
     if unrested:
@@ -530,7 +533,7 @@ def warn_of(state: State, used: list[Found], options: Any) -> None:
         )
     if not state.steady:
         warnings.warn("The search for the hyper-parameters' mode found no steady top: the rows may have several modes near by.", stacklevel=4)
-    if state.queue:
+    if cut:
         what = "The search for the hyper-parameters' mode" if state.spread is None else "The grid"
         warnings.warn(f"{what} was cut short after {len(state.found)} values: raise num_epochs.", stacklevel=4)
 
@@ -541,7 +544,7 @@ def build(problem: obj.Problem, options: Options) -> Algorithm:
 
     def posterior(state):
         best = max(state.found, key=lambda one: one.value)
-        warn_of(state, [best], options)
+        warn_of(state, bool(state.queue), [best], options)
         return Mixture(problem, names_of(problem), [best.theta], [as_asked(best.natural)], np.ones(1))
 
     return Algorithm(init, step, posterior)

@@ -41,7 +41,7 @@ def make(model: Model, structure: tuple[tuple[str, Any], ...], values: dict[str,
     return model.Hyper(**dict(structure), **values)
 
 
-def summarise(model: Model, natural: Sites, summary: str = "mean", start: Sites | None = None, sweeps: int = 0) -> Sites:
+def summarise(model: Model, natural: Sites, summary: str = "mean", start: Sites | None = None, sweeps: Any = None) -> Sites:
     """Statistics standing for q at every given site. start: statistics to begin with where they are searched for, sweeps: how often."""
     begin = start or {}
     return {site: fam.summarise(model.families[site], natural[site], summary, begin.get(site), sweeps) for site in natural}
@@ -85,11 +85,13 @@ def local_part(
     start: statistics of the local sites to begin with. When F is evaluated, the allocations that the solver ended with are
     known (`Solved`), so F and its gradient cost no second pass. key: how auxiliaries are eliminated; `UNIFORM` spreads them evenly.
     """
+    sweeps = None
     if model.solve_local and key is None:
         natural, info, batch = model.solve_local(hyper, stats, batch, start, options, summary)
+        sweeps = options.num_local  # of rows whose point has no closed form
     else:
         natural, info, start = _fixed_point(model, hyper, stats, batch, start, options, summary, key)
-    local = jax.lax.stop_gradient(summarise(model, natural, summary, start))
+    local = jax.lax.stop_gradient(summarise(model, natural, summary, start, sweeps))
     value, gradient = jax.value_and_grad(lambda shared: model.log_local(hyper, {**shared, **local}, batch, key))(stats)
     return LocalPart(value, _local_entropy(model, natural, local, batch, summary), gradient, natural, local, info)
 

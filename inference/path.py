@@ -14,38 +14,40 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.special import polygamma
 
 from inference import gibbs
 from inference import objective as obj
 from pp_models import families as fam
 from pp_models.base import Sites, joint, log_joint
-from pp_models.special import digamma
 
 # Mean-field inference beside ---------------------------------------------------------------------------------------------------------------
 
-MEAN_FIELD_SWEEPS = 300
+MEAN_FIELD_SWEEPS = 1000  # at most
+MEAN_FIELD_REST = 1e-5  # of log theta, in a sweep
 
 
 @partial(jax.jit, static_argnames=("model", "structure", "names"))
 def mean_field(model, structure, values, start, batch, names):
-    """Mean and sd of log theta under the gamma factors of coordinate ascent from the given values."""
+    """The mean of log theta under the gamma factors of coordinate ascent from the given values."""
     hyper = obj.make(model, structure, values)
     stats = {site: family.stats(start[site]) for site, family in model.families.items()}
 
     def target(stats, site):
         return jax.grad(lambda t: joint(model, hyper, {**stats, site: t}, batch))(stats[site])
 
-    def once(i, stats):
-        stats = dict(stats)
+    def location(stats):
+        return jnp.stack([stats[name].first[0] for name in names])
+
+    def once(carry):
+        number, stats, _ = carry
+        before, stats = location(stats), dict(stats)
         for site, family in model.families.items():
             stats[site] = fam.summarise(family, target(stats, site), "mean", stats[site])
-        return stats
+        return number + 1, stats, jnp.max(jnp.abs(location(stats) - before))
 
-    stats = jax.lax.fori_loop(0, MEAN_FIELD_SWEEPS, once, stats)
-    found = [target(stats, name) for name in names]
-    shape, rate = (jnp.stack([x[0] for x in part]) for part in ([f.first for f in found], [-f.second for f in found]))
-    return digamma(shape) - jnp.log(rate), jnp.sqrt(polygamma(1, shape))
+    begin = (0, stats, jnp.asarray(jnp.inf, batch.mask.dtype))
+    _, stats, _ = jax.lax.while_loop(lambda carry: (carry[0] < MEAN_FIELD_SWEEPS) & (carry[2] > MEAN_FIELD_REST), once, begin)
+    return location(stats)
 
 
 # Slopes -------------------------------------------------------------------------------------------------------------------------------------
@@ -154,12 +156,13 @@ def fit_surface(centre: np.ndarray, spread: np.ndarray, slopes: list[Slope], deg
 
 
 def falls(surface: Surface, centre: np.ndarray, spread: np.ndarray) -> bool:
-    """Whether the surface goes down in every direction from two and a half standard deviations outwards, as a density must."""
+    """Whether the surface goes down in every direction, as a density must: always from two and a half standard deviations on, and far enough
+    for the grid to end before five."""
     size = len(centre)
     angles = np.linspace(0, 2 * np.pi, 24, endpoint=False)
     ways = np.stack([np.cos(angles), np.sin(angles)], 1) if size == 2 else np.array([[1.0], [-1.0]])
-    heights = [surface.height(centre + radius * ways @ spread.T) for radius in (0.0, 2.5, 3.5, 4.5)]
-    return bool(np.all(heights[1] < heights[0] - 1) and np.all(np.diff(heights[1:], axis=0) < 0))
+    heights = [surface.height(centre + radius * ways @ spread.T) for radius in (0.0, 2.5, 3.5, 4.5, 5.5)]
+    return bool(np.all(heights[1] < heights[0] - 1) and np.all(heights[3] < heights[0] - 7.5) and np.all(np.diff(heights[1:], axis=0) < 0))
 
 
 def weigh(centre: np.ndarray, spread: np.ndarray, slopes: list[Slope]) -> tuple[Surface, np.ndarray, np.ndarray]:

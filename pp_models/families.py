@@ -125,17 +125,17 @@ def divergence(family: Family, natural: Stats, other: Stats) -> jax.Array:
     return dot(gap, family.mean(natural)) - family.log_normalizer(natural) + family.log_normalizer(other)
 
 
-def summarise(family: Family, natural: Stats, summary: str = "mean", start: Stats | None = None, sweeps: int = 0) -> Stats:
+def summarise(family: Family, natural: Stats, summary: str = "mean", start: Stats | None = None, sweeps: Any = None) -> Stats:
     """The statistics that stand for q: its mean (variational inference) or those of a point.
 
     `mode` maximises the Lebesgue density, `log_mode` the density of log x of positive variables, which always has an interior maximum; it is the
     density relative to the base measure where that is dx/x. start: statistics near the result, for families that search for it. sweeps: over the
-    coordinates, of a search for a point from there (0: SOME_SWEEPS).
+    coordinates, of a search for a point from there (None: SOME_SWEEPS).
     """
     begin: tuple[Any, ...] = () if start is None or not family.settles else (start,)
     if summary == "mean":
         return family.mean(natural, *begin)
-    begin += (sweeps,) if begin and sweeps else ()
+    begin += (sweeps,) if begin and sweeps is not None else ()
     if summary == "mode":
         natural = jax.tree.map(lambda n, b: n + b, natural, family.base)
     return (family.mode if summary == "mode" or family.log_mode is None else family.log_mode)(natural, *begin)

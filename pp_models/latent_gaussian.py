@@ -22,6 +22,7 @@ from pp_models.families import Pair
 from pp_models.positive_normal import PositiveNormal
 
 WEAK = 1e-6  # H 2.1: alpha ~ Ga(1e-6, 1e-6)
+SMALLEST = 1e-3  # mean count of a row to begin with, for empty ones
 PRECISIONS = ("alpha1", "alpha2")
 
 
@@ -130,20 +131,20 @@ def log_text(rows: Pair, columns: Pair, batch) -> jax.Array:
 
 
 def start(key, hyper, data) -> dict[str, Any]:
-    """d1 about its prior's size, at random; s so that the mean count comes out; precisions one."""
+    """d1 about its prior's size, at random; s so that the row's mean count comes out, whatever other rows there are; precisions one."""
     num_topics = hyper.num_topics
-    mean = jnp.sum(data.totals) / (jnp.maximum(jnp.sum(data.totals > 0), 1) * max(data.num_columns, 1))
+    mean = jnp.asarray(data.totals, float)[:, None] / max(data.num_columns, 1)
     size = 1 / jnp.sqrt(num_topics)
     words = size * (0.2 + jax.random.uniform(key, (data.num_columns, num_topics)))
-    weight = jnp.maximum(mean, 1e-6) / (num_topics * 0.7 * size)
+    weight = jnp.maximum(mean, SMALLEST) / (num_topics * 0.7 * size)
     return {"d1": words, "s": weight * jnp.ones((data.num_rows, num_topics)), **{name: jnp.ones(1) for name in latent(hyper)}}
 
 
 def around(value, spread, tied: bool) -> Pair:
     """Natural parameters of rows near `value`, with this sd in every coordinate."""
     num_rows, size = value.shape
-    held = 1 / jnp.asarray(spread) ** 2
-    return Pair(held * value, -0.5 * held * jnp.broadcast_to(jnp.eye(size), (1 if tied else num_rows, size, size)))
+    held = 1 / jnp.asarray(spread) ** 2  # a number, or one for each row: (rows, 1)
+    return Pair(held * value, -0.5 * held[..., None] * jnp.broadcast_to(jnp.eye(size), (1 if tied else num_rows, size, size)))
 
 
 # Moves along the scales' lines -------------------------------------------------------------------------------------------------------
@@ -157,7 +158,9 @@ def precisions_at(hyper, values):
 def rows_of_text(d1: Pair, alpha1, batch) -> Pair:
     """Natural parameters of the normals that the prior and the text make of s, before it is cut off at zero: one precision for all rows."""
     words, size = d1.first, d1.first.shape[1]
-    first = jax.grad(lambda rows: inner(rows, words.T, batch.entries))(jnp.zeros((batch.num_rows, size), words.dtype))
+    first = jnp.zeros((batch.num_rows, size), words.dtype)
+    if batch.num_columns:  # else votes alone
+        first = jax.grad(lambda rows: inner(rows, words.T, batch.entries))(first)
     return Pair(first, -0.5 * (alpha1 * jnp.eye(size, dtype=words.dtype) + jnp.sum(d1.second, 0))[None])
 
 

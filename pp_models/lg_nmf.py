@@ -78,7 +78,8 @@ def log_local(hyper, t, batch, key=None):
 
 
 def solve_local(hyper, t, batch, start, options, summary):
-    """Rows share their precision, alpha1 I + sum_i d1_i d1_i', and what words say of them does not depend on where they are: one step is the last.
+    """Rows share their precision, alpha1 I + sum_i d1_i d1_i', and what words say of them does not depend on where they are: their natural
+    parameters are known at once.
 
     A point keeps one precision for all rows, which makes settling them one product of matrices (`positive_normal`).
     """
@@ -93,7 +94,7 @@ def init(key, hyper, data):
     begin = lg.start(key, hyper, data)
     known = {name: Pair(jnp.full(1, 10.0), -10.0 / begin[name]) for name in lg.latent(hyper)}
     return {
-        "s": lg.around(begin["s"], 0.3 * begin["s"][0, 0], False),
+        "s": lg.around(begin["s"], 0.3 * begin["s"][:, :1], False),
         "d1": lg.around(begin["d1"], 0.1 / jnp.sqrt(hyper.num_topics), True),
         **known,
     }

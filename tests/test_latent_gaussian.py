@@ -5,16 +5,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.integrate
+import scipy.optimize
 import scipy.stats
 from numpyro.infer.util import log_density
 
 import inference
 import pp_models
-from inference import fitting, gibbs
+from inference import fitting, gibbs, objective
 from pp_models import base, lg_nmf, lg_nmf_votes, probit
 from pp_models import data as data_
+from pp_models import families as fam
 from pp_models import latent_gaussian as lg
 from pp_models import positive_normal as pos
+from pp_models.eliminate import RowOptions
 from pp_models.errors import InputError
 from pp_models.positive_normal import PositiveNormal
 
@@ -188,6 +191,28 @@ def test_votes_of_nobody_change_nothing():
     np.testing.assert_allclose(fits[0].history["bound"], fits[1].history["bound"], rtol=1e-12)
     for site in ("d1", "s", "alpha1"):
         np.testing.assert_allclose(fits[0].posterior.mean(site), fits[1].posterior.mean(site), rtol=1e-9)
+
+
+def test_rows_of_points_are_nonnegative_least_squares():
+    """Fresh rows, of a stochastic step or a held-out document, end at NNLS with a ridge, though a sweep of `map` goes only a part of the way."""
+    rng = np.random.default_rng(0)
+    d1 = np.abs(rng.normal(size=(40, 6)))
+    counts = np.maximum(np.round(4 * np.abs(rng.normal(size=(25, 6))) @ d1.T + rng.normal(size=(25, 40))), 0)
+    problem = fitting.make_problem("lg_nmf", data_.counts(counts), {"num_topics": 6, "alpha1": 0.5}, devices=jax.local_devices()[:1])
+    batch = problem.data.pack()
+    shared, start = {"d1": fam.positive_tied.stats(jnp.asarray(d1))}, objective.start_local(problem.model, problem.hyper, batch, "mode")
+    part = objective.local_part(problem.model, problem.hyper, shared, batch, start, RowOptions(2000, 0.0), "mode")
+    stacked = np.concatenate([d1, np.sqrt(0.5) * np.eye(6)])
+    wanted = np.stack([scipy.optimize.nnls(stacked, np.concatenate([row, np.zeros(6)]))[0] for row in counts])
+    np.testing.assert_allclose(part.stats["s"].first, wanted, atol=1e-7)
+
+
+def test_rows_without_text_have_their_prior():
+    """Votes alone: what words say of a bill is nothing, so that Gibbs' moves along the text work without any."""
+    batch = data_.text_and_votes(None, [[1.0, 0.0], [0.0, 1.0]]).pack()
+    found = lg.rows_of_text(fam.positive_tied.stats(jnp.zeros((0, 3))), 0.7, batch)
+    np.testing.assert_allclose(found.first, np.zeros((2, 3)))
+    np.testing.assert_allclose(-2 * found.second[0], 0.7 * np.eye(3))
 
 
 def test_votes_alone():

@@ -10,6 +10,7 @@ import pp_models
 from inference import empirical_bayes, fitting
 from inference import minibatch as mb
 from inference import objective as obj
+from pp_models import families as fam
 from pp_models.base import factor_axes, split_learned
 from pp_models.eliminate import UNIFORM, RowOptions
 from pp_models.errors import InputError
@@ -348,7 +349,7 @@ def test_stochastic_map_on_all_rows_at_rate_one_is_map(problem, basis):
     if problem.model.damped:
         pytest.skip("map backtracks where a step lowers its objective, a stochastic step cannot know")
     sweep = run(problem, "map", num_epochs=1, basis=basis, **LOCAL)
-    step = run(problem, "stochastic_map", num_epochs=1, batch_size=problem.data.num_rows, kappa=0.0, basis=basis, num_sweeps=10, **LOCAL)
+    step = run(problem, "stochastic_map", num_epochs=1, batch_size=problem.data.num_rows, kappa=0.0, basis=basis, num_sweeps=fam.SOME_SWEEPS, **LOCAL)
     for site in problem.model.shared[:1] if problem.model.coupled == "rows" else problem.model.shared:
         np.testing.assert_allclose(step.posterior.mean(site), sweep.posterior.mean(site), rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(step.history["bound"], sweep.history["bound"], rtol=1e-10)
