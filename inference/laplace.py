@@ -210,7 +210,6 @@ def sweep(model, hyper, values, batch, summary, bend) -> tuple[Sites, jax.Array]
     return balanced(model, hyper, {site: families[site].value(t) for site, t in stats.items()}, volumes), height
 
 
-FALL = 1.0  # nats that a Newton step may not fall by; the balance of scales, which counts the volume of real rows too, moves the height by less
 LEAPS = 100.0  # sweeps that an extrapolation may stand for, at most
 
 
@@ -220,7 +219,7 @@ class Ascent(NamedTuple):
     values:   to sweep from next
     number:   of sweeps so far
     rested:   whether the last three gained less than the tolerance
-    bend:     1 for Newton's steps, 0 for EM's, which take over for three sweeps after one that fell
+    bend:     1 for Newton's steps, 0 for EM's, which take over for three sweeps after one that left what can be computed
     first, second: coordinates of x0 and, of use after the second sweep, where it ended
     heights:  of the objective at x0 of the three before, at x0 and at x1
     """
@@ -263,13 +262,13 @@ def ascend(model, hyper, start, batch, summary, most, tolerance) -> Ascent:
         stage = now.number % 3
         here, there = inward(now.values), inward(new)
         far = leap(now.first, here, there)
-        taken = jnp.isfinite(height) & all_finite(new) & (height >= x1) & (height >= x0)
-        rested = (stage == 2) & (jnp.abs(x0 - before) <= jnp.maximum(tolerance, 4 * jnp.finfo(x0.dtype).eps * jnp.abs(x0)))
-        fell = ~(x1 >= x0 - FALL) | ~all_finite(now.second)  # back to where the three began
-        kept = pick(taken, new, pick(fell, outward(now.first), outward(now.second)))
+        taken = jnp.isfinite(height) & all_finite(new) & (height >= x1)
+        lost = ~jnp.isfinite(x1) | ~all_finite(now.second)  # back to where the three began
+        rested = (stage == 2) & (now.bend > 0) & ~lost & (jnp.abs(x0 - before) <= jnp.maximum(tolerance, 4 * jnp.finfo(x0.dtype).eps * jnp.abs(x0)))
+        kept = pick(taken, new, pick(lost, outward(now.first), outward(now.second)))
         values = pick(stage == 0, new, pick(stage == 1, far, kept))
         heights = pick(stage == 0, jnp.stack([before, height, x1]), pick(stage == 1, jnp.stack([before, x0, height]), jnp.stack([x0, x0, x1])))
-        bend = jnp.where(stage == 2, jnp.where(fell, 0.0, 1.0), now.bend)
+        bend = jnp.where(stage == 2, jnp.where(lost, 0.0, 1.0), now.bend)
         first = pick(stage == 0, here, now.first)
         return Ascent(values, now.number + 1, rested, bend, first, pick(stage == 1, there, now.second), heights)
 
