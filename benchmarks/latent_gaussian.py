@@ -36,6 +36,7 @@ import matplotlib.pyplot as plt
 import inference
 import pp_models
 from inference import evaluate, fitting
+from inference import map as map_
 from inference import objective as obj
 from inference.evaluate import COUNTS, Scale
 from inference.posterior import Draws, Point
@@ -420,7 +421,10 @@ def score_about_mode(heldout: Any, keep: list[Any] | None = None, **options: Any
         fixed, values = (run.problem.model, run.problem.structure), run.problem.values
         there = [jax.device_put((values, state.shared), device) for device in run.problem.devices]
         shares = zip(there, state.local, batches, strict=True)
-        parts = [obj.block_gradient(*fixed, mine, {**shared, **rows}, batch, "d1") for (mine, shared), rows, batch in shares]
+        parts = [
+            obj.block_gradient(*fixed, mine, {**shared, **map_.statistics(run.problem.model, rows)}, batch, "d1")
+            for (mine, shared), rows, batch in shares
+        ]
         return obj.block_target(*fixed, values, state.shared, tuple(obj.gather(run.problem, parts)), "d1", None), state.shared
 
     def score(run: Run, state: Any, batches: Any) -> float:

@@ -24,7 +24,8 @@ from pp_models.errors import unknown
 
 
 class Options(NamedTuple):
-    """num_epochs: sweeps at most. num_local: local iterations per sweep. basis: identity, log or auto. tolerance: relative change to stop at."""
+    """num_epochs: sweeps at most. num_local: local iterations per sweep, and rounds over coordinates that have no
+    closed form. basis: identity, log or auto. tolerance: relative change to stop at."""
 
     num_epochs: int = 500
     num_local: int = 1
@@ -34,7 +35,7 @@ class Options(NamedTuple):
 
 
 class State(NamedTuple):
-    """Statistics t(x) of the global sites' values, and of each device's rows with those rows' positions."""
+    """Statistics t(x) of the global sites, and values of each device's rows, whose statistics may be K times as large, with those rows' positions."""
 
     shared: Sites
     local: tuple[Sites, ...]
@@ -49,7 +50,19 @@ class Info(NamedTuple):
 
 @partial(jax.jit, static_argnames=("model", "structure", "summary"))
 def _local(model, structure, values, shared, local, batch, options, summary):
-    return obj.local_part(model, obj.make(model, structure, values), shared, batch, local, options, summary)._replace(natural={})
+    start = statistics(model, local)
+    part = obj.local_part(model, obj.make(model, structure, values), shared, batch, start, options, summary)
+    return part._replace(natural={}, stats=_values(model, part.stats))
+
+
+@partial(jax.jit, static_argnames="model")
+def statistics(model, points):
+    """Of values."""
+    return {site: model.families[site].stats(x) for site, x in points.items()}
+
+
+def _values(model, stats):
+    return {site: model.families[site].value(t) for site, t in stats.items()}
 
 
 _stats = jax.jit(obj.summarise, static_argnames=("model", "summary"))
@@ -57,7 +70,7 @@ _stats = jax.jit(obj.summarise, static_argnames=("model", "summary"))
 
 @partial(jax.jit, static_argnames=("model", "structure", "summary"))
 def _start(model, structure, values, batch, summary):
-    return obj.start_local(model, obj.make(model, structure, values), batch, summary)
+    return _values(model, obj.start_local(model, obj.make(model, structure, values), batch, summary))
 
 
 @partial(jax.jit, static_argnames=("model", "site", "summary"))
@@ -107,10 +120,11 @@ def build(problem: obj.Problem, options: Options) -> Algorithm:
         return [jax.device_put(shared, device) for device in problem.devices]
 
     def init(key, start):
-        first = obj.summarise(model, model.init(key, problem.hyper, problem.data), summary)
-        points = {**first, **{site: model.families[site].stats(jnp.asarray(x, float)) for site, x in start.items()}}
-        local = {site: points[site] for site in start if site in model.local}
-        return State({site: points[site] for site in model.shared}, (local,) if local else (), ())
+        natural = model.init(key, problem.hyper, problem.data)
+        first = _stats(model, {site: natural[site] for site in model.shared}, summary)
+        given = {site: jnp.asarray(x, float) for site, x in start.items()}
+        local = {site: x for site, x in given.items() if site in model.local}
+        return State({**first, **statistics(model, {site: given[site] for site in given.keys() - local.keys()})}, (local,) if local else (), ())
 
     def step(key, state, batches):
         shared = dict(state.shared)
@@ -121,10 +135,13 @@ def build(problem: obj.Problem, options: Options) -> Algorithm:
         for i, site in enumerate(model.shared):
             if i and model.coupled == "rows":  # later blocks see the earlier ones' new values
                 now = zip(everywhere(shared), points, batches, strict=True)
-                gradients = [{site: obj.block_gradient(model, structure, values, {**s, **n}, b, site)} for s, n, b in now]
+                gradients = [{site: obj.block_gradient(model, structure, values, {**s, **statistics(model, n)}, b, site)} for s, n, b in now]
             shares = tuple(obj.gather(problem, [gradient[site] for gradient in gradients]))
             target = obj.block_target(model, structure, values, shared, shares, site, None)
-            shared |= {site: climb(shared, site, target, points, batches)} if site in model.damped else _stats(model, {site: target}, summary, shared)
+            if site in model.damped:
+                shared[site] = climb(shared, site, target, points, batches)
+            else:
+                shared |= _stats(model, {site: target}, summary, shared, options.num_local)
         return State(shared, points, tuple(batch.positions for batch in batches)), Info(bound)
 
     def climb(shared, site, target, points, batches):
@@ -133,7 +150,7 @@ def build(problem: obj.Problem, options: Options) -> Algorithm:
         def height(stats):
             now = {**shared, site: stats}
             rows = zip(everywhere(now), points, batches, strict=True)
-            there = [obj.local_value(model, structure, values, {**s, **n}, b) for s, n, b in rows]
+            there = [obj.local_value(model, structure, values, {**s, **statistics(model, n)}, b) for s, n, b in rows]
             return obj.shared_value(model, structure, values, now, summary), there
 
         def move(fraction):

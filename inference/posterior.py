@@ -151,7 +151,10 @@ class Variational(_Sites):
 
 
 class Point(_Sites):
-    """A single value per site. solve: () -> values of local sites that are found when first asked for."""
+    """A single value per site, from the global sites' statistics and the devices' values of the local ones.
+
+    solve: () -> values of local sites that are found when first asked for.
+    """
 
     kind = "point"
 
@@ -166,7 +169,7 @@ class Point(_Sites):
         super().__init__(problem)
         families = problem.model.families
         rows = in_row_order(local, positions, problem.data.num_rows) if positions else {}
-        self._values = {s: np.asarray(families[s].value(t)) for s, t in {**rows, **shared}.items()}
+        self._values = {**rows, **{s: np.asarray(families[s].value(t)) for s, t in shared.items()}}
         self._solve = solve
 
     @property

@@ -99,17 +99,16 @@ class _Row(NamedTuple):
     gathered: jax.Array  # (width, padded K) the columns' weights
 
 
-def _read(entries: Entries, table: _Table | jax.Array, index: jax.Array, width: int) -> _Row:
-    """Of weights, as the fast path uses them; of a plain array (columns, K), its numbers."""
+def _read(entries: Entries, table: _Table, index: jax.Array, width: int) -> _Row:
+    """A row's entries and the weights of their columns, as the fast path uses them."""
     start = entries.starts[index]
     columns = lax.dynamic_slice(entries.columns, (start,), (width,))
     values = lax.dynamic_slice(entries.values, (start,), (width,))
     inside = jnp.arange(width, dtype=jnp.int32) < entries.lengths[index]
-    gathered = _clipped(table.weights[columns]) if isinstance(table, _Table) else table[columns]
-    return _Row(index, columns, jnp.where(inside, values, 0), gathered)
+    return _Row(index, columns, jnp.where(inside, values, 0), _clipped(table.weights[columns]))
 
 
-def _each_row(entries: Entries, table: _Table | jax.Array, visit: Callable[[_Row, Any], Any], carry: Any) -> Any:
+def _each_row(entries: Entries, table: _Table, visit: Callable[[_Row, Any], Any], carry: Any) -> Any:
     """Fold `visit` over all rows that have entries."""
     for window, width in enumerate(entries.widths):
 
@@ -323,22 +322,37 @@ def allocate(row_logits: jax.Array, column_logits: jax.Array, entries: Entries, 
 
 
 def _multiply(row_values, column_values, entries, key, row_side, column_side) -> Solved:
-    """A pass that gathers the columns for the rows' side, and one that scatters the rows for the columns': either has the value in it."""
+    """A pass that gathers the columns for the rows' side, and one that scatters the rows for the columns': either has the value in it.
+
+    Entry by entry: a loop that reads one line of the table and adds it to another is two to three times as fast here as a gather of all of a row's.
+    """
     num_factors = row_values.shape[1]
-    pad = [(0, 0), (0, -num_factors % LANES)]  # whole lanes are a third faster
+    pad = [(0, 0), (0, -num_factors % LANES)]  # whole lanes are a little faster
     mine, table = jnp.pad(row_values, pad), jnp.pad(column_values.T, pad)
 
-    def gather(row, sums):
-        return sums.at[row.index].set(row.values @ row.gathered)
+    def each_entry(index, visit, carry):
+        start = entries.starts[index]
+        return lax.fori_loop(0, entries.lengths[index], lambda i, c: visit(entries.columns[start + i], entries.values[start + i], c), carry)
 
-    def scatter(row, sums):
-        return sums.at[row.columns].add(row.values[:, None] * mine[row.index][None, :])
+    def gather(index, rows):
+        def add(column, value, total):
+            return total + value * lax.dynamic_index_in_dim(table, column, keepdims=False)
+
+        return rows.at[index].set(each_entry(index, add, jnp.zeros_like(mine[0])))
+
+    def scatter(index, columns):
+        here = lax.dynamic_slice_in_dim(mine, index, 1)
+
+        def add(column, value, columns):
+            return lax.dynamic_update_slice_in_dim(columns, lax.dynamic_slice_in_dim(columns, column, 1) + value * here, column, 0)
+
+        return each_entry(index, add, columns)
 
     rows = columns = None
     if row_side or not column_side:
-        rows = _each_row(entries, table, gather, jnp.zeros_like(mine))
+        rows = lax.fori_loop(0, len(mine), gather, jnp.zeros_like(mine))
     if column_side:
-        columns = _each_row(entries, table, scatter, jnp.zeros_like(table))
+        columns = lax.fori_loop(0, len(mine), scatter, jnp.zeros_like(table))
     value = jnp.sum(columns * table) if rows is None else jnp.sum(rows * mine)
     return Solved(value, None if rows is None else rows[:, :num_factors], None if columns is None else columns.T[:num_factors])
 
