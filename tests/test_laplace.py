@@ -13,7 +13,7 @@ import scipy.optimize
 import scipy.stats
 
 import inference
-from inference import fitting, inla, laplace, path
+from inference import ascent, fitting, inla, laplace, path
 from pp_models import base, discovery, lg_nmf, lg_nmf_votes, lg_op
 from pp_models import data as data_
 from pp_models import families as fam
@@ -168,7 +168,7 @@ def test_balance_is_the_best_scaling(method):
     start = base.simulate(problem.model, problem.hyper, data.pack(), jax.random.key(1))
     rows = {"d1": data.num_columns, "s": data.num_rows}
     volumes = {site: jnp.full(2, float(size if method == "log" else 0)) for site, size in rows.items()}
-    values = laplace.balanced(problem.model, problem.hyper, {site: start[site] for site in ("d1", "s")}, volumes)
+    values = ascent.balanced(problem.model, problem.hyper, {site: start[site] for site in ("d1", "s")}, volumes)
     volume = data.num_columns - data.num_rows if method == "log" else 0
 
     def height(c):
@@ -318,7 +318,7 @@ def test_rows_that_say_they_rest_do():
 
     def more(x, values, model, structure):
         hyper = laplace.obj.make(model, structure, values)
-        return jax.lax.fori_loop(0, 30, lambda i, x: laplace.sweep(model, hyper, x, copies[0], "log_mode", 1.0)[0], x)
+        return jax.lax.fori_loop(0, 30, lambda i, x: ascent.sweep(model, hyper, x, copies[0], "log_mode", 1.0)[0], x)
 
     swept = jax.jit(more, static_argnames=("model", "structure"))
     with jax.enable_x64(True):
