@@ -141,7 +141,7 @@ QUICK = {
     "streaming_batch": {"num_inner": 10},
     "memoized": {"num_epochs": 10},
     "laplace": {"num_sweeps": 30},
-    "inla": {"num_sweeps": 30, "num_epochs": 12},
+    "inla": {"num_sweeps": 30, "num_epochs": 12, "weights": "laplace"},
 }
 
 
