@@ -9,7 +9,8 @@ from typing import Any
 
 from inference.registry import engines
 
-_HOME = {"fit": "fitting", "load": "storage", "document_completion": "evaluate", "compare": "comparison", "stream": "streams"}
+_HOME = {"fit": "fitting", "load": "storage", "compare": "comparison", "stream": "streams"}
+_HOME |= dict.fromkeys(("document_completion", "perplexity"), "evaluate")
 _HOME |= dict.fromkeys(("topics", "top_words", "representative_documents", "prevalence", "format_topics"), "topic_tools")
 _HOME |= dict.fromkeys(("predict_ratings", "score_ratings", "split_ratings"), "ratings")
 _HOME |= {"predict_votes": "votes", "refit_members": "votes"}
@@ -17,6 +18,7 @@ _HOME |= dict.fromkeys(("topic_correlations", "correlation_figure", "nearest_doc
 
 __all__ = ["compare", "correlation_figure", "document_completion", "engines", "fit", "format_topics", "load", "nearest_documents", "predict_ratings"]
 __all__ += [
+    "perplexity",
     "predict_votes",
     "prevalence",
     "refit_members",

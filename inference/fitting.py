@@ -15,6 +15,7 @@ from inference.engine import Engine
 from inference.posterior import Posterior
 from inference.progress import Progress
 from inference.registry import engines, load_engine, make_options
+from inference.scores import hash_of_names
 from pp_models import discovery
 from pp_models.base import declare, learnable, log_joint, split_hyper, split_learned, value_shapes
 from pp_models.data import Data
@@ -62,10 +63,11 @@ class Fit:
 
     @property
     def provenance(self) -> dict[str, Any]:
-        """Kind, size and hash of the data that were fitted."""
+        """Kind, size and hashes, of the contents and of the columns' names, of the data that were fitted."""
         if self._provenance is None:
             data = self.data
             self._provenance = {"kind": data.kind, "rows": data.num_rows, "columns": data.num_columns, "hash": data.hash}
+            self._provenance["vocabulary"] = hash_of_names(data.column_names)
         return self._provenance
 
     def log_joint(self, draws: Mapping[str, Any]) -> np.ndarray:
