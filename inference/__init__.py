@@ -11,6 +11,7 @@ from inference.registry import engines
 
 _HOME = {"fit": "fitting", "load": "storage", "compare": "comparison", "stream": "streams"}
 _HOME |= dict.fromkeys(("document_completion", "perplexity"), "evaluate")
+_HOME |= {"log_evidence": "evidence"}
 _HOME |= dict.fromkeys(("topics", "top_words", "representative_documents", "prevalence", "format_topics"), "topic_tools")
 _HOME |= dict.fromkeys(("predict_ratings", "score_ratings", "split_ratings"), "ratings")
 _HOME |= {"predict_votes": "votes", "refit_members": "votes"}
@@ -18,6 +19,7 @@ _HOME |= dict.fromkeys(("topic_correlations", "correlation_figure", "nearest_doc
 
 __all__ = ["compare", "correlation_figure", "document_completion", "engines", "fit", "format_topics", "load", "nearest_documents", "predict_ratings"]
 __all__ += [
+    "log_evidence",
     "perplexity",
     "predict_votes",
     "prevalence",
