@@ -103,7 +103,7 @@ def _complete(model, structure, values, draws, batch, held, options, undo):
     start = obj.start_local(model, hyper, batch)
 
     def add(total, shared):
-        sites = {**shared, **_row_means(model, hyper, shared, batch, start, options)}
+        sites = {**shared, **row_means(model, hyper, shared, batch, start, options)}
         if undo is _same and has_topics(model):
             weights = sites["theta"] if model.weights is None else model.weights(hyper, sites)
             return _at_entries(weights, sites["beta"] if model.topics is None else model.topics(hyper, sites), held, total), None
@@ -114,7 +114,7 @@ def _complete(model, structure, values, draws, batch, held, options, undo):
     return jnp.zeros_like(batch.mask).at[held.rows].add(jnp.where(held.counts > 0, held.counts * log_p, 0))
 
 
-def _row_means(model, hyper, shared, batch, start, options):
+def row_means(model, hyper, shared, batch, start, options):
     """The local sites' means given values of the global ones."""
     stats = {site: model.families[site].stats(x) for site, x in shared.items()}
     part = obj.local_part(model, hyper, stats, batch, start, options)
