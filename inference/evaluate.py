@@ -12,7 +12,7 @@ For models that have weights and topics nothing of size (documents x words) nor 
 entries alone, and their sum over words is theta' (sum_v beta_v).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -26,7 +26,7 @@ from inference.scores import Score, check_vocabulary, ratio
 from inference.splits import Split, hold_out, split_tokens
 from inference.topic_tools import has_topics
 from pp_models.base import check_count
-from pp_models.batches import Layout
+from pp_models.batches import Batch, Layout
 from pp_models.data import Data
 from pp_models.eliminate import RowOptions
 from pp_models.errors import InputError, unknown
@@ -145,16 +145,16 @@ def complete_rows(problem: obj.Problem, shared: dict[str, jax.Array], data: Data
     return logs
 
 
-def global_sites(fit: Any, num_draws: int | None, seed: int = 0) -> dict[str, jax.Array]:
+def global_sites(posterior: Any, num_draws: int | None = None, seed: int = 0) -> dict[str, jax.Array]:
     """(draws, ...) values of the global sites: draws of a Markov chain or a grid, and else the point or the mean, once.
 
     num_draws: None for that; a number also draws from a distribution.
     """
-    sites, kind = fit.model.shared, fit.posterior.kind
+    sites, kind = posterior.problem.model.shared, posterior.kind
     if kind in ("draws", "mixture") or (kind == "variational" and num_draws is not None):
-        sampled = fit.posterior.sample(jax.random.key(seed), 20 if num_draws is None else num_draws)
+        sampled = posterior.sample(jax.random.key(seed), 20 if num_draws is None else num_draws)
         return {site: jnp.asarray(sampled[site]) for site in sites}
-    return {site: jnp.asarray(fit.posterior.mean(site))[None] for site in sites}
+    return {site: jnp.asarray(posterior.mean(site))[None] for site in sites}
 
 
 def plan_for(data: Data, size: int, **options: Any) -> Plan:
@@ -162,6 +162,15 @@ def plan_for(data: Data, size: int, **options: Any) -> Plan:
     layout = data.layout(size)
     used = np.add.reduceat(data.lengths, np.arange(0, data.num_rows, size))
     return Plan(size, layout._replace(capacity={"matrix": max(layout.capacity["matrix"], int(used.max()))}), **options)
+
+
+def score_batch(posterior: Any, data: Data, batches: Sequence[Batch], size: int) -> float | None:
+    """log p per word of a batch's documents by threefold completion given what was learned so far (P 11.6); None where they are empty."""
+    rows = np.concatenate([np.asarray(batch.positions)[np.asarray(batch.mask) > 0] for batch in batches])
+    tokens = data.totals[rows].sum()
+    return (
+        float(complete_rows(posterior.problem, global_sites(posterior), data, rows, Plan(size, data.layout(size))).sum() / tokens) if tokens else None
+    )
 
 
 # All of them ------------------------------------------------------------------------------------------------------------------
@@ -187,7 +196,7 @@ def document_completion(
     most = MOST_ROWS if scale.undo is _same and has_topics(fit.model) else max(1, MOST_CELLS // heldout.num_columns)
     plan = plan_for(heldout, min(heldout.num_rows, most), folds=folds, seed=seed, num_local=num_local, scale=scale)
     drawn = fit.posterior.kind in ("draws", "mixture")
-    shared, logs = global_sites(fit, num_draws if drawn else None, seed), np.zeros(heldout.num_rows)
+    shared, logs = global_sites(fit.posterior, num_draws if drawn else None, seed), np.zeros(heldout.num_rows)
     for first in range(0, heldout.num_rows, plan.size):  # batches of rows
         rows = np.arange(first, min(first + plan.size, heldout.num_rows))
         logs[rows] = complete_rows(fit.problem, shared, heldout, rows, plan)

@@ -303,7 +303,7 @@ def log_evidence(
         check_count(name, number)
     if num_draws is not None:
         check_count("num_draws", num_draws)
-    shared = global_sites(fit, num_draws, seed)
+    shared = global_sites(fit.posterior, num_draws, seed)
     given = [_judge(fit, {site: x[m] for site, x in shared.items()}, heldout.num_columns) for m in range(len(shared["beta"]))]
     words = heldout.matrix.indices[shuffled_tokens(heldout.matrix, seed).entry]
     logs = np.zeros((heldout.num_rows, len(given), num_repeats))

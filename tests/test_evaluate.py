@@ -11,7 +11,7 @@ from scipy.special import digamma
 
 import inference
 import pp_models
-from inference import evaluate
+from inference import evaluate, fitting
 from inference.topic_tools import has_topics
 from pp_models import readers
 from pp_models.errors import InputError
@@ -250,3 +250,51 @@ def test_single_precision(data, fit):
         again.posterior._shared["beta"] = jnp.asarray(start)
         single = inference.document_completion(again, data).value
     assert abs(single - exact) < 1e-4
+
+
+# While learning -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "engine", ["svi", pytest.param("trust_region", marks=pytest.mark.slow), pytest.param("stochastic_map", marks=pytest.mark.slow)]
+)
+def test_batches_are_scored_before_they_are_learned_from(data, engine):
+    """Every third batch's score is that of a fit which stopped just before it, on documents that this fit has not seen; the fit itself is not changed.
+
+    Bit for bit: the same draws, the same steps. The batches of a pass over the data are a partition, so with one epoch each is new.
+    """
+    options = {"num_epochs": 1, "batch_size": 4, **({"basis": "log"} if engine == "stochastic_map" else {})}
+    plain, scored = (inference.fit("lda", data, engine, {"num_topics": 3}, evaluate_every=every, **options) for every in (0, 3))
+    np.testing.assert_array_equal(plain.posterior.mean("beta"), scored.posterior.mean("beta"))
+    np.testing.assert_array_equal(plain.history["bound"], scored.history["bound"])
+    assert "heldout" not in plain.history and scored.history["heldout"].shape == (10,)
+    np.testing.assert_array_equal(np.isfinite(scored.history["heldout"]), (np.arange(10) + 1) % 3 == 0)
+
+    chosen = fitting.load_engine(engine)
+    checked = chosen.settle(fitting.make_options(chosen, options), data)
+    problem = fitting.make_problem("lda", data, {"num_topics": 3})
+    algorithm = chosen.build(problem, checked)
+    init_key, batch_key, step_key = jax.random.split(jax.random.key(0), 3)
+    state, seen = algorithm.init(init_key, {}), set()
+    for step, batches in enumerate(fitting.feed(chosen, checked, problem, batch_key, 10)):
+        rows = {int(i) for batch in batches for i, real in zip(batch.positions, batch.mask, strict=True) if real}
+        assert not rows & seen
+        if (step + 1) % 3 == 0:
+            now = fitting.Fit(problem, engine, {}, algorithm.posterior(state), {}, 0.0)
+            wanted = inference.document_completion(now, data.select(np.array(sorted(rows)))).value
+            assert scored.history["heldout"][step] == pytest.approx(wanted, rel=1e-8)
+        seen |= rows
+        state, _ = algorithm.step(jax.random.fold_in(step_key, step), state, batches)
+    assert len(seen) == 40
+
+
+def test_scoring_while_learning_refused():
+    """Engines without batches, data that are no documents, and numbers that are none are refused in a sentence."""
+    counts, dense = pp_models.data.counts(np.ones((4, 3))), pp_models.data.dense(np.eye(4))
+    for arguments, every, message in (
+        (("lda", counts, "cavi"), 10, "use one of .*svi"),
+        (("bernoulli_mixture", dense, "svi"), 10, "scores documents"),
+        (("lda", counts, "svi"), -1, "whole number"),
+    ):
+        with pytest.raises(InputError, match=message):
+            inference.fit(*arguments, evaluate_every=every)
