@@ -168,9 +168,9 @@ def score_batch(posterior: Any, data: Data, batches: Sequence[Batch], size: int)
     """log p per word of a batch's documents by threefold completion given what was learned so far (P 11.6); None where they are empty."""
     rows = np.concatenate([np.asarray(batch.positions)[np.asarray(batch.mask) > 0] for batch in batches])
     tokens = data.totals[rows].sum()
-    return (
-        float(complete_rows(posterior.problem, global_sites(posterior), data, rows, Plan(size, data.layout(size))).sum() / tokens) if tokens else None
-    )
+    if tokens == 0:
+        return None
+    return float(complete_rows(posterior.problem, global_sites(posterior), data, rows, Plan(size, data.layout(size))).sum() / tokens)
 
 
 # All of them ------------------------------------------------------------------------------------------------------------------

@@ -163,7 +163,7 @@ def fit(
     num_steps, window = run_length(chosen, checked, problem)
     with Progress(f"{problem.model.name} by {engine}", num_steps, progress) as bar:
         for step, batches in enumerate(feed(chosen, checked, problem, batch_key, num_steps)):
-            scores = {"heldout": None} if evaluate_every else {}
+            scores: dict[str, Any] = {"heldout": None} if evaluate_every else {}
             if evaluate_every and (step + 1) % evaluate_every == 0:
                 if history:
                     settle_row(history[-1])
@@ -192,9 +192,7 @@ def check_evaluation(engine: Engine, problem: obj.Problem, every: Any) -> None:
         raise InputError(f"evaluate_every must be a whole number, 0 or more, not {every!r}.")
     if every and engine.rows != "batch":
         able = ", ".join(name for name in engines() if load_engine(name).rows == "batch")
-        raise InputError(
-            f"Engine {engine.name!r} does not step on batches that it has not seen, so evaluate_every has nothing to score: use one of {able}."
-        )
+        raise InputError(f"Engine {engine.name!r} does not step on new batches, so evaluate_every has nothing to score: use one of {able}.")
     if every and problem.model.kind != "counts":
         raise InputError(f"evaluate_every scores documents, and {problem.model.name} explains {problem.model.kind} data: leave it out.")
 

@@ -259,7 +259,7 @@ def test_single_precision(data, fit):
     "engine", ["svi", pytest.param("trust_region", marks=pytest.mark.slow), pytest.param("stochastic_map", marks=pytest.mark.slow)]
 )
 def test_batches_are_scored_before_they_are_learned_from(data, engine):
-    """Every third batch's score is that of a fit which stopped just before it, on documents that this fit has not seen; the fit itself is not changed.
+    """Every third batch's score is that of a fit which stopped just before it, on documents that it has not seen; the fit itself stays the same.
 
     Bit for bit: the same draws, the same steps. The batches of a pass over the data are a partition, so with one epoch each is new.
     """
