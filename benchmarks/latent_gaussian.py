@@ -277,7 +277,7 @@ def missing(arguments: argparse.Namespace) -> None:
         for rows in ("plug_in", "gaussian"):
             probability = inference.predict_votes(fit, fit.data, rows)[asked]
             right = round(float(np.mean((probability > 0.5) == cast[asked])), 4)
-            out[rows] = {"accuracy": right, "calibration_error": calibration(probability, cast[asked])}
+            out[rows] = {"accuracy": right, "calibration_error": round(inference.calibration_error(probability, cast[asked]).value, 4)}
         return out
 
     inside = {}
@@ -287,13 +287,6 @@ def missing(arguments: argparse.Namespace) -> None:
     best = max(inside, key=lambda alpha2: inside[alpha2]["plug_in"]["accuracy"])
     fit = fitted(counts, np.where(hidden, np.nan, cast), 1.0, best, arguments)
     report("missing votes", {"alpha2": best, **judge(fit, hidden), "votes": int(hidden.sum())})
-
-
-def calibration(probability: np.ndarray, truth: np.ndarray, bins: int = 10) -> float:
-    """The expected calibration error: |mean probability - share of yeas| in ten bins, averaged over votes."""
-    place = np.minimum((probability * bins).astype(int), bins - 1)
-    gaps = [np.sum(place == b) * abs(probability[place == b].mean() - truth[place == b].mean()) for b in range(bins) if np.any(place == b)]
-    return round(float(np.sum(gaps) / len(truth)), 4)
 
 
 # Perplexity -----------------------------------------------------------------------------------------------------------------------------------

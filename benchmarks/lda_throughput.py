@@ -53,6 +53,7 @@ class Topics:
 
     def __init__(self, problem: Problem, topics: np.ndarray) -> None:
         self.problem, self.model, self.posterior, self._topics, self.kind = problem, problem.model, self, topics, "point"
+        self.provenance = {"columns": topics.shape[1]}
 
     def mean(self, site: str) -> np.ndarray:
         return self._topics

@@ -114,3 +114,23 @@ def _data_groups(fit: Any, draws: dict[str, np.ndarray], dims: dict[str, list[st
     dims[model.observed] = ["row"]
     observed = np.asarray(batch.totals if batch.dense is None else batch.dense)
     return {"log_likelihood": {model.observed: per_row}, "observed_data": {model.observed: observed}}
+
+
+def has_group(tree: Any, name: str) -> bool:
+    """Whether a converted fit has a group of that name."""
+    return name in (tree.children if MODERN else tree.groups())
+
+
+def row_log_likelihoods(tree: Any, observed: str) -> np.ndarray:
+    """(draws, rows), the chains one after the other."""
+    values = np.asarray(tree["log_likelihood"][observed])
+    return values.reshape(-1, values.shape[-1])
+
+
+def pointwise_loo(tree: Any) -> tuple[np.ndarray, float, np.ndarray]:
+    """Each row's PSIS-LOO term, the effective number of parameters, and each row's Pareto shape, which says what ArviZ would warn of."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        found = arviz.loo(tree, pointwise=True)
+    terms, number = (found.elpd_i, found.p) if MODERN else (found.loo_i, found.p_loo)
+    return np.asarray(terms, np.float64), float(number), np.asarray(found.pareto_k, np.float64)

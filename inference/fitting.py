@@ -10,11 +10,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from inference import evaluate
 from inference import objective as obj
 from inference.engine import Engine
 from inference.posterior import Posterior
 from inference.progress import Progress
 from inference.registry import engines, load_engine, make_options
+from inference.scores import hash_of_names
 from pp_models import discovery
 from pp_models.base import declare, learnable, log_joint, split_hyper, split_learned, value_shapes
 from pp_models.data import Data
@@ -62,10 +64,11 @@ class Fit:
 
     @property
     def provenance(self) -> dict[str, Any]:
-        """Kind, size and hash of the data that were fitted."""
+        """Kind, size and hashes, of the contents and of the columns' names, of the data that were fitted."""
         if self._provenance is None:
             data = self.data
             self._provenance = {"kind": data.kind, "rows": data.num_rows, "columns": data.num_columns, "hash": data.hash}
+            self._provenance["vocabulary"] = hash_of_names(data.column_names)
         return self._provenance
 
     def log_joint(self, draws: Mapping[str, Any]) -> np.ndarray:
@@ -125,6 +128,7 @@ def fit(
     init: Mapping[str, Any] | None = None,
     progress: bool | None = None,
     devices: Any = None,
+    evaluate_every: int = 0,
     **options: Any,
 ) -> Fit:
     """Fit a model to data by an engine.
@@ -136,6 +140,9 @@ def fit(
     init:          where to begin: natural parameters of global sites (variational engines), or values of any site (map, gibbs)
     progress:      True or False to force the progress bar; by default it is shown on a terminal
     devices:       devices to use (default: all)
+    evaluate_every: of engines that step on batches of documents, score every so many-th batch before it is learned from, by document completion
+                   (P 11.6), into `fit.history["heldout"]`, in nats per word; in the first pass over the data these documents are new. The fit is the
+                   same with and without, and its seconds leave scoring out (0: never)
     options:       the engine's own, e.g. num_epochs, batch_size; see its Options
     """
     chosen = load_engine(engine)
@@ -145,6 +152,7 @@ def fit(
         problem = problem._replace(devices=problem.devices[:1])
     checked = chosen.settle(checked, data)
     check_suits(chosen, problem)
+    check_evaluation(chosen, problem, evaluate_every)
     start = check_init(chosen, problem, dict(init or {}))
     key = jax.random.key(0) if key is None else key
     begin = time.perf_counter()
@@ -155,11 +163,18 @@ def fit(
     num_steps, window = run_length(chosen, checked, problem)
     with Progress(f"{problem.model.name} by {engine}", num_steps, progress) as bar:
         for step, batches in enumerate(feed(chosen, checked, problem, batch_key, num_steps)):
+            scores: dict[str, Any] = {"heldout": None} if evaluate_every else {}
+            if evaluate_every and (step + 1) % evaluate_every == 0:
+                if history:
+                    settle_row(history[-1])
+                stopped = time.perf_counter()
+                scores = {"heldout": evaluate.score_batch(algorithm.posterior(state), problem.data, batches, checked.batch_size)}
+                begin += time.perf_counter() - stopped
             state, info = algorithm.step(jax.random.fold_in(step_key, step), state, batches)
             if history:  # the step before has surely ended: read its numbers while this one runs
                 settle_row(history[-1])
                 bar.update(history[-1])
-            history.append({"step": step, **info._asdict(), "clock": begin})
+            history.append({"step": step, **info._asdict(), **scores, "clock": begin})
             if getattr(info, "finished", False) or _finished(history, window, getattr(checked, "tolerance", 0.0)):
                 break
         if history:
@@ -169,6 +184,17 @@ def fit(
     seconds = time.perf_counter() - begin
     posterior = algorithm.posterior(state)
     return Fit(posterior.problem, engine, checked._asdict(), posterior, columns(history), seconds)
+
+
+def check_evaluation(engine: Engine, problem: obj.Problem, every: Any) -> None:
+    """Refuse to score batches where there are none, or of something else than documents."""
+    if isinstance(every, bool) or not isinstance(every, int | np.integer) or every < 0:
+        raise InputError(f"evaluate_every must be a whole number, 0 or more, not {every!r}.")
+    if every and engine.rows != "batch":
+        able = ", ".join(name for name in engines() if load_engine(name).rows == "batch")
+        raise InputError(f"Engine {engine.name!r} does not step on new batches, so evaluate_every has nothing to score: use one of {able}.")
+    if every and problem.model.kind != "counts":
+        raise InputError(f"evaluate_every scores documents, and {problem.model.name} explains {problem.model.kind} data: leave it out.")
 
 
 def check_suits(engine: Engine, problem: obj.Problem) -> None:
@@ -243,7 +269,12 @@ def check_init(engine: Engine, problem: obj.Problem, init: dict[str, Any]) -> di
 
 
 def settle_row(row: dict[str, Any]) -> None:
-    """Turn a step's device scalars into numbers, which waits for the step, and note the time. Terms of a bound are added in double precision."""
+    """Turn a step's device scalars into numbers, which waits for the step, and note the time. Terms of a bound are added in double precision.
+
+    A row that is settled already stays as it is.
+    """
+    if "clock" not in row:
+        return
     for name, value in row.items():
         if name not in ("step", "clock"):
             row[name] = float("nan") if value is None else sum(float(term) for term in jax.tree.leaves(value))

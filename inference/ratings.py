@@ -16,6 +16,7 @@ import numpy as np
 import scipy.sparse
 from scipy.stats import norm
 
+from inference.scores import Measure, clustered
 from pp_models.data import Data
 from pp_models.errors import InputError
 
@@ -35,6 +36,7 @@ class RatingScore(NamedTuple):
     """rmse, mae: of the predicted mean. log_density: mean over ratings, nats. coverage: share inside their interval. num_ratings: how many.
 
     The density is the mixture over draws of a Markov chain, and the normal with the prediction's mean and sd for the others.
+    errors, densities, inside, users: of each rating, truth less prediction, log density, whether its interval holds it, and whose it is.
     """
 
     rmse: float
@@ -42,6 +44,18 @@ class RatingScore(NamedTuple):
     log_density: float
     coverage: float
     num_ratings: int
+    errors: np.ndarray
+    densities: np.ndarray
+    inside: np.ndarray
+    users: np.ndarray
+
+    @property
+    def measures(self) -> dict[str, Measure]:
+        """Each with its standard error, over users, and its terms: for the rmse squared errors, of whose mean it is the root."""
+        square = clustered(self.errors**2, self.users)
+        rmse = Measure(self.rmse, square.standard_error / (2 * max(self.rmse, np.finfo(float).tiny)), square.terms)
+        named = {"mae": np.abs(self.errors), "log_density": self.densities, "coverage": self.inside.astype(float)}
+        return {"rmse": rmse, **{name: clustered(terms, self.users) for name, terms in named.items()}}
 
 
 def split_ratings(data: Data, share: float = 0.1, seed: Any = 0) -> tuple[Data, Data]:
@@ -198,4 +212,5 @@ def score_ratings(fit: Any, heldout: Data, interval: float = 0.9, limits: tuple[
         density = np.concatenate([np.asarray(part, np.float64) for part in parts])
     else:
         density = norm.logpdf(truth, free.mean, free.sd)
-    return RatingScore(float(np.sqrt(np.mean(error**2))), float(np.mean(np.abs(error))), float(density.mean()), float(inside.mean()), len(truth))
+    rmse, mae = float(np.sqrt(np.mean(error**2))), float(np.mean(np.abs(error)))
+    return RatingScore(rmse, mae, float(density.mean()), float(inside.mean()), len(truth), error, density, inside, users)

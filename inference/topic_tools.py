@@ -68,9 +68,24 @@ def _shares(x: np.ndarray) -> np.ndarray:
 
 def topics(fit: Any) -> Topics:
     """The normalised topics, the rows' weights and proportions, and the topics' prevalence."""
+    _check_topics(fit)
+    return _topics(fit, _data(fit).totals)
+
+
+def word_distributions(fit: Any) -> np.ndarray:
+    """(K, columns) the normalised topics alone, for which the data are not needed."""
+    _check_topics(fit)
+    if fit.posterior.kind != "draws":
+        return _shares(_beta(fit, {site: fit.posterior.mean(site) for site in fit.model.shared}).astype(np.float64))
+    return _topics(fit, np.ones(fit.provenance["rows"])).topics
+
+
+def _check_topics(fit: Any) -> None:
     if not has_topics(fit.model):
         raise InputError(f"Model {fit.model.name!r} has no topics: it needs weights theta, one row per data row, and topics beta.")
-    totals = _data(fit).totals
+
+
+def _topics(fit: Any, totals: np.ndarray) -> Topics:
     if fit.posterior.kind != "draws":
         values = {site: fit.posterior.mean(site) for site in fit.model.families}
         return normalise(_theta(fit, values), _beta(fit, values), totals)

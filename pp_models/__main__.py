@@ -19,6 +19,15 @@ EPILOG = """examples:
   pp-models list
   pp-models compare lda --out results
   pp-models fit lda --data corpus.npz --engine svi --set num_topics=50 num_epochs=3 --out fitted
+  pp-models evaluate fitted --data heldout.npz --measure completion chib
+"""
+
+MEASURES = """measures of documents:
+  completion, perplexity       each third of a document's words from the rest (computed unless others are named)
+  npmi, diversity, c_v         topics: do their words go together in the held-out documents, do they differ (the first two likewise)
+  chib, left_to_right          the probability of whole documents, for lda
+  precision, recall            the columns that a row is predicted to have next, a fifth of them held out
+measures of ratings:           rmse, mae, log_density, coverage (all of them unless some are named)
 """
 
 
@@ -63,10 +72,17 @@ def _parser() -> argparse.ArgumentParser:
     comparing.add_argument("--reference", metavar="E", help="the sampler to judge by (default: gibbs, or nuts where gibbs does not apply)")
     comparing.set_defaults(run=run_compare)
 
-    evaluating = commands.add_parser("evaluate", help="score a stored fit on held-out documents or ratings")
+    evaluating = commands.add_parser(
+        "evaluate", help="score a stored fit on held-out data", epilog=MEASURES, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     evaluating.add_argument("folder", metavar="DIR", help="what `fit --out` wrote")
-    evaluating.add_argument("--data", required=True, metavar="PATH", help="held-out documents, or ratings of the users and items fitted")
-    evaluating.add_argument("--folds", type=int, default=3, help="parts that each document's words are split into (default: 3)")
+    evaluating.add_argument("--data", required=True, metavar="NAME|PATH", help="held-out documents, or ratings of the users and items fitted")
+    evaluating.add_argument("--measure", nargs="+", default=[], action="extend", metavar="NAME", help="what to compute (default: see below)")
+    evaluating.add_argument("--folds", type=int, default=3, metavar="N", help="parts that each document's words are split into (default: 3)")
+    evaluating.add_argument("--top", type=int, default=20, metavar="M", help="predictions for each row, for precision and recall (default: 20)")
+    evaluating.add_argument("--words", type=int, default=10, metavar="N", help="words of each topic, for npmi, c_v and diversity (default: 10)")
+    evaluating.add_argument("--seed", type=int, default=0, metavar="N", help="random seed of splits and estimators (default: 0)")
+    evaluating.add_argument("--json", nargs="?", const="-", metavar="FILE", help="write JSON to a file, or print it in place of the table")
     evaluating.set_defaults(run=run_evaluate)
 
     for command in (fitting, comparing):
@@ -156,20 +172,40 @@ def run_compare(chosen: argparse.Namespace) -> int:
 
 
 def run_evaluate(chosen: argparse.Namespace) -> int:
-    """Document completion, in nats per token; of ratings, their error."""
+    """A table of held-out measures that suit the model, or JSON."""
     if chosen.folds < 2:
         raise InputError(f"--folds must be at least 2, not {chosen.folds}: some words must stay observed.")
+    for name in ("top", "words"):
+        if getattr(chosen, name) < 1:
+            raise InputError(f"--{name} must be at least 1, not {getattr(chosen, name)}.")
+    if chosen.data == "synthetic":
+        raise InputError("--data synthetic draws other topics than those fitted: give held-out data of the same source.")
     import inference
-    from pp_models import readers, tables
+    from inference import measures
+    from pp_models import datasets, tables
 
     folder = Path(chosen.folder)
     fit = inference.load(folder / "fit.npz" if folder.is_dir() else folder)
-    if fit.model.kind == "ratings":
-        found = inference.score_ratings(fit, tables.read_ratings(Path(chosen.data), complete=False))
-        print(f"RMSE {found.rmse:.4f}, {found.log_density:.4f} nats per rating, {found.coverage:.1%} inside their 90 % intervals")
+    measures.check_names(fit.model, chosen.measure)
+    ratings = fit.model.kind == "ratings"
+    heldout = tables.read_ratings(Path(chosen.data), complete=False) if ratings else datasets.load(chosen.data, fit.model)
+    rows = measures.measure(fit, heldout, chosen.measure, measures.Settings(chosen.folds, chosen.top, chosen.words, chosen.seed))
+    if chosen.json is None:
+        print(measures.table(rows))
         return 0
-    score = inference.document_completion(fit, readers.read(chosen.data), chosen.folds)
-    print(f"{score.value:.4f} nats per token (standard error {score.standard_error:.4f}), perplexity {score.perplexity:.1f}")
+    what = {"model": fit.model.name, "engine": fit.engine, "data": {"path": chosen.data, "hash": heldout.hash}, "seed": chosen.seed}
+    text = json.dumps({**what, "measures": [measures.plain(row) for row in rows]}, indent=2, allow_nan=False)
+    if chosen.json == "-":
+        print(text)
+        return 0
+    from inference.files import write_whole
+
+    path = Path(chosen.json)
+    try:
+        write_whole(path, lambda temporary: temporary.write_text(text + "\n", encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"Cannot write to {path} ({error.strerror}): choose another --json.") from error
+    print(f"written to {path}")
     return 0
 
 

@@ -195,7 +195,7 @@ def _expect(row_logits, column_logits, entries, row_side, column_side) -> Solved
 # Sampling: the auxiliary variables drawn instead of averaged -------------------------------------------------------------------
 
 
-def _pick(weights: jax.Array, uniform: jax.Array) -> jax.Array:
+def pick(weights: jax.Array, uniform: jax.Array) -> jax.Array:
     """For each row of (tokens, padded K) weights, a factor drawn with those odds: first a block of LANES, then a factor in it.
 
     Two short running sums are several times faster here than one `cumsum` over all factors.
@@ -228,7 +228,7 @@ def _draw_row(key, row: _Row, weights: jax.Array, sums: _Sums) -> _Sums:
         token = i * TOKENS + jnp.arange(TOKENS, dtype=jnp.int32)
         entry = jnp.minimum(jnp.searchsorted(cumulative, token, side="right", method="compare_all"), cumulative.shape[0] - 1)
         uniform = jax.random.uniform(jax.random.fold_in(key, i), (TOKENS,), weights.dtype)
-        factor = _pick(row.gathered[entry] * weights, uniform)
+        factor = pick(row.gathered[entry] * weights, uniform)
         one = (token < num_tokens).astype(weights.dtype)
         return sums._replace(
             rows=None if sums.rows is None else sums.rows.at[row.index, factor].add(one),

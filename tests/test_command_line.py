@@ -40,8 +40,59 @@ def test_fit_then_evaluate(corpus, tmp_path, capsys):
     assert (out / "posterior.nc").exists()
     capsys.readouterr()
     assert main(["evaluate", str(out), "--data", str(corpus)]) == 0
-    value = float(capsys.readouterr().out.split()[0])
-    assert -np.log(20) - 0.7 < value < 0
+    lines = capsys.readouterr().out.splitlines()
+    shown = {line.split()[0]: [float(x) for x in line.split()[1:3]] for line in lines[1:]}
+    assert list(shown) == ["completion", "perplexity", "npmi", "diversity"] and "nats per token" in lines[1]
+    assert -np.log(20) - 0.7 < shown["completion"][0] < 0 and all(error > 0 for _, error in shown.values())
+
+    names = ["--measure", "completion", "recall", "--json"]
+    assert main(["evaluate", str(out), "--data", str(corpus), *names]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["model"] == "lda" and [row["measure"] for row in printed["measures"]] == ["completion", "recall"]
+    assert printed["measures"][0]["value"] == pytest.approx(shown["completion"][0], abs=1e-4)  # four digits are shown
+    assert main(["evaluate", str(out), "--data", str(corpus), *names, str(tmp_path / "scores.json")]) == 0
+    assert json.loads((tmp_path / "scores.json").read_text()) == printed
+
+
+def test_evaluate_refuses(corpus, tmp_path, capsys):
+    """Another vocabulary, measures that do not exist or do not suit, and files that cannot be written: one sentence, exit code 2."""
+    out, other, heldout = tmp_path / "out", tmp_path / "other.npz", tmp_path / "ldac" / "held.ldac"
+    words = [f"w{v}" for v in range(20)]
+    heldout.parent.mkdir()
+    heldout.write_text("2 0:1 19:2\n")
+    heldout.with_suffix(".vocab").write_text("\n".join(words))
+    assert main(["fit", "lda", "--data", str(heldout), "--set", "num_topics=2", "num_epochs=2", "--out", str(out), "--devices", "1"]) == 0
+    assert main(["evaluate", str(out), "--data", str(heldout), "--measure", "completion"]) == 0
+    heldout.with_suffix(".vocab").write_text("\n".join(words[::-1]))
+    scipy.sparse.save_npz(other, scipy.sparse.csr_array(np.ones((3, 7))))
+    capsys.readouterr()
+    for arguments, part in (
+        (["--data", str(other)], "same vocabulary"),
+        (["--data", str(heldout)], "in another order"),
+        (["--data", str(corpus), "--measure", "complete"], "Did you mean 'completion'"),
+        (["--data", str(corpus), "--measure", "rmse"], "measure that suits lda"),
+        (["--data", str(corpus), "--folds", "1"], "--folds"),
+        (["--data", str(corpus), "--top", "0"], "--top"),
+        (["--data", "synthetic"], "other topics"),
+        (["--data", str(tmp_path / "none.npz")], "does not exist"),
+        (["--data", str(corpus), "--measure", "diversity", "--json", str(other / "where.json")], "Cannot write"),
+    ):
+        assert main(["evaluate", str(out), *arguments]) == 2
+        error = capsys.readouterr().err
+        assert part in error and error.count("\n") == 1, error
+
+
+def test_evaluate_ratings(tmp_path, capsys):
+    """Of ratings, their measures."""
+    lines = [f"{u},{i},{(u * i) % 5 + 1}" for u in range(6) for i in range(5)]
+    (tmp_path / "ratings.csv").write_text("\n".join(lines))
+    (tmp_path / "held.csv").write_text("\n".join(lines[::4]))
+    out = tmp_path / "out"
+    arguments = ["--data", str(tmp_path / "ratings.csv"), "--engine", "map", "--set", "rank=2", "num_epochs=3", "--out", str(out), "--devices", "1"]
+    assert main(["fit", "pmf", *arguments]) == 0
+    capsys.readouterr()
+    assert main(["evaluate", str(out), "--data", str(tmp_path / "held.csv")]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["measure", "rmse", "mae", "log_density", "coverage"]
 
 
 def test_results_are_not_overwritten(corpus, tmp_path, capsys):
