@@ -248,8 +248,8 @@ def _sparse_matrix(X: Any, what: str) -> Any:
     return matrix
 
 
-def counts(X: Any, column_names: Any = None, row_names: Any = None) -> Data:
-    """A corpus: rows are documents, columns words, entries how often. Sparse or dense."""
+def count_matrix(X: Any) -> Any:
+    """Counts as CSR in canonical format, checked: float32 counts of int32 columns. All may be zero."""
     matrix = _sparse_matrix(X, "Counts")
     values = matrix.data
     if not np.all(np.isfinite(values)):
@@ -258,15 +258,21 @@ def counts(X: Any, column_names: Any = None, row_names: Any = None) -> Data:
         raise InputError(f"Counts must not be negative, but the smallest is {values.min():g}: check how the matrix was made.")
     if np.any(values != np.floor(values)):
         raise InputError(f"Counts must be whole numbers, but one is {values[values != np.floor(values)][0]:g}: pass raw counts, not tf-idf weights.")
-    if values.sum() == 0:
-        raise InputError("The corpus is empty: every count is zero.")
-    if values.max() >= 2**24:
+    if values.max(initial=0) >= 2**24:
         raise InputError(
             f"Counts above {2**24 - 1} cannot be held exactly in single precision, but the largest is {values.max():g}: rescale that column."
         )
     parts = values.astype(np.float32), matrix.indices.astype(np.int32), matrix.indptr.astype(np.int64)  # the caller's matrix stays as it is
     matrix = scipy.sparse.csr_array(parts, shape=matrix.shape)
     matrix.eliminate_zeros()
+    return matrix
+
+
+def counts(X: Any, column_names: Any = None, row_names: Any = None) -> Data:
+    """A corpus: rows are documents, columns words, entries how often. Sparse or dense."""
+    matrix = count_matrix(X)
+    if matrix.nnz == 0:
+        raise InputError("The corpus is empty: every count is zero.")
     names = _names(column_names, matrix.shape[1], "column"), _names(row_names, matrix.shape[0], "row")
     return Data("counts", matrix=matrix, column_names=names[0], row_names=names[1])
 

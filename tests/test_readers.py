@@ -202,6 +202,74 @@ def test_vocabulary_in_another_encoding(tmp_path):
         readers.read(path)
 
 
+# Row names ------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["x.npz", "x.npy", "x.ldac", "x.csv", "x.mtx.gz", "docword.x.txt"])
+def test_row_names(tmp_path, name):
+    """One name a line beside the file becomes the row names, and they stay with their rows."""
+    content = FORMATS[name.removesuffix(".gz")](COUNTS)
+    path = write(tmp_path, name, gzip.compress(content) if name.endswith(".gz") else content)
+    write(tmp_path, ("docword.x" if name.startswith("docword") else "x") + ".rows", "first\n\nthe 3rd\nß\n".encode())
+    data = readers.read(path)
+    assert data.row_names == ("first", "", "the 3rd", "ß") and data.column_names is None
+    assert data.select(np.array([3, 0])).row_names == ("ß", "first")
+
+
+def test_row_names_that_do_not_fit(tmp_path):
+    """Names for other rows than there are name both files; of csv, which does not say how many rows there are, more names mean more rows."""
+    path = write(tmp_path, "x.ldac", ldac(COUNTS))
+    write(tmp_path, "x.rows", b"a\nb\nc\nd\ne\n")
+    fails(path, "x.rows", "4 rows", "5 lines")
+    assert readers.read(write(tmp_path, "x.csv", triples(COUNTS, mark=","))).matrix.shape == (5, 4)
+    write(tmp_path, "x.rows", b"a\nb\nc\n")
+    fails(tmp_path / "x.csv", "x.rows", "4 rows", "3 lines")
+
+
+# Blocks of rows -------------------------------------------------------------------------------------------------------------------
+
+
+def in_blocks(path):
+    parts = list(readers.blocks(path))
+    width = max(part.shape[1] for part in parts)
+    for part in parts:
+        assert part.data.dtype == np.float32 and part.has_canonical_format
+        part.resize(part.shape[0], width)
+    return scipy.sparse.vstack(parts).toarray(), len(parts)
+
+
+@pytest.mark.parametrize("size", [1, 24, 10**6])
+@pytest.mark.parametrize("name", FORMATS)
+def test_blocks_are_the_whole(tmp_path, monkeypatch, name, size):
+    """The blocks, one below the other, are what `read` gives, however much is read together."""
+    monkeypatch.setattr(readers, "BLOCK_BYTES", size)
+    monkeypatch.setattr(readers, "BLOCK_ENTRIES", max(size // 8, 1))
+    X = np.concatenate([COUNTS, COUNTS[::-1], COUNTS])
+    path = write(tmp_path, name, FORMATS[name](X))
+    found, number = in_blocks(path)
+    np.testing.assert_array_equal(found, X)
+    assert number > 1 or size > 1 or name in ("csc.npz", "coo.npz", "array.mtx")
+
+
+def test_blocks_of_unsorted_triples(tmp_path):
+    """Triples that are not sorted by row are refused at the line where that shows; read as a whole, they are welcome."""
+    path = write(tmp_path, "x.csv", b"r,c,v\n1,0,1\n1,1,1\n0,0,1\n")
+    assert readers.read(path).total == 3
+    with pytest.raises(InputError, match=re.escape(f"{path}, line 4: row 0 follows row 1: sort")):
+        list(readers.blocks(path))
+
+
+def test_blocks_with_names(tmp_path):
+    """Rows that only the names tell of are there, and names that do not fit are refused."""
+    path = write(tmp_path, "x.csv", triples(COUNTS, mark=","))
+    write(tmp_path, "x.rows", b"a\n" * 6)
+    write(tmp_path, "x.vocab", b"a\n" * 5)
+    assert sum(part.shape[0] for part in readers.blocks(path)) == 6 and readers.names(path) == (("a",) * 5, ("a",) * 6)
+    write(tmp_path, "x.vocab", b"a\n" * 3)
+    with pytest.raises(InputError, match=r"4 columns but x\.vocab beside it has 3 lines"):
+        list(readers.blocks(path))
+
+
 # Bad files ------------------------------------------------------------------------------------------------------------------------
 
 MARKET = b"%%MatrixMarket matrix coordinate integer general\n"
@@ -292,8 +360,13 @@ BAD = [
 
 @pytest.mark.parametrize(("name", "content", "parts"), BAD, ids=[f"{name}-{'-'.join(parts)}" for name, _, parts in BAD])
 def test_bad_file(tmp_path, name, content, parts):
-    """A bad file is answered with one sentence that names the file, the line where there is one, and the problem."""
-    fails(write(tmp_path, name, content), *parts)
+    """A bad file is answered with one sentence that names the file, the line where there is one, and the problem; so are its blocks."""
+    path = write(tmp_path, name, content)
+    fails(path, *parts)
+    if parts != ["empty"]:  # a block may be
+        with pytest.raises(InputError) as caught:
+            list(readers.blocks(path))
+        assert all(part in str(caught.value) for part in (name, *parts))
 
 
 @pytest.mark.parametrize("size", [1, 5, 16])
