@@ -8,6 +8,7 @@
     .ldac .lda-c .dat .txt          LDA-C: one document a line, `M term:count term:count ...`, terms counted from 0
     docword*.txt                    UCI: lines D, W and NNZ, then `document word count`, counted from 1
     .csv .tsv                       `row,column,value`, counted from 0, with or without a header line
+    <stem>.votes.csv                `bill,member,vote`, counted from 0, votes 1 or 0: beside a file of counts, or alone (`read_text_and_votes`)
 
 The text formats may be gzipped. A vocabulary beside the file (`<stem>.vocab`, UCI's `vocab.<name>.txt`, or `vocab.txt`), one word a line,
 becomes the column names, and `<stem>.rows`, one name a line, the row names. A csv or tsv file is as large as its largest indices, or as the names
@@ -23,14 +24,14 @@ import gzip
 import re
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, NoReturn, cast
 
 import numpy as np
 import scipy.sparse
 
-from pp_models.data import Data, count_matrix, counts
+from pp_models.data import Data, count_matrix, counts, observed, with_votes
 from pp_models.errors import InputError
 
 BLOCK_BYTES = 1 << 23
@@ -38,6 +39,7 @@ BLOCK_ENTRIES = 1 << 21  # of a binary file, read together
 ROWS_TOGETHER = 1 << 20  # empty ones
 LINE_BYTES = 1 << 26  # a longer line is not a text format's
 LARGEST_COUNT = 2**24 - 1  # whole numbers up to here are exact in single precision
+VOTES_SUFFIX = ".votes.csv"
 LARGEST_INDEX = 2**31 - 2  # columns are stored as 32-bit integers
 
 _NUMBER = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(nan|inf|infinity)", re.IGNORECASE)
@@ -625,23 +627,77 @@ def _from_entries(path: Path, rows: np.ndarray, columns: np.ndarray, values: np.
     return scipy.sparse.coo_array((values, (rows - first, columns)), shape=(shape[0] - first, shape[1])).tocsr()
 
 
+# Votes --------------------------------------------------------------------------------------------------------------------------
+
+
+def votes_file(path: Path) -> Path:
+    """Where the votes on the bills of a file of counts lie."""
+    return path.with_name(_stem(path) + VOTES_SUFFIX)
+
+
+def is_votes(path: Path) -> bool:
+    return path.name.lower().removesuffix(".gz").endswith(VOTES_SUFFIX)
+
+
+def read_text_and_votes(path: str | Path) -> Data:
+    """Counts of bills x words with the votes beside them: lines of `bill,member,vote` in `<stem>.votes.csv`, or such votes alone."""
+    path = _existing(path)
+    if is_votes(path):
+        with _explained(path):
+            votes, rows = _read_votes(path, None), names(path, own=True).rows
+            return _of(path, lambda: with_votes(None, votes, rows))
+    text, file = read(path), votes_file(path)
+    if not file.is_file():
+        _fail(path, f"the votes are missing: write them beside it as {file.name}, lines of `bill,member,vote`, votes 1 or 0")
+    with _explained(file):
+        votes = _read_votes(file, text.num_rows)
+        return _of(file, lambda: with_votes(text, votes))
+
+
+def _read_votes(path: Path, num_bills: int | None) -> Any:
+    parts, places = [], []
+    with _open(path) as stream:
+        for triples, lines in _delimited(path, stream, b",;", "bill,member,vote"):
+            _check(
+                path, triples[:, 2] > 1, lines, "the vote {} is neither 1 (yea) nor 0 (nay): correct it, and leave missing votes out", triples[:, 2]
+            )
+            if num_bills is not None:
+                problem = f"bill {{}} is outside 0 to {num_bills - 1}, the bills of the text: correct it, or add the text"
+                _check(path, triples[:, 0] >= num_bills, lines, problem, triples[:, 0])
+            parts.append(triples)
+            places.append(lines)
+    triples = _gather(parts, 3)
+    if len(triples) == 0:
+        _fail(path, "there are no votes: write lines of `bill,member,vote`")
+    order = np.lexsort((triples[:, 1], triples[:, 0]))
+    triples, lines = triples[order], np.concatenate(places)[order]
+    again = np.concatenate([[False], np.all(triples[1:, :2] == triples[:-1, :2], axis=1)])
+    _check(path, again, lines, "member {} has voted on bill {} before: keep one of the votes", triples[:, 1], triples[:, 0])
+    shape = int(triples[:, 0].max()) + 1 if num_bills is None else num_bills, int(triples[:, 1].max()) + 1
+    _check_shape(path, shape, len(triples))
+    return observed(triples[:, 0], triples[:, 1], triples[:, 2], shape)
+
+
 # Names beside the file ----------------------------------------------------------------------------------------------------------
 
 
-def names(path: str | Path) -> Names:
-    """The names that lie beside a file."""
-    columns, rows = (next((file for file in files if file.is_file() and file != Path(path)), None) for files in name_files(Path(path)))
+def names(path: str | Path, own: bool = False) -> Names:
+    """The names that lie beside a file. own: those in files of its own only, not in `vocab.txt`."""
+    columns, rows = (next((file for file in files if file.is_file() and file != Path(path)), None) for files in name_files(Path(path), own))
     return Names(None if columns is None else read_names(columns), None if rows is None else read_names(rows))
 
 
-def name_files(path: Path) -> tuple[list[Path], list[Path]]:
+def name_files(path: Path, own: bool = False) -> tuple[list[Path], list[Path]]:
     """Where the names of a file's columns may lie, the first that is there being taken, and those of its rows."""
     name = re.sub(r"\.gz$", "", path.name, flags=re.IGNORECASE)
-    stem = Path(name).stem
-    columns = [stem + ".vocab", "vocab.txt"]
+    columns = [_stem(path) + ".vocab"] if own else [_stem(path) + ".vocab", "vocab.txt"]
     if name.lower().startswith("docword."):
         columns.insert(0, "vocab" + name[len("docword") :])
-    return [path.with_name(file) for file in columns], [path.with_name(stem + ".rows")]
+    return [path.with_name(file) for file in columns], [path.with_name(_stem(path) + ".rows")]
+
+
+def _stem(path: Path) -> str:
+    return Path(re.sub(r"\.gz$", "", path.name, flags=re.IGNORECASE)).stem
 
 
 def read_names(file: Path) -> tuple[str, ...]:
@@ -657,6 +713,19 @@ def parse_names(file: Path, raw: bytes) -> tuple[str, ...]:
         _fail(file, "the names are not UTF-8: save the file again in that encoding", 1 + raw.count(b"\n", 0, error.start))
     lines = text.split("\n")  # not splitlines(), which also splits at rarer separators that may occur within a word
     return tuple(line.removesuffix("\r") for line in (lines[:-1] if lines[-1] == "" else lines))
+
+
+def encode_names(found: Sequence[str]) -> bytes:
+    """The bytes that `read_names` gives back as these names."""
+    try:
+        raw = "".join(f"{name}\n" for name in found).encode("utf-8")
+        back = parse_names(Path(), raw)
+    except UnicodeEncodeError as error:
+        raise InputError(f"The name {error.object[max(error.start - 10, 0) : error.end]!r} cannot be written as UTF-8: change it.") from error
+    if back != tuple(found):
+        wrong = next((name for name, read in zip(found, back, strict=False) if name != read), found[-1])
+        raise InputError(f"The name {wrong!r} cannot stand on a line of its own: remove line breaks and byte-order marks from names.")
+    return raw
 
 
 def fitted_shape(path: Path, shape: tuple[int, int], stated: tuple[int | None, int | None], beside: Names) -> tuple[int, int]:
