@@ -29,12 +29,13 @@ def load(name_or_path: str | os.PathLike[str], model: Model | str | None = None,
         if model is None:
             raise InputError("Synthetic data are drawn from a model: say which one, as in load('synthetic', 'lda').")
         return synthetic(model, jax.random.key(0) if key is None else key)[1]
-    if _is_path(name):
+    if is_path(name):
         return packaged.read(name, None if model is None else model.kind)
     return packaged.load(name, None if model is None else model.kind)
 
 
-def _is_path(name: str) -> bool:
+def is_path(name: str) -> bool:
+    """Whether a name is meant as a path: it holds a separator, ends like a file of data, or is there."""
     separators = [mark for mark in (os.sep, os.altsep) if mark]
     suffixes = (*readers.KNOWN_SUFFIXES, store.SUFFIX, text.SUFFIX)
     if any(mark in name for mark in separators) or name.lower().removesuffix(".gz").endswith(suffixes):

@@ -62,6 +62,8 @@ def load(name: str, kind: str | None = None) -> Data:
     if name in BENCHMARKS:
         folder = f"a folder that {VARIABLE} names" if _folder() is None else str(_folder())
         raise InputError(f"The benchmark set {name!r} is not here: put {BENCHMARKS[name]} into {name} in {folder}.")
+    if name == "synthetic":
+        raise InputError("Synthetic data are drawn from a model: say which one, as in load('synthetic', 'lda').")
     raise unknown("data set", name, ("synthetic", *names()))
 
 

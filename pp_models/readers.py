@@ -541,11 +541,16 @@ def _npz_blocks(path: Path) -> Iterator[tuple[Any, tuple[int, int]]]:
                 _fail(path, "not a complete sparse matrix (an index is outside its shape): write it again with scipy.sparse.save_npz")
             yield _from_entries(path, np.repeat(np.arange(first, last), lengths), columns, values, (last, shape[1]), first), shape
             first = last
+        for member in members:
+            _member_values(path, member, np.dtype(np.uint8), 0, last=True)
 
 
 def _csr_members(path: Path) -> tuple[tuple[int, int], np.ndarray] | None:
     """Shape and row starts of a csr matrix whose arrays fit together; None of anything else."""
-    with zipfile.ZipFile(path) as archive:
+    with path.open("rb") as file, zipfile.ZipFile(file) as archive:
+        file.seek(0)
+        if file.read(4) != b"PK\x03\x04":  # an archive after other bytes, which NumPy does not read
+            return None
 
         def read(name: str, values: bool = True) -> np.ndarray | int | None:
             with archive.open(f"{name}.npy") as member:
@@ -573,12 +578,14 @@ def _member_header(member: Any) -> tuple[tuple[int, ...], np.dtype]:
     return (dims[::-1] if fortran else dims), kind
 
 
-def _member_values(path: Path, member: Any, kind: np.dtype, size: int) -> np.ndarray:
+def _member_values(path: Path, member: Any, kind: np.dtype, size: int, last: bool = False) -> np.ndarray:
+    """The next so many values; the checksum is looked at where they are the last."""
     try:
         raw = member.read(size * kind.itemsize)
-    except zipfile.BadZipFile:  # a checksum, at the end
-        raw = b""
-    if len(raw) != size * kind.itemsize:
+        whole = len(raw) == size * kind.itemsize and not (last and member.read(1))
+    except (zipfile.BadZipFile, zlib.error, EOFError):
+        whole = False
+    if not whole:
         _fail(path, "not a complete sparse matrix (it is cut short or damaged): write it again with scipy.sparse.save_npz")
     return np.frombuffer(raw, kind)
 

@@ -75,7 +75,7 @@ class Shards:
     """The rows as a matrix of counts, of which only what is asked for is read."""
 
     def __init__(self, shape: tuple[int, int], lengths: np.ndarray, shards: list[Shard], maps: list[mmap.mmap]) -> None:
-        self.shape, self._shards, self._maps, self._num_read = shape, shards, maps, 0
+        self.shape, self.shards, self._maps, self._num_read = shape, shards, maps, 0
         self.indptr = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
         self._ends = np.array([shard.end for shard in shards])
         self._starts = self.indptr[np.concatenate([[0], self._ends[:-1]])]  # the entry that each shard begins with
@@ -96,7 +96,7 @@ class Shards:
             within = np.arange(lengths[mine].sum()) - np.repeat(np.cumsum(lengths[mine]) - lengths[mine], lengths[mine])
             source = within + np.repeat(first[mine] - self._starts[number], lengths[mine])
             target = within + np.repeat(indptr[:-1][mine], lengths[mine])
-            columns[target], values[target] = self._shards[number].columns[source], self._shards[number].counts[source]
+            columns[target], values[target] = self.shards[number].columns[source], self.shards[number].counts[source]
         self._give_back(len(rows))
         indptr = indptr.astype(np.int32) if indptr[-1] < 2**31 else indptr  # or SciPy would widen the columns
         return scipy.sparse.csr_array((values, columns, indptr), shape=(len(rows), self.shape[1]))
@@ -305,7 +305,7 @@ def _prepare(folder: Path, overwrite: bool) -> bool:
     if folder.is_dir() and (strangers := _strangers(folder)):
         raise InputError(f"{folder} holds other files, such as {strangers[0]}: name a new or empty folder for the store.")
     if (folder / "manifest.json").exists() and not overwrite:
-        raise InputError(f"{folder} already holds a store: choose another name, or overwrite it.")
+        raise InputError(f"{folder} already holds a store: choose another name, or have it overwritten (--overwrite).")
     made = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
     sync_folder(folder.parent)
@@ -324,9 +324,11 @@ def _remove_strays(folder: Path) -> None:
 
 def open_source(source: Any) -> Source:
     """Blocks of rows, and names, from whatever holds counts."""
+    if isinstance(source, Source):
+        return source
     if isinstance(source, str | Path):
         path = Path(source)
-        if is_store(path):
+        if is_store(path) or path.suffix == SUFFIX:
             return open_source(read(path))
         if (path / "header.json").exists():
             with Database.open(path, read_only=True, verify=False) as database:

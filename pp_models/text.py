@@ -4,9 +4,10 @@
     data = text.count(["A cat sat.", "The mat."])               # documents that are in memory already
 
 Words are runs of letters, apostrophes between letters included, in lower case and at least two letters long; stop words are left out, and so are
-words that too few or too many documents use. The vocabulary is sorted. Where a vocabulary lies beside a `.docs` file (see `readers`), its words are
-counted, in its order, and no others: so are held-out documents counted as those that were fitted. Files are read twice, first for the vocabulary, so
-that memory holds the vocabulary and a block of documents. A scikit-learn `CountVectorizer` may do all of this instead (`vectoriser=`).
+words that too few or too many documents use. The vocabulary is sorted. Where a vocabulary lies beside a `.docs` file (see `readers`) and no options
+are given, its words are counted, in its order, and no others: so are held-out documents counted as those that were fitted. Files are read twice,
+first for the vocabulary, so that memory holds the vocabulary and a block of documents. A scikit-learn `CountVectorizer` may do all of this instead
+(`vectoriser=`).
 """
 
 import collections
@@ -90,7 +91,7 @@ def blocks(path: str | Path, **options: Any) -> tuple[Iterator[Any], tuple[str, 
         path = readers._existing(path)
         beside = readers.names(path)
         rows = beside.rows
-        if chosen.vocabulary is None and chosen.vectoriser is None and beside.columns is not None:
+        if not options and beside.columns is not None:
             chosen = chosen._replace(vocabulary=beside.columns)
     try:
         matrices, columns = _counted(lambda: documents(path), chosen)

@@ -37,7 +37,7 @@ def write(data: Data, path: str | Path, overwrite: bool = False, on_rows: Callab
     files = plan(data, path, on_rows)
     there = next((file for file in reversed(files) if file.exists()), None)
     if there is not None and not overwrite:
-        raise InputError(f"{there} is there already: choose another name, or overwrite it.")
+        raise InputError(f"{there} is there already: choose another name, or have it overwritten (--overwrite).")
     _refuse_other_names(data, path)
     try:
         write_all(files)
@@ -55,7 +55,8 @@ def plan(data: Data, path: Path, on_rows: Callable[[int], Any] | None = None) ->
     for file, names in ((columns[0], data.column_names), (rows[0], data.row_names)):
         if names is not None:
             raw = readers.encode_names(names)
-            files[file] = partial(_write_bytes, raw)
+            if not (file.is_file() and file.read_bytes() == raw):  # another file's names, and the same
+                files[file] = partial(_write_bytes, raw)
     if data.votes is not None:
         _check_votes(data, path)
         alone = data.num_columns == 0

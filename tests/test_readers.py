@@ -414,6 +414,20 @@ def test_inconsistent_sparse_matrix(tmp_path, part):
     fails(tmp_path / "y.npz", "save_npz")
 
 
+def test_damaged_archive_in_blocks(tmp_path):
+    """A byte changed in any array of a stored matrix is found when its blocks are read, by the archive's checksums at the latest."""
+    X = np.random.default_rng(0).poisson(0.3, (50, 40))
+    whole = npz(scipy.sparse.csr_array(X))
+    for place in range(0, len(whole), 7):
+        path = write(tmp_path, "x.npz", whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
+        try:
+            found = scipy.sparse.vstack(list(readers.blocks(path))).toarray()
+        except InputError as error:
+            assert "x.npz" in str(error)
+        else:
+            np.testing.assert_array_equal(found, X)  # a date, or the like
+
+
 class _Bomb:
     def __reduce__(self):
         return os.mkdir, ("unpickled",)
@@ -441,23 +455,31 @@ def _mutations(content):
 
 
 @pytest.mark.parametrize("name", [*FORMATS, "x.csv.gz"])
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=5000, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(choice=st.data())
 def test_any_bytes_parse_or_fail_clearly(tmp_path, name, choice):
-    """Any byte string given to a reader either parses to counts or raises InputError."""
+    """Any byte string given to a reader either parses to counts or raises InputError, soon; in blocks, the same unless its rows are not in order."""
     good = gzip.compress(triples(COUNTS, mark=","), mtime=0) if name.endswith(".gz") else FORMATS[name](COUNTS)
     content = choice.draw(st.one_of(st.binary(max_size=60), _mutations(good)))
+    path = write(tmp_path, name, content)
     try:
-        data = readers.read(write(tmp_path, name, content))
+        data = readers.read(path)
     except InputError as error:
         assert name in str(error) and "\n" not in str(error)
+        data = None
     else:
         values = data.matrix.data
         assert data.total > 0 and np.all(values == np.floor(values)) and np.all(values > 0)
         assert data.matrix.indices.max() < data.num_columns
+    try:
+        total = sum(part.sum(dtype=np.float64) for part in readers.blocks(path))
+    except InputError as error:
+        assert name in str(error) and (data is None or "sort the lines" in str(error))
+    else:
+        assert total == (0 if data is None else data.total)
 
 
-@settings(max_examples=200, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=200, deadline=5000, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(name=st.sampled_from(["x.csv", "x.tsv", "x.txt", "x.mtx", "docword.txt"]), text=st.text("0123 ,:;\t\n\r.-e%", max_size=40))
 @example(name="x.txt", text="1\n1\n1\n1 1 1")
 @example(name="x.csv", text="")
@@ -467,3 +489,68 @@ def test_any_line_noise_parses_or_fails_clearly(tmp_path, name, text):
         readers.read(write(tmp_path, name, text.encode()))
     except InputError as error:
         assert name in str(error)
+
+
+# Votes ----------------------------------------------------------------------------------------------------------------------------
+
+TEXT_OF_BILLS = b"0,0,1\n1,1,2\n2,0,1\n"
+
+
+def test_votes_beside_the_text(tmp_path):
+    """Votes of 0 are votes, and what is not listed is missing; the order of lines does not matter, nor does a header."""
+    path = write(tmp_path, "x.csv", TEXT_OF_BILLS)
+    for content in (b"bill,member,vote\n0,0,1\n0,2,0\n2,1,1\n", b"2;1;1\r\n0;2;0\r\n0;0;1\r\n"):
+        write(tmp_path, "x.votes.csv", content)
+        data = readers.read_text_and_votes(path)
+        votes = data.votes.tocoo()
+        assert (data.kind, data.num_rows, data.num_members) == ("text_and_votes", 3, 3)
+        assert sorted(zip(votes.row.tolist(), votes.col.tolist(), votes.data.tolist(), strict=True)) == [(0, 0, 1), (0, 2, 0), (2, 1, 1)]
+    alone = readers.read_text_and_votes(write(tmp_path, "y.votes.csv", b"0,1,1\n1,0,0\n"))
+    assert alone.num_columns == 0 and alone.num_members == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "parts"),
+    [
+        (b"0,0,1\n1,0,2\n", ["line 2", "the vote 2 is neither 1 (yea) nor 0 (nay)", "leave missing votes out"]),
+        (b"0,0,1\n1,0,-1\n", ["line 2", "'-1'", "negative"]),
+        (b"0,0,1\n1,0,nan\n", ["line 2", "'nan'"]),
+        (b"0,0,yea\n", ["line 1", "'yea'"]),
+        (b"b,m,v\n0,0,1\n3,0,1\n", ["line 3", "bill 3 is outside 0 to 2", "correct it"]),
+        (b"0,0,1\n1,0,1\n0,0,0\n", ["line 3", "member 0 has voted on bill 0 before", "keep one"]),
+        (b"0,0,1\n1,0\n", ["line 2", "bill,member,vote"]),
+        (b"0,0,1\n0,2000000000,1\n", ["2000000001 columns", "consecutively"]),
+        (b"bill,member,vote\n", ["no votes"]),
+        (b"\xff\xfe0", ["UTF-16"]),
+    ],
+)
+def test_bad_votes(tmp_path, content, parts):
+    """One sentence that names the file of votes, the line, the problem and the fix."""
+    path = write(tmp_path, "x.csv", TEXT_OF_BILLS)
+    write(tmp_path, "x.votes.csv", content)
+    with pytest.raises(InputError) as caught:
+        readers.read_text_and_votes(path)
+    assert all(part in str(caught.value) for part in ("x.votes.csv", *parts)) and str(caught.value).endswith(".")
+
+
+def test_missing_votes_and_silent_bills(tmp_path):
+    """Text without votes says where they belong; a bill without words or votes is refused."""
+    path = write(tmp_path, "x.ldac", b"1 0:1\n0\n")
+    with pytest.raises(InputError, match=r"x\.ldac: the votes are missing: write them beside it as x\.votes\.csv"):
+        readers.read_text_and_votes(path)
+    write(tmp_path, "x.votes.csv", b"0,0,1\n")
+    with pytest.raises(InputError, match=r"x\.votes\.csv: Bill 1 has neither words nor votes"):
+        readers.read_text_and_votes(path)
+
+
+@settings(max_examples=100, deadline=5000, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(content=st.one_of(st.binary(max_size=40), st.text("01 2,;\n\r-.e", max_size=40).map(str.encode)))
+def test_any_votes_parse_or_fail_clearly(tmp_path, content):
+    """Any bytes in place of the votes either parse or raise InputError."""
+    path = write(tmp_path, "x.csv", TEXT_OF_BILLS)
+    write(tmp_path, "x.votes.csv", content)
+    for file in (path, tmp_path / "x.votes.csv"):
+        try:
+            assert set(readers.read_text_and_votes(file).votes.data.tolist()) <= {0.0, 1.0}
+        except InputError as error:
+            assert "x.votes.csv" in str(error) and "\n" not in str(error)
