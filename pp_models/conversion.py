@@ -11,6 +11,7 @@ from tqdm import tqdm
 from pp_models import datasets, packaged, readers, store, text, writers
 from pp_models.data import KINDS, Data
 from pp_models.errors import InputError, unknown
+from pp_models.scanning import usable
 
 
 def convert(source: str, target: str, kind: str | None = None, overwrite: bool = False, show: bool | None = None, **options: Any) -> str:
@@ -19,7 +20,7 @@ def convert(source: str, target: str, kind: str | None = None, overwrite: bool =
     Counts go into a store in one pass and little memory; anything else is read as a whole. Options: those of `text.Options`, for raw text.
     """
     _check_kind(kind)
-    path, into = Path(source).expanduser(), Path(target).expanduser()
+    path, into = usable(source), usable(target)
     named = not datasets.is_path(source)
     if options and (named or not text.is_text(path)):
         raise InputError(f"{source} is not raw text, and {', '.join(options)} count words in raw text only: leave them out.")
@@ -38,7 +39,7 @@ def convert(source: str, target: str, kind: str | None = None, overwrite: bool =
 def _source(source: str, named: bool, options: dict[str, Any]) -> Any:
     if named:
         return packaged.load(source, "counts")
-    return store.Source(*text.blocks(source, **options)) if options else Path(source).expanduser()
+    return store.Source(*text.blocks(source, **options)) if options else usable(source)
 
 
 def _check_kind(kind: str | None) -> None:
@@ -57,7 +58,7 @@ def describe(source: str, kind: str | None = None, show: bool | None = None) -> 
     _check_kind(kind)
     if not datasets.is_path(source):
         return _described(packaged.load(source, kind))
-    path = Path(source).expanduser()
+    path = usable(source)
     if store.is_store(path) and kind in (None, "counts"):
         corpus = store.read(path)
         size = sum(file.stat().st_size for file in path.iterdir())

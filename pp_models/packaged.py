@@ -26,7 +26,9 @@ import numpy as np
 
 from pp_models import readers, store, tables, text
 from pp_models.data import Data, counts, dense, ratings, text_and_votes
+from pp_models.database import Database
 from pp_models.errors import InputError, unknown
+from pp_models.scanning import usable
 
 VARIABLE = "PP_MODELS_DATA"
 BENCHMARKS = {  # what their folders hold; any other name may be there, too
@@ -273,12 +275,15 @@ def _house(folder: Path, kind: str | None) -> Data:
 
 def read(path: str | Path, kind: str | None = None, **options: Any) -> Data:
     """What a file or folder holds, as data of this kind (default: counts, or what its name tells). Options: those of `text.Options`, for raw text."""
-    path = Path(path)
+    path = usable(path)
     kind = ("text_and_votes" if readers.is_votes(path) else "counts") if kind is None else kind
     if kind not in READERS:
         raise unknown("kind of data", kind, READERS)
     if kind == "counts" and (store.is_store(path) or path.suffix == store.SUFFIX):
         return store.read(path)
+    if (path / "header.json").is_file():
+        with Database.open(path, read_only=True) as database:
+            return database.data()
     if kind == "counts" and text.is_text(path):
         return text.read(path, **options)
     return READERS[kind](path)

@@ -14,36 +14,46 @@ The text formats may be gzipped. A vocabulary beside the file (`<stem>.vocab`, U
 becomes the column names, and `<stem>.rows`, one name a line, the row names. A csv or tsv file is as large as its largest indices, or as the names
 beside it, and an LDA-C file as wide: an entry of 0 in the last row or column holds a larger shape. Entries listed more than once are added up.
 Whatever is wrong with a file becomes an `InputError` that says where.
-
-Text is read in blocks of whole lines, and a block's numbers are found and converted together by array operations.
 """
 
 import contextlib
 import functools
-import gzip
 import re
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, NoReturn, cast
+from typing import Any, BinaryIO, NamedTuple, cast
 
 import numpy as np
 import scipy.sparse
 
 from pp_models.data import Data, count_matrix, counts, observed, with_votes
 from pp_models.errors import InputError
+from pp_models.scanning import (
+    LARGEST_COUNT,
+    LINE_BYTES,
+    NUMBER,
+    Numbers,
+    check,
+    check_counts,
+    check_indices,
+    check_range,
+    check_shape,
+    existing,
+    explained,
+    fail,
+    gather,
+    open_text,
+    reason,
+    rows_of,
+    scan_numbers,
+    whole_number,
+)
 
-BLOCK_BYTES = 1 << 23
 BLOCK_ENTRIES = 1 << 21  # of a binary file, read together
 ROWS_TOGETHER = 1 << 20  # empty ones
-LINE_BYTES = 1 << 26  # a longer line is not a text format's
-LARGEST_COUNT = 2**24 - 1  # whole numbers up to here are exact in single precision
 VOTES_SUFFIX = ".votes.csv"
-LARGEST_INDEX = 2**31 - 2  # columns are stored as 32-bit integers
-
-_NUMBER = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(nan|inf|infinity)", re.IGNORECASE)
-_TOKEN, _SPACE, _NEWLINE, _DELIMITER = range(4)
 
 
 class Names(NamedTuple):
@@ -70,12 +80,12 @@ class _Part(NamedTuple):
 
 def read(path: str | Path) -> Data:
     """The counts stored in a file, with the names that lie beside it."""
-    path = _existing(path)
-    with _explained(path):
+    path = existing(path)
+    with explained(path):
         matrix, stated = _whole_matrix(path)
         beside = names(path)
         shape = fitted_shape(path, matrix.shape, stated, beside)
-        _check_shape(path, shape, matrix.nnz)
+        check_shape(path, shape, matrix.nnz)
         matrix.resize(shape)
         return _of(path, lambda: counts(matrix, column_names=beside.columns, row_names=beside.rows))
 
@@ -86,8 +96,8 @@ def blocks(path: str | Path) -> Iterator[Any]:
     The matrices may have fewer columns than the file: the widest, or the vocabulary, tells how many there are. Triples must be sorted by row.
     Of .npz, csr matrices are read so; csc and coo ones, and symmetric or dense Matrix Market files, are read as a whole first.
     """
-    path = _existing(path)
-    with _explained(path):
+    path = existing(path)
+    with explained(path):
         beside, size = names(path), (0, 0)
         stated: tuple[int | None, int | None] = (None, None)
         for matrix, said in _matrices(path):
@@ -105,32 +115,6 @@ def _of(path: Path, make: Callable[[], Any]) -> Any:
         return make()
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
-
-
-@contextlib.contextmanager
-def _explained(path: Path) -> Iterator[None]:
-    """Trouble with the file in one sentence that names it."""
-    try:
-        yield
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise InputError(f"{path}: the compressed file is cut short or damaged: fetch or write it again.") from error
-    except OSError as error:
-        raise InputError(f"{path}: the file cannot be read ({error.strerror or error}): check its permissions and the disk.") from error
-    except MemoryError as error:
-        raise InputError(f"{path}: the matrix does not fit into memory: split the file into parts.") from error
-
-
-def _existing(path: str | Path) -> Path:
-    try:
-        found = Path(path).expanduser()
-        if found.is_file():
-            return found
-        folder, exists = found.is_dir(), found.exists()
-    except (OSError, ValueError, RuntimeError) as error:  # a name too long, with a null byte, in an unknown user's home
-        raise InputError(f"{str(path)!r} is not a usable path ({error}): check it.") from error
-    if folder:
-        raise InputError(f"{path} is a folder: name one file in it.")
-    raise InputError(f"{path} is not a regular file: copy its contents to one." if exists else f"{path} does not exist: check the path.")
 
 
 def format_of(path: Path) -> str:
@@ -151,7 +135,7 @@ def _whole_matrix(path: Path) -> tuple[Any, tuple[int | None, int | None]]:
         matrix = _BINARY[suffix](path)
         return matrix, matrix.shape
     parts = list(_TEXT[suffix](path))
-    triples, stated = _gather([part.triples for part in parts], 3), parts[-1].shape
+    triples, stated = gather([part.triples for part in parts], 3), parts[-1].shape
     num_columns = int(triples[:, 1].max(initial=-1)) + 1 if stated[1] is None else stated[1]
     return _from_triples(path, triples, (parts[-1].num_rows, num_columns)), stated
 
@@ -174,9 +158,9 @@ def _in_rows(path: Path, parts: Iterator[_Part]) -> Iterator[tuple[Any, tuple[in
         rows = triples[:, 0]
         previous = np.concatenate([[before], rows[:-1]])[: len(rows)]
         problem = "row {} follows row {}: sort the lines by row (sort -n), or convert the file to .npz first, which reads it as a whole"
-        _check(path, rows < previous, lines, problem, rows, previous)
+        check(path, rows < previous, lines, problem, rows, previous)
         before, num_entries = int(rows[-1]) if len(rows) else before, num_entries + len(rows)
-        _check_shape(path, (max(num_rows, before + 1), int(triples[:, 1].max(initial=0)) + 1), num_entries)
+        check_shape(path, (max(num_rows, before + 1), int(triples[:, 1].max(initial=0)) + 1), num_entries)
         triples = np.concatenate([rest, triples])
         cut = int(np.searchsorted(triples[:, 0], num_rows))
         done, rest = triples[:cut], triples[cut:]
@@ -185,150 +169,8 @@ def _in_rows(path: Path, parts: Iterator[_Part]) -> Iterator[tuple[Any, tuple[in
         first = num_rows
 
 
-def _fail(path: Path, problem: str, line: int | None = None) -> NoReturn:
-    raise InputError(f"{path}: {problem}." if line is None else f"{path}, line {line}: {problem}.")
-
-
-# Text: blocks of lines, and the whole numbers on them ---------------------------------------------------------------------------
-
-
-class _Numbers(NamedTuple):
-    """The whole numbers on some consecutive lines."""
-
-    values: np.ndarray  # (numbers,)
-    line: np.ndarray  # (numbers,) line of each, counted from the first line of the block
-    place: np.ndarray  # (numbers,) position of each within its line
-    marks: np.ndarray  # (numbers,) delimiters before it within its line
-    per_line: np.ndarray  # (lines,) numbers
-    marks_per_line: np.ndarray  # (lines,) delimiters
-    first: int  # line number, in the file, of the first line
-
-
-@contextlib.contextmanager
-def _open(path: Path) -> Iterator[BinaryIO]:
-    """The file's bytes, uncompressed, without a byte-order mark."""
-    with path.open("rb") as file:
-        zipped = file.peek(2)[:2] == b"\x1f\x8b"
-        if path.name.lower().endswith(".gz") and not zipped:
-            _fail(path, "the name ends in .gz but the contents are not gzip: remove .gz from the name or fetch the file again")
-        with gzip.GzipFile(fileobj=file) if zipped else file as stream:
-            mark = stream.peek(3)[:3]
-            if mark[:2] in (b"\xff\xfe", b"\xfe\xff"):
-                _fail(path, "the text is UTF-16: save it again as UTF-8", 1)
-            if mark == b"\xef\xbb\xbf":
-                stream.read(3)
-            yield cast(BinaryIO, stream)
-
-
-def _blocks(path: Path, stream: BinaryIO, start: bytes = b"", first: int = 1) -> Iterator[tuple[int, bytes]]:
-    """(line number, whole lines) until the end of the stream. `start`: what was read already of it."""
-    rest = start
-    while chunk := stream.read(BLOCK_BYTES):
-        cut = chunk.rfind(b"\n") + 1
-        if cut:
-            text = rest + chunk[:cut]
-            yield first, text
-            first, rest = first + text.count(b"\n"), chunk[cut:]
-        else:
-            rest += chunk
-        if len(rest) > LINE_BYTES:
-            _fail(path, f"the line is longer than {LINE_BYTES >> 20} MB: this is not a text file of counts", first + rest.count(b"\n"))
-    if rest:
-        yield first, rest if rest.endswith(b"\n") else rest + b"\n"
-
-
-def _numbers(path: Path, stream: BinaryIO, delimiters: bytes = b"", start: bytes = b"", first: int = 1) -> Iterator[_Numbers]:
-    kinds = np.full(256, _TOKEN, np.uint8)
-    kinds[list(b" \t\r")] = _SPACE
-    kinds[list(delimiters)] = _DELIMITER
-    kinds[ord("\n")] = _NEWLINE
-    for line, text in _blocks(path, stream, start, first):
-        yield _scan(path, line, text, kinds)
-
-
-def _scan(path: Path, first: int, text: bytes, kinds: np.ndarray) -> _Numbers:
-    raw = np.frombuffer(text, np.uint8)
-    kind = kinds[raw]
-    inside = (kind == _TOKEN).view(np.int8)
-    edges = np.diff(inside, prepend=np.int8(0), append=np.int8(0))
-    starts, ends = np.flatnonzero(edges == 1), np.flatnonzero(edges == -1)
-    breaks, delimiters = np.flatnonzero(kind == _NEWLINE), np.flatnonzero(kind == _DELIMITER)
-    line = np.searchsorted(breaks, starts)
-    per_line = np.bincount(line, minlength=len(breaks))
-    marks_per_line = np.bincount(np.searchsorted(breaks, delimiters), minlength=len(breaks))
-    place = np.arange(len(starts)) - (np.cumsum(per_line) - per_line)[line]
-    marks = np.searchsorted(delimiters, starts) - (np.cumsum(marks_per_line) - marks_per_line)[line]
-
-    widths = ends - starts
-    values = np.zeros(len(starts), np.int64)
-    for digit in range(min(int(widths.max(initial=0)), 15)):
-        some = np.flatnonzero(widths > digit)
-        values[some] = 10 * values[some] + (raw[starts[some] + digit] - ord("0"))
-    other = np.flatnonzero(inside.astype(bool) & ((raw < ord("0")) | (raw > ord("9"))))
-    written_otherwise = np.searchsorted(starts, other, side="right") - 1  # signs, points, exponents, and what is no number at all
-    for token in np.union1d(written_otherwise, np.flatnonzero(widths > 15)):
-        values[token] = _whole(path, first + int(line[token]), text[starts[token] : ends[token]])
-    return _Numbers(values, line, place, marks, per_line, marks_per_line, first)
-
-
-def _whole(path: Path, line: int, token: bytes) -> int:
-    shown = repr(token[:30].decode("ascii", "backslashreplace"))
-    if not _NUMBER.fullmatch(token):
-        _fail(path, f"{shown} is not a number: counts and indices are written as whole numbers", line)
-    number = float(token)
-    if number < 0:
-        _fail(path, f"{shown} is negative: counts and indices must be 0 or more", line)
-    if not number.is_integer():
-        _fail(path, f"{shown} is not a whole number: store raw counts, and leave out missing ones", line)
-    return int(min(number, 2.0**53))  # far above what any count or index may be
-
-
-def _check(path: Path, bad: np.ndarray, lines: np.ndarray, problem: str, *shown: np.ndarray) -> None:
-    """Fail at the first place that is bad. `lines`: the line number of each place; `shown`: what to put into the message's braces."""
-    if bad.any():
-        first = int(np.argmax(bad))
-        _fail(path, problem.format(*(values[first] for values in shown)), int(lines[first]))
-
-
-def _check_counts(path: Path, values: np.ndarray, lines: np.ndarray) -> None:
-    _check(path, values > LARGEST_COUNT, lines, f"the count {{}} is above {LARGEST_COUNT}, the largest that can be used: rescale it", values)
-
-
-def _check_indices(path: Path, index: np.ndarray, lines: np.ndarray) -> None:
-    _check(path, index > LARGEST_INDEX, lines, "the index {} is too large: number rows and columns consecutively from 0", index)
-
-
-def _check_range(path: Path, triples: np.ndarray, lines: np.ndarray, shape: tuple[int, ...]) -> None:
-    """Indices counted from 1 must lie within the shape in the header."""
-    for axis, (what, size) in enumerate(zip(("row", "column"), shape, strict=True)):
-        index = triples[:, axis]
-        _check(path, (index < 1) | (index > size), lines, f"{what} {{}} is outside 1 to {size}: correct the index or the header", index)
-
-
-def _rows_of(path: Path, block: _Numbers, width: int, pattern: str, delimited: bool = False) -> tuple[np.ndarray, np.ndarray]:
-    """(lines, width) numbers of a block whose lines hold `width` numbers each or are blank, and their line numbers in the file."""
-    blank = (block.per_line == 0) & (block.marks_per_line == 0)
-    bad = ~blank & ((block.per_line != width) | (block.marks_per_line != delimited * (width - 1)))
-    if delimited:
-        bad[block.line[block.marks != block.place]] = True
-    lines = block.first + np.arange(len(bad))
-    _check(path, bad, lines, f"{{}} number(s) do not read as `{pattern}`: complete, correct or delete the line", block.per_line)
-    return block.values.reshape(-1, width), lines[~blank]
-
-
-def _gather(parts: list[np.ndarray], width: int) -> np.ndarray:
-    return np.concatenate(parts) if parts else np.zeros((0, width), np.int64)
-
-
-def _check_shape(path: Path, shape: tuple[int, ...], num_entries: int) -> None:
-    """One wrong index must not ask for a matrix of billions of rows."""
-    for size, what in zip(shape, ("rows", "columns"), strict=True):
-        if size > LARGEST_INDEX + 1 or size > 10_000_000 + 1000 * num_entries:
-            _fail(path, f"{size} {what} for {num_entries} entries are too many: number the {what} consecutively instead of by identifiers")
-
-
 def _from_triples(path: Path, triples: np.ndarray, shape: tuple[int, ...]) -> Any:
-    _check_shape(path, shape, len(triples))
+    check_shape(path, shape, len(triples))
     return scipy.sparse.coo_array((triples[:, 2], (triples[:, 0], triples[:, 1])), shape=shape).tocsr()
 
 
@@ -340,13 +182,13 @@ def _csv_parts(path: Path) -> Iterator[_Part]:
     delimiters = b"\t" if name.endswith(".tsv") else b",;"
     pattern = "row<tab>column<tab>value" if name.endswith(".tsv") else "row,column,value"
     num_rows = 0
-    with _open(path) as stream:
+    with open_text(path) as stream:
         for triples, lines in _delimited(path, stream, delimiters, pattern):
-            _check_counts(path, triples[:, 2], lines)
+            check_counts(path, triples[:, 2], lines)
             num_rows = max(num_rows, int(triples[:, 0].max(initial=-1)) + 1)
             yield _Part(triples, lines, max(num_rows - 1, 0), (None, None))
     if num_rows == 0:
-        _fail(path, f"there are no entries: write lines of `{pattern}`")
+        fail(path, f"there are no entries: write lines of `{pattern}`")
     yield _Part(*_NOTHING, num_rows, (None, None))
 
 
@@ -354,36 +196,36 @@ def _delimited(path: Path, stream: BinaryIO, delimiters: bytes, pattern: str) ->
     """Blocks of lines of three numbers, the first two of them indices, with their line numbers; a first line without numbers is a header."""
     start = stream.readline(LINE_BYTES)
     fields = [field.strip() for field in re.split(rb"[" + delimiters + rb"]", start)]
-    header = len(fields) == 3 and all(fields) and not any(_NUMBER.fullmatch(field) for field in fields)
-    for block in _numbers(path, stream, delimiters, b"" if header else start, 1 + header):
-        triples, lines = _rows_of(path, block, 3, pattern, delimited=True)
-        _check_indices(path, triples[:, :2].max(axis=1, initial=0), lines)
+    header = len(fields) == 3 and all(fields) and not any(NUMBER.fullmatch(field) for field in fields)
+    for block in scan_numbers(path, stream, delimiters, b"" if header else start, 1 + header):
+        triples, lines = rows_of(path, block, 3, pattern, delimited=True)
+        check_indices(path, triples[:, :2].max(axis=1, initial=0), lines)
         yield triples, lines
 
 
 def _uci_parts(path: Path) -> Iterator[_Part]:
     header, found, last = [], 0, 0
-    with _open(path) as stream:
+    with open_text(path) as stream:
         for line, what in enumerate(("documents D", "words W", "entries NNZ"), start=1):
             tokens = stream.readline(LINE_BYTES).split()
             if len(tokens) != 1:
-                _fail(path, f"the line must hold one number, that of {what}: restore the three header lines D, W and NNZ", line)
-            header.append(_whole(path, line, tokens[0]))
+                fail(path, f"the line must hold one number, that of {what}: restore the three header lines D, W and NNZ", line)
+            header.append(whole_number(path, line, tokens[0]))
         shape, num_entries = (header[0], header[1]), header[2]
-        for block in _numbers(path, stream, first=4):
-            triples, lines = _rows_of(path, block, 3, "document word count")
-            _check_range(path, triples, lines, shape)
-            _check_counts(path, triples[:, 2], lines)
+        for block in scan_numbers(path, stream, first=4):
+            triples, lines = rows_of(path, block, 3, "document word count")
+            check_range(path, triples, lines, shape)
+            check_counts(path, triples[:, 2], lines)
             found, last = found + len(triples), max(last, int(triples[:, 0].max(initial=1)) - 1)
             yield _Part(triples - [1, 1, 0], lines, last, shape)
     if found != num_entries:
-        _fail(path, f"the header announces {num_entries} entries but {found} follow: fetch the file again or correct the number", 3)
+        fail(path, f"the header announces {num_entries} entries but {found} follow: fetch the file again or correct the number", 3)
     yield _Part(*_NOTHING, shape[0], shape)
 
 
 def _text_parts(path: Path) -> Iterator[_Part]:
     """UCI if the first three lines hold one positive number each (LDA-C cannot), else LDA-C."""
-    with _open(path) as stream:
+    with open_text(path) as stream:
         heads = [stream.readline(LINE_BYTES).split() for _ in range(3)]
     uci = all(len(head) == 1 and head[0].isdigit() and int(head[0][:20]) > 0 for head in heads)
     yield from _uci_parts(path) if uci else _ldac_parts(path)
@@ -391,32 +233,32 @@ def _text_parts(path: Path) -> Iterator[_Part]:
 
 def _ldac_parts(path: Path) -> Iterator[_Part]:
     num_rows = 0
-    with _open(path) as stream:
-        for block in _numbers(path, stream, b":"):
+    with open_text(path) as stream:
+        for block in scan_numbers(path, stream, b":"):
             filled = np.flatnonzero((block.per_line > 0) | (block.marks_per_line > 0))  # blank lines at the end of the file are harmless
             expected = num_rows + 1 + np.arange(len(filled))
-            _check(path, block.first + filled != expected, expected, "a blank line stands between documents: write 0 for an empty document")
+            check(path, block.first + filled != expected, expected, "a blank line stands between documents: write 0 for an empty document")
             _check_documents(path, block, len(filled))
             is_term = block.place % 2 == 1
             term, value = block.values[is_term], block.values[~is_term & (block.place > 0)]
             row = num_rows + block.line[is_term]
-            _check_counts(path, value, row + 1)
-            _check_indices(path, term, row + 1)
+            check_counts(path, value, row + 1)
+            check_indices(path, term, row + 1)
             num_rows += len(filled)
             yield _Part(np.stack([row, term, value], axis=1), row + 1, num_rows, (num_rows, None))
     if num_rows == 0:
-        _fail(path, "there are no documents: write lines of `M term:count term:count ...`")
+        fail(path, "there are no documents: write lines of `M term:count term:count ...`")
 
 
-def _check_documents(path: Path, block: _Numbers, num_lines: int) -> None:
+def _check_documents(path: Path, block: Numbers, num_lines: int) -> None:
     """Each line holds M and M pairs `term:count`."""
     announced, pairs = np.zeros(num_lines, np.int64), block.marks_per_line[:num_lines]
     announced[block.line[block.place == 0]] = block.values[block.place == 0]
     broken = block.per_line[:num_lines] != 1 + 2 * pairs
     broken[block.line[block.marks != block.place // 2]] = True
     lines = block.first + np.arange(num_lines)
-    _check(path, broken, lines, "the line does not read as `M term:count term:count ...` (LDA-C): correct it")
-    _check(
+    check(path, broken, lines, "the line does not read as `M term:count term:count ...` (LDA-C): correct it")
+    check(
         path, announced != pairs, lines, "the line announces {} terms but holds {}: it is cut short or begins wrongly, restore it", announced, pairs
     )
 
@@ -431,19 +273,19 @@ _MARKET_BANNER = (
 
 
 def _market_parts(path: Path) -> Iterator[_Part]:
-    with _open(path) as stream:
+    with open_text(path) as stream:
         banner, line = stream.readline(LINE_BYTES).lower().split(), 2
         if len(banner) != 5 or any(word not in known for word, known in zip(banner, _MARKET_BANNER, strict=True)):
-            _fail(path, "not a Matrix Market file of counts: it must start with `%%MatrixMarket matrix coordinate integer general` or the like", 1)
+            fail(path, "not a Matrix Market file of counts: it must start with `%%MatrixMarket matrix coordinate integer general` or the like", 1)
         layout, field, symmetric = banner[2], banner[3], banner[4] == b"symmetric"
         while (size := stream.readline(LINE_BYTES)).startswith(b"%") or size.isspace():
             line += 1
-        numbers = [_whole(path, line, token) for token in size.split()]
+        numbers = [whole_number(path, line, token) for token in size.split()]
         if len(numbers) != (3 if layout == b"coordinate" else 2) or (layout == b"array" and field == b"pattern"):
-            _fail(path, "the line must hold the numbers of rows and columns and, in coordinate files, of entries: restore it", line)
+            fail(path, "the line must hold the numbers of rows and columns and, in coordinate files, of entries: restore it", line)
         shape = (numbers[0], numbers[1])
         if symmetric and shape[0] != shape[1]:
-            _fail(path, f"a symmetric matrix cannot have {shape[0]} rows and {shape[1]} columns: correct the size", line)
+            fail(path, f"a symmetric matrix cannot have {shape[0]} rows and {shape[1]} columns: correct the size", line)
         if layout == b"array":
             yield _market_array(path, stream, line + 1, shape, symmetric)
             return
@@ -453,16 +295,16 @@ def _market_parts(path: Path) -> Iterator[_Part]:
 
 def _market_coordinates(path: Path, stream: BinaryIO, first: int, shape: tuple[int, int], num_entries: int, pattern: bool) -> Iterator[_Part]:
     found, last = 0, 0
-    for block in _numbers(path, stream, first=first):
-        triples, lines = _rows_of(path, block, 2 if pattern else 3, "row column" if pattern else "row column value")
+    for block in scan_numbers(path, stream, first=first):
+        triples, lines = rows_of(path, block, 2 if pattern else 3, "row column" if pattern else "row column value")
         if pattern:
             triples = np.insert(triples, 2, 1, axis=1)
-        _check_range(path, triples, lines, shape)
-        _check_counts(path, triples[:, 2], lines)
+        check_range(path, triples, lines, shape)
+        check_counts(path, triples[:, 2], lines)
         found, last = found + len(triples), max(last, int(triples[:, 0].max(initial=1)) - 1)
         yield _Part(triples - [1, 1, 0], lines, last, shape)
     if found != num_entries:
-        _fail(path, f"the size line announces {num_entries} entries but {found} follow: write the file again or correct the number", first - 1)
+        fail(path, f"the size line announces {num_entries} entries but {found} follow: write the file again or correct the number", first - 1)
     yield _Part(*_NOTHING, shape[0], shape)
 
 
@@ -474,22 +316,22 @@ def _by_row(triples: np.ndarray, shape: tuple[int, int]) -> _Part:
 
 def _mirrored(parts: list[_Part]) -> _Part:
     """A symmetric matrix from what is on and below its diagonal."""
-    triples, shape = _gather([part.triples for part in parts], 3), parts[-1].shape
+    triples, shape = gather([part.triples for part in parts], 3), parts[-1].shape
     return _by_row(np.concatenate([triples, triples[triples[:, 0] != triples[:, 1]][:, [1, 0, 2]]]), cast(tuple[int, int], shape))
 
 
 def _market_array(path: Path, stream: BinaryIO, first: int, shape: tuple[int, int], symmetric: bool) -> _Part:
     """Column after column; of a symmetric matrix only what is on and below the diagonal."""
     parts = []
-    for block in _numbers(path, stream, first=first):
-        values, lines = _rows_of(path, block, 1, "value")
-        _check_counts(path, values[:, 0], lines)
+    for block in scan_numbers(path, stream, first=first):
+        values, lines = rows_of(path, block, 1, "value")
+        check_counts(path, values[:, 0], lines)
         parts.append(values)
-    values = _gather(parts, 1)[:, 0]
+    values = gather(parts, 1)[:, 0]
     expected = shape[0] * (shape[0] + 1) // 2 if symmetric else shape[0] * shape[1]
     if len(values) != expected:
-        _fail(path, f"the size line announces {expected} values but {len(values)} follow: write the file again or correct the size", first - 1)
-    _check_shape(path, shape, len(values))
+        fail(path, f"the size line announces {expected} values but {len(values)} follow: write the file again or correct the size", first - 1)
+    check_shape(path, shape, len(values))
     if not symmetric:
         columns, rows = np.divmod(np.arange(len(values)), max(shape[0], 1))
     else:
@@ -510,9 +352,9 @@ def _read_npz(path: Path) -> Any:
         supported = matrix.format in ("csr", "csc", "coo") and matrix.ndim == 2
         entries = matrix.tocoo() if supported else None
     except Exception as error:  # foreign bytes make NumPy, zipfile and SciPy raise a dozen unrelated types
-        _fail(path, f"not a complete sparse matrix ({_reason(error)}): write it again with scipy.sparse.save_npz")
+        fail(path, f"not a complete sparse matrix ({reason(error)}): write it again with scipy.sparse.save_npz")
     if entries is None:
-        _fail(path, f"a {matrix.ndim}-dimensional {matrix.format} matrix is not supported: convert it with .tocsr() and save it again")
+        fail(path, f"a {matrix.ndim}-dimensional {matrix.format} matrix is not supported: convert it with .tocsr() and save it again")
     return _from_entries(path, entries.row, entries.col, entries.data, entries.shape)
 
 
@@ -527,7 +369,7 @@ def _npz_blocks(path: Path) -> Iterator[tuple[Any, tuple[int, int]]]:
         yield matrix, matrix.shape
         return
     shape, indptr = found
-    _check_shape(path, shape, int(indptr[-1]))
+    check_shape(path, shape, int(indptr[-1]))
     with contextlib.ExitStack() as stack:
         archive = stack.enter_context(zipfile.ZipFile(path))
         members = [stack.enter_context(archive.open(name)) for name in ("indices.npy", "data.npy")]
@@ -538,7 +380,7 @@ def _npz_blocks(path: Path) -> Iterator[tuple[Any, tuple[int, int]]]:
             columns, values = (_member_values(path, m, kind, int(indptr[last] - indptr[first])) for m, kind in zip(members, kinds, strict=True))
             lengths = np.diff(indptr[first : last + 1])
             if columns.min(initial=0) < 0 or columns.max(initial=-1) >= shape[1]:
-                _fail(path, "not a complete sparse matrix (an index is outside its shape): write it again with scipy.sparse.save_npz")
+                fail(path, "not a complete sparse matrix (an index is outside its shape): write it again with scipy.sparse.save_npz")
             yield _from_entries(path, np.repeat(np.arange(first, last), lengths), columns, values, (last, shape[1]), first), shape
             first = last
         for member in members:
@@ -586,7 +428,7 @@ def _member_values(path: Path, member: Any, kind: np.dtype, size: int, last: boo
     except (zipfile.BadZipFile, zlib.error, EOFError):
         whole = False
     if not whole:
-        _fail(path, "not a complete sparse matrix (it is cut short or damaged): write it again with scipy.sparse.save_npz")
+        fail(path, "not a complete sparse matrix (it is cut short or damaged): write it again with scipy.sparse.save_npz")
     return np.frombuffer(raw, kind)
 
 
@@ -609,28 +451,24 @@ def _mapped_array(path: Path) -> np.ndarray:
     try:
         array = np.lib.format.open_memmap(path, mode="r")  # never unpickles, and a header cannot ask for memory that the file does not fill
     except Exception as error:  # see _read_npz
-        _fail(path, f"not a complete array ({_reason(error)}): write it again with numpy.save")
+        fail(path, f"not a complete array ({reason(error)}): write it again with numpy.save")
     if array.ndim != 2:
-        _fail(path, f"a two-dimensional array is needed, rows by columns, but this one has shape {array.shape}: reshape it")
+        fail(path, f"a two-dimensional array is needed, rows by columns, but this one has shape {array.shape}: reshape it")
     return array
-
-
-def _reason(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
 
 
 def _from_entries(path: Path, rows: np.ndarray, columns: np.ndarray, values: np.ndarray, shape: tuple[int, ...], first: int = 0) -> Any:
     """The matrix, or of it the rows from `first` on, if every entry is a count."""
     if values.dtype.kind not in "biuf":
-        _fail(path, f"the entries are {values.dtype} instead of numbers: convert them before saving")
+        fail(path, f"the entries are {values.dtype} instead of numbers: convert them before saving")
     values = values.astype(np.float64)
     bad = ~((values >= 0) & (values <= LARGEST_COUNT) & (values == np.floor(values)))  # nan is bad, too
     if bad.any():
         wrong = int(np.argmax(bad))
         place = f"row {rows[wrong]}, column {columns[wrong]} (counted from 0)"
-        _fail(path, f"{place} holds {values[wrong]:g}: counts must be whole numbers from 0 to {LARGEST_COUNT}, none missing")
+        fail(path, f"{place} holds {values[wrong]:g}: counts must be whole numbers from 0 to {LARGEST_COUNT}, none missing")
     if first == 0:
-        _check_shape(path, shape, len(values))
+        check_shape(path, shape, len(values))
     return scipy.sparse.coo_array((values, (rows - first, columns)), shape=(shape[0] - first, shape[1])).tocsr()
 
 
@@ -648,40 +486,40 @@ def is_votes(path: Path) -> bool:
 
 def read_text_and_votes(path: str | Path) -> Data:
     """Counts of bills x words with the votes beside them: lines of `bill,member,vote` in `<stem>.votes.csv`, or such votes alone."""
-    path = _existing(path)
+    path = existing(path)
     if is_votes(path):
-        with _explained(path):
+        with explained(path):
             votes, rows = _read_votes(path, None), names(path, own=True).rows
             return _of(path, lambda: with_votes(None, votes, rows))
     text, file = read(path), votes_file(path)
     if not file.is_file():
-        _fail(path, f"the votes are missing: write them beside it as {file.name}, lines of `bill,member,vote`, votes 1 or 0")
-    with _explained(file):
+        fail(path, f"the votes are missing: write them beside it as {file.name}, lines of `bill,member,vote`, votes 1 or 0")
+    with explained(file):
         votes = _read_votes(file, text.num_rows)
         return _of(file, lambda: with_votes(text, votes))
 
 
 def _read_votes(path: Path, num_bills: int | None) -> Any:
     parts, places = [], []
-    with _open(path) as stream:
+    with open_text(path) as stream:
         for triples, lines in _delimited(path, stream, b",;", "bill,member,vote"):
-            _check(
+            check(
                 path, triples[:, 2] > 1, lines, "the vote {} is neither 1 (yea) nor 0 (nay): correct it, and leave missing votes out", triples[:, 2]
             )
             if num_bills is not None:
                 problem = f"bill {{}} is outside 0 to {num_bills - 1}, the bills of the text: correct it, or add the text"
-                _check(path, triples[:, 0] >= num_bills, lines, problem, triples[:, 0])
+                check(path, triples[:, 0] >= num_bills, lines, problem, triples[:, 0])
             parts.append(triples)
             places.append(lines)
-    triples = _gather(parts, 3)
+    triples = gather(parts, 3)
     if len(triples) == 0:
-        _fail(path, "there are no votes: write lines of `bill,member,vote`")
+        fail(path, "there are no votes: write lines of `bill,member,vote`")
     order = np.lexsort((triples[:, 1], triples[:, 0]))
     triples, lines = triples[order], np.concatenate(places)[order]
     again = np.concatenate([[False], np.all(triples[1:, :2] == triples[:-1, :2], axis=1)])
-    _check(path, again, lines, "member {} has voted on bill {} before: keep one of the votes", triples[:, 1], triples[:, 0])
+    check(path, again, lines, "member {} has voted on bill {} before: keep one of the votes", triples[:, 1], triples[:, 0])
     shape = int(triples[:, 0].max()) + 1 if num_bills is None else num_bills, int(triples[:, 1].max()) + 1
-    _check_shape(path, shape, len(triples))
+    check_shape(path, shape, len(triples))
     return observed(triples[:, 0], triples[:, 1], triples[:, 2], shape)
 
 
@@ -717,7 +555,7 @@ def parse_names(file: Path, raw: bytes) -> tuple[str, ...]:
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        _fail(file, "the names are not UTF-8: save the file again in that encoding", 1 + raw.count(b"\n", 0, error.start))
+        fail(file, "the names are not UTF-8: save the file again in that encoding", 1 + raw.count(b"\n", 0, error.start))
     lines = text.split("\n")  # not splitlines(), which also splits at rarer separators that may occur within a word
     return tuple(line.removesuffix("\r") for line in (lines[:-1] if lines[-1] == "" else lines))
 
@@ -745,7 +583,7 @@ def fitted_shape(path: Path, shape: tuple[int, int], stated: tuple[int | None, i
             fitted[axis] = max(shape[axis], len(found))
         if len(found) != fitted[axis]:
             file = next(file for file in files[1 - axis] if file.is_file())
-            _fail(path, f"there are {shape[axis]} {what} but {file.name} beside it has {len(found)} lines: give it one name a line, or move it away")
+            fail(path, f"there are {shape[axis]} {what} but {file.name} beside it has {len(found)} lines: give it one name a line, or move it away")
     return fitted[0], fitted[1]
 
 

@@ -42,12 +42,13 @@ from pp_models.data import Data, count_matrix
 from pp_models.database import Database
 from pp_models.errors import InputError
 from pp_models.files import lock, sync_folder, write_whole
+from pp_models.scanning import usable
 
 SUFFIX = ".store"
 FORMAT = "pp-models store 1"
-SHARD_ENTRIES = 1 << 23
+SHARD_ENTRIES = 1 << 22
 BLOCK_ROWS = 1 << 14  # read together when everything is
-RESIDENT_ROWS = 1 << 15  # rows read before their pages are given back: a row lies on two pages of each map, or a few more
+RESIDENT_ROWS = 1 << 13  # rows read before their pages are given back: a row lies on two pages of each map, or a few more
 CHUNK = 1 << 22  # bytes whose checksum is taken together
 ROW = np.dtype([("length", "<i4"), ("total", "<f8"), ("log_factorials", "<f8")])
 
@@ -71,6 +72,13 @@ def _places(rows: Any, num_rows: int) -> np.ndarray:
     return rows if numbers else np.arange(num_rows)[rows]
 
 
+def _runs(first: np.ndarray, begins: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Numbers that count up from each `first`, `lengths` of them, one run after the other; `begins`: where in the result they begin."""
+    places = np.repeat(first - begins, lengths)
+    places += np.arange(len(places))
+    return places
+
+
 class Shards:
     """The rows as a matrix of counts, of which only what is asked for is read."""
 
@@ -89,14 +97,22 @@ class Shards:
         rows = _places(rows, self.shape[0])
         first, lengths = self.indptr[rows], self.indptr[rows + 1] - self.indptr[rows]
         indptr = np.concatenate([[0], np.cumsum(lengths)])
-        columns, values = np.empty(indptr[-1], np.int32), np.empty(indptr[-1], np.float32)
         shard = np.searchsorted(self._ends, rows, side="right")
-        for number in np.unique(shard):
-            mine = np.flatnonzero(shard == number)
-            within = np.arange(lengths[mine].sum()) - np.repeat(np.cumsum(lengths[mine]) - lengths[mine], lengths[mine])
-            source = within + np.repeat(first[mine] - self._starts[number], lengths[mine])
-            target = within + np.repeat(indptr[:-1][mine], lengths[mine])
-            columns[target], values[target] = self.shards[number].columns[source], self.shards[number].counts[source]
+        order = np.argsort(shard, kind="stable")  # the rows of one shard after those of another, then put back
+        ends = np.cumsum(lengths[order])
+        begins = ends - lengths[order]
+        source = _runs(first[order] - self._starts[shard[order]], begins, lengths[order])
+        columns, values = np.empty(len(source), np.int32), np.empty(len(source), np.float32)
+        numbers, places = np.unique(shard[order], return_index=True)
+        cuts = np.append(begins[places], len(source))
+        for number, start, end in zip(numbers, cuts[:-1], cuts[1:], strict=True):
+            mine = source[start:end]
+            columns[start:end], values[start:end] = self.shards[number].columns[mine], self.shards[number].counts[mine]
+        if len(numbers) > 1:
+            back = np.empty_like(begins)
+            back[order] = begins
+            target = _runs(back, indptr[:-1], lengths)
+            columns, values = columns[target], values[target]
         self._give_back(len(rows))
         indptr = indptr.astype(np.int32) if indptr[-1] < 2**31 else indptr  # or SciPy would widen the columns
         return scipy.sparse.csr_array((values, columns, indptr), shape=(len(rows), self.shape[1]))
@@ -113,6 +129,19 @@ class Shards:
         """All rows in order, some at a time."""
         for first in range(0, self.shape[0], BLOCK_ROWS):
             yield self[first : first + BLOCK_ROWS]
+
+    def tocsr(self) -> Any:
+        """All rows, in memory."""
+        return self[np.arange(self.shape[0])]
+
+    @property
+    def indices(self) -> np.ndarray:
+        """The columns of all entries, in memory: for what does not go by batches, where there is room. So with `data`."""
+        return self.tocsr().indices
+
+    @property
+    def data(self) -> np.ndarray:
+        return self.tocsr().data
 
     def sum(self, axis: int | None = None, dtype: Any = None) -> Any:
         """As of any matrix, a block at a time."""
@@ -166,7 +195,7 @@ class Corpus(Data):
 
 def is_store(path: str | Path) -> bool:
     """Whether a folder is a store, complete or not, by what is in it."""
-    folder = Path(path)
+    folder = usable(path)
     return folder.is_dir() and ((folder / "manifest.json").exists() or (folder.suffix == SUFFIX and not _strangers(folder)))
 
 
@@ -176,7 +205,7 @@ def _strangers(folder: Path) -> list[str]:
 
 def read(path: str | Path, verify: bool = True) -> Corpus:
     """The corpus in a store. verify: check the checksums of all that is stored, not only that everything is there."""
-    folder = Path(path).expanduser()
+    folder = usable(path)
     with _explained(folder):
         manifest = _manifest(folder)
         for entry in manifest["files"]:
@@ -283,7 +312,7 @@ def write(
     overwrite:  replace the store that is there; until the new one is complete, the old one stays
     on_rows:    called with the number of rows of each block that was written
     """
-    folder = Path(path).expanduser()
+    folder = usable(path)
     with _explained(folder):
         made = _prepare(folder, overwrite)
         with contextlib.closing(lock(folder, "wait for it, or name another folder")):
@@ -313,10 +342,13 @@ def _prepare(folder: Path, overwrite: bool) -> bool:
 
 
 def _remove_strays(folder: Path) -> None:
-    """Files that belong to no store, or to an old one."""
+    """Files that belong to no store, or to an old one. Of a damaged one, none is removed before it is replaced."""
     kept = {"lock", "manifest.json"}
     if (folder / "manifest.json").exists():
-        kept |= {entry["name"] for entry in _manifest(folder)["files"]}
+        try:
+            kept |= {entry["name"] for entry in _manifest(folder)["files"]}
+        except InputError:
+            return
     for name in set(os.listdir(folder)) - kept:
         if _OWN.fullmatch(name):
             (folder / name).unlink()
@@ -327,7 +359,7 @@ def open_source(source: Any) -> Source:
     if isinstance(source, Source):
         return source
     if isinstance(source, str | Path):
-        path = Path(source)
+        path = usable(source)
         if is_store(path) or path.suffix == SUFFIX:
             return open_source(read(path))
         if (path / "header.json").exists():
@@ -347,6 +379,8 @@ def open_source(source: Any) -> Source:
         return Source((data.matrix[rows] for rows in _ranges(data.num_rows)), data.column_names, data.row_names)
     if scipy.sparse.issparse(source) or isinstance(source, np.ndarray):
         return Source(iter([source]))
+    if not isinstance(source, Iterable):
+        raise InputError(f"A store is written from a path, data or blocks of rows, not from {type(source).__name__}.")
     return Source(iter(source))
 
 

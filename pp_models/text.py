@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse
 
-from pp_models import readers
+from pp_models import readers, scanning
 from pp_models.data import Data, count_matrix, counts
 from pp_models.errors import InputError, unknown
 
@@ -59,7 +59,7 @@ class Options(NamedTuple):
 
 def is_text(path: str | Path) -> bool:
     """Whether a path names raw text: by its suffix, or because it is a folder of .txt files."""
-    path = Path(path)
+    path = scanning.usable(path)
     return path.name.lower().removesuffix(".gz").endswith(SUFFIX) or (path.is_dir() and bool(_files(path)))
 
 
@@ -84,11 +84,11 @@ def count(documents: Iterable[str], row_names: Any = None, **options: Any) -> Da
 
 def blocks(path: str | Path, **options: Any) -> tuple[Iterator[Any], tuple[str, ...], tuple[str, ...] | None]:
     """The same, some documents at a time: matrices of counts, the vocabulary, and the documents' names, if they have any."""
-    path, chosen = Path(path), _checked(options)
+    path, chosen = scanning.usable(path), _checked(options)
     if path.is_dir():
         rows: tuple[str, ...] | None = tuple(file.stem for file in _files(path))
     else:
-        path = readers._existing(path)
+        path = scanning.existing(path)
         beside = readers.names(path)
         rows = beside.rows
         if not options and beside.columns is not None:
@@ -106,14 +106,14 @@ def documents(path: Path) -> Iterator[str]:
         if not (files := _files(path)):
             raise InputError(f"{path}: there are no .txt files in the folder: name one with a file for each document.")
         for file in files:
-            with readers._explained(file), readers._open(file) as stream:
+            with scanning.explained(file), scanning.open_text(file) as stream:
                 yield _decoded(file, stream.read(), 1)
         return
-    with readers._explained(path), readers._open(path) as stream:
+    with scanning.explained(path), scanning.open_text(path) as stream:
         for number in itertools.count(1):
-            line = stream.readline(readers.LINE_BYTES)
-            if len(line) == readers.LINE_BYTES:
-                readers._fail(path, f"the line is longer than {readers.LINE_BYTES >> 20} MB: write one document a line", number)
+            line = stream.readline(scanning.LINE_BYTES)
+            if len(line) == scanning.LINE_BYTES:
+                scanning.fail(path, f"the line is longer than {scanning.LINE_BYTES >> 20} MB: write one document a line", number)
             if not line:
                 break
             yield _decoded(path, line, number)
@@ -128,7 +128,7 @@ def _decoded(path: Path, raw: bytes, first: int) -> str:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
         line = first + raw.count(b"\n", 0, error.start)
-        readers._fail(path, f"byte {raw[error.start]:#04x} is not UTF-8: save the text again in that encoding, all of it", line)
+        scanning.fail(path, f"byte {raw[error.start]:#04x} is not UTF-8: save the text again in that encoding, all of it", line)
 
 
 def words(document: str) -> list[str]:
@@ -180,7 +180,7 @@ def _by_vectoriser(found: Iterator[str], vectoriser: Any) -> tuple[Iterator[Any]
     except AttributeError as error:
         raise InputError(f"A vectoriser must work like scikit-learn's CountVectorizer, and this {type(vectoriser).__name__} does not.") from error
     except ValueError as error:
-        raise InputError(f"The vectoriser found no words to count ({readers._reason(error)}): change its settings.") from error
+        raise InputError(f"The vectoriser found no words to count ({scanning.reason(error)}): change its settings.") from error
     return iter([count_matrix(matrix)]), names
 
 

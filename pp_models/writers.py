@@ -24,6 +24,7 @@ from pp_models import readers
 from pp_models.data import Data
 from pp_models.errors import InputError
 from pp_models.files import write_all
+from pp_models.scanning import usable
 
 ROWS_TOGETHER = 1 << 12
 TABLES = {"ratings": (".npz", ".npy", ".csv", ".tsv"), "dense": (".npy", ".csv", ".tsv")}
@@ -33,7 +34,7 @@ LARGEST_ARRAY = 1 << 31  # cells that are written as a dense array
 
 def write(data: Data, path: str | Path, overwrite: bool = False, on_rows: Callable[[int], Any] | None = None) -> Path:
     """Write data and its names. on_rows: called with the number of rows of each block written, where it is written in blocks."""
-    path = Path(path).expanduser()
+    path = usable(path)
     files = plan(data, path, on_rows)
     there = next((file for file in reversed(files) if file.exists()), None)
     if there is not None and not overwrite:

@@ -113,6 +113,9 @@ def test_load_reads_paths(tmp_path, monkeypatch):
     for path in ("missing.ldac", "missing.mtx.gz", "no/such", str(tmp_path / "synthetic"), "missing.store", "missing.docs"):
         with pytest.raises(InputError, match="does not exist"):
             datasets.load(path)
+    for path in ("x" * 5000 + ".csv", "x" * 5000 + "/y.store", "x" * 5000 + ".docs", "a\0b.csv", "~nobody-of-this-name/x.npz"):
+        with pytest.raises(InputError, match=r"usable path|does not exist"):  # depends on the version of Python
+            datasets.load(path)
     (tmp_path / "folder").mkdir()
     with pytest.raises(InputError, match="folder"):
         datasets.load("folder")

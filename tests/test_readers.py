@@ -12,7 +12,7 @@ import scipy.sparse
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from pp_models import readers
+from pp_models import readers, scanning
 from pp_models.errors import InputError
 
 COUNTS = np.array([[2, 0, 1, 0], [0, 0, 0, 0], [0, 12, 0, 3], [1, 0, 0, 130]])
@@ -115,7 +115,7 @@ def test_compressed_round_trip(tmp_path, name):
 @pytest.mark.parametrize("name", TEXT)
 def test_blocks_change_nothing(tmp_path, monkeypatch, name, size):
     """How a text is cut into blocks does not matter, nor whether its last line is ended."""
-    monkeypatch.setattr(readers, "BLOCK_BYTES", size)
+    monkeypatch.setattr(scanning, "BLOCK_BYTES", size)
     content = FORMATS[name](COUNTS)
     np.testing.assert_array_equal(readers.read(write(tmp_path, name, content)).matrix.toarray(), COUNTS)
     np.testing.assert_array_equal(readers.read(write(tmp_path, name, content.rstrip())).matrix.toarray(), COUNTS)
@@ -242,7 +242,7 @@ def in_blocks(path):
 @pytest.mark.parametrize("name", FORMATS)
 def test_blocks_are_the_whole(tmp_path, monkeypatch, name, size):
     """The blocks, one below the other, are what `read` gives, however much is read together."""
-    monkeypatch.setattr(readers, "BLOCK_BYTES", size)
+    monkeypatch.setattr(scanning, "BLOCK_BYTES", size)
     monkeypatch.setattr(readers, "BLOCK_ENTRIES", max(size // 8, 1))
     X = np.concatenate([COUNTS, COUNTS[::-1], COUNTS])
     path = write(tmp_path, name, FORMATS[name](X))
@@ -373,7 +373,7 @@ def test_bad_file(tmp_path, name, content, parts):
 @pytest.mark.parametrize(("name", "content", "parts"), [case for case in BAD if case[0] in ("x.csv", "x.ldac", "docword.x.txt", "x.mtx")])
 def test_line_numbers_do_not_depend_on_blocks(tmp_path, monkeypatch, name, content, parts, size):
     """The message is the same however the text is cut into blocks."""
-    monkeypatch.setattr(readers, "BLOCK_BYTES", size)
+    monkeypatch.setattr(scanning, "BLOCK_BYTES", size)
     fails(write(tmp_path, name, content), *parts)
 
 
@@ -398,8 +398,8 @@ def test_unreadable_file(tmp_path):
 
 def test_endless_line(tmp_path, monkeypatch):
     """A line of any length does not fill the memory."""
-    monkeypatch.setattr(readers, "BLOCK_BYTES", 64)
-    monkeypatch.setattr(readers, "LINE_BYTES", 1000)
+    monkeypatch.setattr(scanning, "BLOCK_BYTES", 64)
+    monkeypatch.setattr(scanning, "LINE_BYTES", 1000)
     fails(write(tmp_path, "x.csv", b"0,0,1\n" + b"1" * 5000), "line 2", "longer than")
 
 

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import inference
-from pp_models import datasets, files, readers, store
+from pp_models import datasets, files, readers, scanning, store
 from pp_models.data import counts
 from pp_models.database import Database
 from pp_models.errors import InputError
@@ -106,6 +106,7 @@ def test_engines_take_a_store(tmp_path, small):
     np.testing.assert_array_equal(mine.posterior.mean("beta"), theirs.posterior.mean("beta"))
     assert mine.provenance == theirs.provenance
     assert inference.top_words(mine, 3) == inference.top_words(theirs, 3)
+    assert inference.document_completion(mine, found).value == inference.document_completion(theirs, data).value
 
 
 # Sources --------------------------------------------------------------------------------------------------------------------------
@@ -117,7 +118,7 @@ def test_any_file_becomes_a_store(tmp_path, small, monkeypatch, name):
     from pp_models import writers
 
     writers.write(corpus(), tmp_path / name)
-    monkeypatch.setattr(readers, "BLOCK_BYTES", 40)
+    monkeypatch.setattr(scanning, "BLOCK_BYTES", 40)
     monkeypatch.setattr(readers, "BLOCK_ENTRIES", 5)
     same(store.read(store.write(tmp_path / "y.store", tmp_path / name)), corpus())
 
@@ -131,6 +132,7 @@ def test_other_sources(tmp_path, small):
         for source in (database, tmp_path / "db"):
             found = store.read(store.write(tmp_path / "a.store", source, overwrite=True))
             assert found.hash == bare.hash and found.column_names == data.column_names
+        assert datasets.load(tmp_path / "db").hash == bare.hash
     halves = [data.select(np.arange(17)), data.select(np.arange(17, 40))]
     same(store.read(store.write(tmp_path / "b.store", halves)), data)
     same(store.read(store.write(tmp_path / "c.store", tmp_path / "b.store")), data)
@@ -207,6 +209,7 @@ def test_one_writer_at_a_time(tmp_path):
         ([[[1, 2]]], {"row_names": ["a", "b"]}, "2 row names for 1 rows"),
         ([[[1, 2]]], {"column_names": ["a\nb", "c"]}, "line of its own"),
         ("nowhere.npz", {}, "does not exist"),
+        (5, {}, "not from int"),
     ],
 )
 def test_bad_sources(tmp_path, source, options, words):
@@ -357,3 +360,7 @@ def test_what_is_no_store(tmp_path):
     manifest = json.loads((path / "manifest.json").read_text())
     (path / "manifest.json").write_text(json.dumps(manifest | {"format": "pp-models store 99"}))
     assert "upgrade" in damaged(path)
+    (path / "manifest.json").write_text("{")
+    damaged(path)
+    store.write(path, corpus(seed=1), overwrite=True)  # a damaged store may be written again
+    same(store.read(path), corpus(seed=1))

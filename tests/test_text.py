@@ -150,7 +150,7 @@ def test_bad_files(tmp_path, monkeypatch):
     cut.write_bytes(gzip.compress(b"some words\n" * 999)[:-9])
     fails(cut, "cut short")
     fails(tmp_path / "missing.docs", "does not exist")
-    monkeypatch.setattr("pp_models.readers.LINE_BYTES", 1000)
+    monkeypatch.setattr("pp_models.scanning.LINE_BYTES", 1000)
     fails(written(tmp_path, ["good", "word " * 1000]), "line 2", "longer than")
 
 
