@@ -48,7 +48,7 @@ SUFFIX = ".store"
 FORMAT = "pp-models store 1"
 SHARD_ENTRIES = 1 << 22
 BLOCK_ROWS = 1 << 14  # read together when everything is
-RESIDENT_ROWS = 1 << 13  # rows read before their pages are given back: a row lies on two pages of each map, or a few more
+RESIDENT_ROWS = 1 << 12  # rows read before their pages are given back: each comes with its neighbours, some 64 kB of two maps
 CHUNK = 1 << 22  # bytes whose checksum is taken together
 ROW = np.dtype([("length", "<i4"), ("total", "<f8"), ("log_factorials", "<f8")])
 
