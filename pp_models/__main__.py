@@ -20,6 +20,7 @@ EPILOG = """examples:
   pp-models compare lda --out results
   pp-models fit lda --data corpus.npz --engine svi --set num_topics=50 num_epochs=3 --out fitted
   pp-models evaluate fitted --data heldout.npz --measure completion chib
+  pp-models data convert docword.wiki.txt.gz wiki.store
 """
 
 MEASURES = """measures of documents:
@@ -54,7 +55,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    commands = parser.add_subparsers(title="commands", required=True, metavar="list | fit | compare | evaluate")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="list | fit | compare | evaluate | data")
 
     listing = commands.add_parser("list", help="the models and engines there are")
     listing.set_defaults(run=run_list)
@@ -85,6 +86,8 @@ def _parser() -> argparse.ArgumentParser:
     evaluating.add_argument("--json", nargs="?", const="-", metavar="FILE", help="write JSON to a file, or print it in place of the table")
     evaluating.set_defaults(run=run_evaluate)
 
+    _add_data_commands(commands)
+
     for command in (fitting, comparing):
         command.add_argument(
             "--data", metavar="NAME|PATH", default="synthetic", help="a data set's name or a file (default: draws from the model's prior)"
@@ -103,6 +106,26 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--devices", type=int, default=os.cpu_count() or 1, metavar="N", help="CPU devices to use (default: one per core)")
         command.add_argument("--quiet", action="store_true", help="no progress bars")
     return parser
+
+
+def _add_data_commands(commands: Any) -> None:
+    parts = commands.add_parser("data", help="convert data between formats, or say what is in them").add_subparsers(
+        title="commands", required=True, metavar="convert | info"
+    )
+    converting = parts.add_parser("convert", help="write data in another format: DST's name tells which, .store being a corpus store")
+    converting.add_argument("source", metavar="SRC", help="a file, a folder or a data set's name")
+    converting.add_argument("target", metavar="DST", help="the file or store to write")
+    converting.add_argument("--overwrite", action="store_true", help="replace what is already there")
+    converting.add_argument("--min-df", metavar="N", help="of raw text, leave out words in fewer documents (a number, or a share such as 0.01)")
+    converting.add_argument("--max-df", metavar="N", help="of raw text, leave out words in more documents")
+    converting.add_argument("--stop-words", metavar="FILE", help="of raw text, words to leave out: a file, 'english' (default) or 'none'")
+    converting.set_defaults(run=run_convert)
+    telling = parts.add_parser("info", help="sizes, names and checksum")
+    telling.add_argument("source", metavar="SRC", help="a file, a folder or a data set's name")
+    telling.set_defaults(run=run_info)
+    for command in (converting, telling):
+        command.add_argument("--kind", metavar="KIND", help="counts (default), ratings, dense or text_and_votes")
+        command.add_argument("--quiet", action="store_true", help="no progress bars")
 
 
 def run_list(chosen: argparse.Namespace) -> int:
@@ -206,6 +229,32 @@ def run_evaluate(chosen: argparse.Namespace) -> int:
     except OSError as error:
         raise InputError(f"Cannot write to {path} ({error.strerror}): choose another --json.") from error
     print(f"written to {path}")
+    return 0
+
+
+def run_convert(chosen: argparse.Namespace) -> int:
+    """The same data in another format."""
+    from pp_models.conversion import convert
+
+    options = {name: _frequency(name, value) for name in ("min_df", "max_df") if (value := getattr(chosen, name)) is not None}
+    options |= {} if chosen.stop_words is None else {"stop_words": chosen.stop_words}
+    print(convert(chosen.source, chosen.target, chosen.kind, chosen.overwrite, False if chosen.quiet else None, **options))
+    return 0
+
+
+def _frequency(name: str, text: str) -> int | float:
+    try:
+        return float(text) if "." in text else int(text)
+    except ValueError as error:
+        raise InputError(f"--{name.replace('_', '-')} takes a number of documents or a share of them, such as 5 or 0.5, not {text!r}.") from error
+
+
+def run_info(chosen: argparse.Namespace) -> int:
+    """What the data are."""
+    from pp_models.conversion import describe
+
+    for name, value in describe(chosen.source, chosen.kind, False if chosen.quiet else None).items():
+        print(f"{name + ':':<16} {value}")
     return 0
 
 

@@ -94,8 +94,8 @@ class Data:
         digest = hashlib.sha256(f"{self.kind} {self.num_rows} {self.num_columns}".encode())
         for matrix in (self.matrix, self.votes):
             if matrix is not None:
-                for part in (matrix.indptr, matrix.indices, matrix.data):
-                    digest.update(np.ascontiguousarray(part).tobytes())
+                for part, kind in ((matrix.indptr, np.int64), (matrix.indices, np.int64), (matrix.data, matrix.data.dtype)):
+                    digest.update(np.ascontiguousarray(part, kind).tobytes())
         if self.values is not None:
             digest.update(np.ascontiguousarray(self.values).tobytes())
         return digest.hexdigest()
@@ -114,7 +114,11 @@ class Data:
         widths, capacity = dict(self._widths), {name: self._capacity(name, num_rows) for name in self._widths}
         if self.kind == "ratings":
             widths["by_column"], capacity["by_column"] = part_widths(self._column_lengths, num_rows / self.num_rows, num_rows), capacity["matrix"]
-        return Layout(widths, capacity, self.num_rows, int(self.totals.max()))
+        return Layout(widths, capacity, self.num_rows, self._largest_total)
+
+    @functools.cached_property
+    def _largest_total(self) -> int:
+        return int(self.totals.max())
 
     @functools.cached_property
     def _column_lengths(self) -> np.ndarray:
@@ -144,7 +148,8 @@ class Data:
             matrix = getattr(self, name)
             if matrix is None:
                 return None
-            return pack_entries(matrix, rows, num_rows, layout.widths[name], layout.capacity[name], dtype)
+            chosen, places = (matrix, rows) if scipy.sparse.issparse(matrix) else (matrix[rows], np.arange(len(rows)))  # on disk: read once
+            return pack_entries(chosen, places, num_rows, layout.widths[name], layout.capacity[name], dtype)
 
         def by_column() -> Entries | None:
             if self.kind != "ratings":
@@ -248,8 +253,8 @@ def _sparse_matrix(X: Any, what: str) -> Any:
     return matrix
 
 
-def counts(X: Any, column_names: Any = None, row_names: Any = None) -> Data:
-    """A corpus: rows are documents, columns words, entries how often. Sparse or dense."""
+def count_matrix(X: Any) -> Any:
+    """Counts as CSR in canonical format, checked: float32 counts of int32 columns. All may be zero."""
     matrix = _sparse_matrix(X, "Counts")
     values = matrix.data
     if not np.all(np.isfinite(values)):
@@ -258,15 +263,21 @@ def counts(X: Any, column_names: Any = None, row_names: Any = None) -> Data:
         raise InputError(f"Counts must not be negative, but the smallest is {values.min():g}: check how the matrix was made.")
     if np.any(values != np.floor(values)):
         raise InputError(f"Counts must be whole numbers, but one is {values[values != np.floor(values)][0]:g}: pass raw counts, not tf-idf weights.")
-    if values.sum() == 0:
-        raise InputError("The corpus is empty: every count is zero.")
-    if values.max() >= 2**24:
+    if values.max(initial=0) >= 2**24:
         raise InputError(
             f"Counts above {2**24 - 1} cannot be held exactly in single precision, but the largest is {values.max():g}: rescale that column."
         )
     parts = values.astype(np.float32), matrix.indices.astype(np.int32), matrix.indptr.astype(np.int64)  # the caller's matrix stays as it is
     matrix = scipy.sparse.csr_array(parts, shape=matrix.shape)
     matrix.eliminate_zeros()
+    return matrix
+
+
+def counts(X: Any, column_names: Any = None, row_names: Any = None) -> Data:
+    """A corpus: rows are documents, columns words, entries how often. Sparse or dense."""
+    matrix = count_matrix(X)
+    if matrix.nnz == 0:
+        raise InputError("The corpus is empty: every count is zero.")
     names = _names(column_names, matrix.shape[1], "column"), _names(row_names, matrix.shape[0], "row")
     return Data("counts", matrix=matrix, column_names=names[0], row_names=names[1])
 
@@ -296,9 +307,7 @@ def ratings(users: Any, items: Any, values: Any, shape: tuple[int, int] | None =
     if len(unique) < len(pairs):
         repeated = np.setdiff1d(np.arange(len(pairs)), first)[0]
         raise InputError(f"User {users[repeated]} rated item {items[repeated]} more than once: keep one rating per pair.")
-    order = first  # unique pairs in row-major order
-    indptr = np.concatenate([[0], np.cumsum(np.bincount(users[order], minlength=shape[0]))])
-    matrix = scipy.sparse.csr_array((values[order], items[order].astype(np.int32), indptr), shape=shape)
+    matrix = observed(users[first], items[first], values[first], shape)  # unique pairs, in row-major order
     names = _names(column_names, shape[1], "column"), _names(row_names, shape[0], "row")
     return Data("ratings", matrix=matrix, column_names=names[0], row_names=names[1])
 
@@ -344,25 +353,33 @@ def _scaled(matrix: Any, length: float) -> Any:
 def text_and_votes(C: Any, B: Any, column_names: Any = None, row_names: Any = None) -> Data:
     """Bills x words counts C with bills x members votes B: 1 yea, 0 nay, nan missing. C may be None: votes alone."""
     votes = _array(B, "Votes").astype(float)
-    if C is None:
-        if votes.ndim != 2 or votes.size == 0:
-            raise InputError(f"Votes must be a two-dimensional array, bills by members, but have shape {votes.shape}.")
-        silence = scipy.sparse.csr_array((len(votes), 0), dtype=np.float32)
-        text = Data("counts", matrix=silence, row_names=_names(row_names, len(votes), "row"))
-    else:
-        text = counts(C, column_names, row_names)
-    if votes.ndim != 2 or votes.shape[0] != text.num_rows:
-        raise InputError(f"Text has {text.num_rows} bills but votes have shape {votes.shape}: both need one row per bill.")
+    if votes.ndim != 2 or votes.size == 0:
+        raise InputError(f"Votes must be a two-dimensional array, bills by members and one row per bill, but have shape {votes.shape}.")
     seen = ~np.isnan(votes)
     if not np.all(np.isin(votes[seen], (0.0, 1.0))):
         raise InputError(f"Votes must be 1 (yea), 0 (nay) or nan (missing), but one is {votes[seen & (votes != 0) & (votes != 1)][0]:g}.")
-    silent = np.flatnonzero(~seen.any(1) & (text.lengths == 0))
+    row, member = np.nonzero(seen)
+    matrix = observed(row, member, votes[seen], votes.shape)
+    return with_votes(None if C is None else counts(C, column_names, row_names), matrix, row_names)
+
+
+def observed(rows: np.ndarray, columns: np.ndarray, values: np.ndarray, shape: tuple[int, int]) -> Any:
+    """Entries in row-major order as CSR, zeros included."""
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=shape[0]))])
+    return scipy.sparse.csr_array((values.astype(np.float32), columns.astype(np.int32), indptr), shape=shape)
+
+
+def with_votes(text: Data | None, votes: Any, row_names: Any = None) -> Data:
+    """Counts of bills x words, or None, with the observed votes of bills x members."""
+    if text is None:
+        silence = scipy.sparse.csr_array((votes.shape[0], 0), dtype=np.float32)
+        text = Data("counts", matrix=silence, row_names=_names(row_names, votes.shape[0], "row"))
+    if votes.shape[0] != text.num_rows:
+        raise InputError(f"Text has {text.num_rows} bills but votes have shape {votes.shape}: both need one row per bill.")
+    silent = np.flatnonzero((np.diff(votes.indptr) == 0) & (text.lengths == 0))
     if len(silent):
         raise InputError(f"Bill {silent[0]} has neither words nor votes: drop it.")
-    row, member = np.nonzero(seen)
-    indptr = np.concatenate([[0], np.cumsum(np.bincount(row, minlength=votes.shape[0]))])
-    matrix = scipy.sparse.csr_array((votes[seen].astype(np.float32), member.astype(np.int32), indptr), shape=votes.shape)
-    return dataclasses.replace(text, kind="text_and_votes", votes=matrix)
+    return dataclasses.replace(text, kind="text_and_votes", votes=votes)
 
 
 def dense(Y: Any, column_names: Any = None, row_names: Any = None) -> Data:

@@ -1,42 +1,44 @@
-"""Data sets by name or path: `load("synthetic", model)` draws from the model's own prior, `load("corpus.ldac")` reads a file."""
+"""Data sets by name or path.
+
+load("synthetic", "lda")    draws from the model's own prior
+load("reuters")             a data set in a package, or in the folder named in PP_MODELS_DATA: see `packaged`
+load("corpus.ldac")         a file: see `readers`, `tables` and `text`
+load("wiki.store")          a corpus store, which is read a batch at a time: see `store`
+"""
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from pp_models import discovery, readers, tables
+from pp_models import discovery, packaged, readers, store, text
 from pp_models.base import Model, check_count, check_positive, declare, make_hyper, simulate
 from pp_models.data import Data, counts, ratings
-from pp_models.errors import InputError, unknown
+from pp_models.errors import InputError
 
-NAMES = ("synthetic",)
-READERS: dict[str, Callable[[Path], Data]] = {"counts": readers.read, "ratings": tables.read_ratings, "dense": tables.read_dense}
 ATTEMPTS = 20  # draws of an empty corpus before giving up
 
 
 def load(name_or_path: str | os.PathLike[str], model: Model | str | None = None, key: jax.Array | None = None) -> Data:
-    """A data set by name, or what a file holds: the kind of data that the model explains, or counts. A file named like a data set is ./name."""
+    """A data set by name, or what a path holds: the kind of data that the model explains, or counts. A file named like a data set is ./name."""
     name = os.fspath(name_or_path)
     model = discovery.load(model) if isinstance(model, str) else model
     if name == "synthetic":
         if model is None:
             raise InputError("Synthetic data are drawn from a model: say which one, as in load('synthetic', 'lda').")
         return synthetic(model, jax.random.key(0) if key is None else key)[1]
-    if _is_path(name):
-        kind = "counts" if model is None else model.kind
-        if kind not in READERS:
-            raise InputError(f"There is no file format for {kind} data yet: load them in Python with pp_models.data.{kind}.")
-        return READERS[kind](Path(name))
-    raise unknown("data set", name, NAMES)
+    if is_path(name):
+        return packaged.read(name, None if model is None else model.kind)
+    return packaged.load(name, None if model is None else model.kind)
 
 
-def _is_path(name: str) -> bool:
+def is_path(name: str) -> bool:
+    """Whether a name is meant as a path: it holds a separator, ends like a file of data, or is there."""
     separators = [mark for mark in (os.sep, os.altsep) if mark]
-    if any(mark in name for mark in separators) or name.lower().removesuffix(".gz").endswith(readers.KNOWN_SUFFIXES):
+    suffixes = (*readers.KNOWN_SUFFIXES, store.SUFFIX, text.SUFFIX)
+    if any(mark in name for mark in separators) or name.lower().removesuffix(".gz").endswith(suffixes):
         return True
     try:
         return bool(name) and Path(name).exists()

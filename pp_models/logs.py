@@ -13,7 +13,6 @@ and is overwritten. Lengths are 64-bit. Nothing is pickled.
 """
 
 import contextlib
-import fcntl
 import json
 import os
 import zlib
@@ -24,6 +23,7 @@ from typing import Any, BinaryIO, NamedTuple, cast
 import numpy as np
 
 from pp_models.errors import InputError
+from pp_models.files import lock, sync_folder
 
 Header = dict[str, Any]
 FORMAT = 1
@@ -255,17 +255,7 @@ class StoredLogs(Logs):
         return log
 
     def _lock(self) -> None:
-        lock = self._open.enter_context((self._folder / "lock").open("a+b", buffering=0))
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            lock.seek(0)
-            holder = lock.read(20).decode("ascii", "replace") or "unknown"
-            raise InputError(
-                f"{self._folder} is open for writing already, by process {holder}: close it there, or open it with read_only=True."
-            ) from error
-        lock.truncate(0)
-        lock.write(str(os.getpid()).encode())
+        self._open.enter_context(lock(self._folder, "close it there, or open it with read_only=True"))
 
     def _catch_up(self, verify: bool) -> None:
         """Read the commits after those known. The last may have been cut short, and is then no part of the contents; no other may."""
@@ -314,9 +304,7 @@ def _make(folder: Path, header: Header) -> None:
             os.fsync(file.fileno())
     os.replace(folder / "header.tmp", folder / "header.json")
     for changed in (folder, folder.parent):
-        descriptor = os.open(changed, os.O_RDONLY)
-        os.fsync(descriptor)
-        os.close(descriptor)
+        sync_folder(changed)
 
 
 def read_header(folder: Path) -> Header:

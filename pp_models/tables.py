@@ -7,7 +7,8 @@
     dense     .npy         rows x columns
               .csv .tsv    one row a line, with or without a header line
 
-Text may be gzipped. Whatever is wrong with a file becomes an `InputError` that names it. Counts are read by `readers`.
+Text may be gzipped. Names of columns and rows may lie beside the file, one a line, as `<stem>.vocab` and `<stem>.rows`. Whatever is wrong with a
+file becomes an `InputError` that names it. Counts are read by `readers`.
 """
 
 import gzip
@@ -19,6 +20,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
+from pp_models import readers
 from pp_models.data import Data, dense, ratings
 from pp_models.errors import InputError
 
@@ -29,11 +31,11 @@ def read_ratings(path: Path, complete: bool = True) -> Data:
         suffix = _suffix(path)
         if suffix == ".npz":
             matrix = _sparse(path)
-            return ratings(matrix.row, matrix.col, matrix.data, shape=matrix.shape)
+            return ratings(matrix.row, matrix.col, matrix.data, shape=matrix.shape, **_names(path))
         if suffix == ".npy":
             table = _array(path)
             users, items = np.nonzero(~np.isnan(table))
-            return ratings(users, items, table[users, items], shape=table.shape)
+            return ratings(users, items, table[users, items], shape=table.shape, **_names(path))
         table = _text(path, suffix, 3)
         index = table[:, :2]
         bad = ~np.all((index >= 0) & (index == np.floor(index)) & (index < 2**31 - 1), 1)  # nan is bad, too
@@ -46,7 +48,7 @@ def read_ratings(path: Path, complete: bool = True) -> Data:
             silent = np.flatnonzero(np.bincount(numbers) == 0)
             if len(silent):
                 raise InputError(f"{what} {silent[0]} has no ratings: number {what}s consecutively from 0, or use .npz, which holds the shape.")
-        return ratings(users, items, table[:, 2])
+        return ratings(users, items, table[:, 2], **_names(path))
 
 
 def read_dense(path: Path) -> Data:
@@ -55,7 +57,12 @@ def read_dense(path: Path) -> Data:
         suffix = _suffix(path)
         if suffix == ".npz":
             raise InputError("dense observations are read from .npy, .csv or .tsv: save the array with numpy.save.")
-        return dense(_array(path) if suffix == ".npy" else _text(path, suffix))
+        return dense(_array(path) if suffix == ".npy" else _text(path, suffix), **_names(path))
+
+
+def _names(path: Path) -> dict[str, Any]:
+    beside = readers.names(path, own=True)
+    return {"column_names": beside.columns, "row_names": beside.rows}
 
 
 class _explained:

@@ -1,5 +1,6 @@
 """The command line: results appear whole, bad input is one sentence and exit code 2, nothing already there is lost."""
 
+import itertools
 import json
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import pytest
 import scipy.sparse
 
 import inference
+from pp_models import datasets, readers, store, tables
 from pp_models.__main__ import main
 
 
@@ -158,6 +160,101 @@ def test_truncated_fit_file(corpus, tmp_path, capsys):
     (out / "fit.npz").write_bytes(whole[: len(whole) // 2])
     assert main(["evaluate", str(out), "--data", str(corpus)]) == 2
     assert "truncated" in capsys.readouterr().err
+
+
+# Data -----------------------------------------------------------------------------------------------------------------------------
+
+
+def test_convert_there_and_back(corpus, tmp_path, capsys):
+    """Through a store and every kind of file back to the same counts, names included."""
+    steps = [corpus, *(tmp_path / name for name in ("a.store", "b.ldac", "docword.c.txt.gz", "d.mtx", "e.tsv", "f.store", "g.npy", "h.npz"))]
+    for source, target in itertools.pairwise(steps):
+        assert main(["data", "convert", str(source), str(target), "--quiet"]) == 0
+        assert f"counts: 30 rows x 20 columns, {readers.read(corpus).num_entries} entries, written to {target}" in capsys.readouterr().out
+    assert readers.read(steps[-1]).hash == readers.read(corpus).hash
+
+
+def test_convert_text_and_other_kinds(tmp_path, capsys, monkeypatch):
+    """Raw text with its options, ratings, and text with votes, which a model of votes is then given."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "raw.docs").write_text("a cat and a dog\na cat\n")
+    assert main(["data", "convert", "raw.docs", "raw.store", "--min-df", "2", "--stop-words", "none"]) == 0
+    assert store.read("raw.store").column_names == ("cat",)
+    (tmp_path / "r.csv").write_text("0,0,3.5\n1,1,4\n")
+    assert main(["data", "convert", "r.csv", "r.npz", "--kind", "ratings"]) == 0
+    assert tables.read_ratings(tmp_path / "r.npz").total == 7.5
+    (tmp_path / "bills.csv").write_text("0,0,3\n1,1,4\n2,0,1\n")
+    (tmp_path / "bills.votes.csv").write_text("0,0,1\n1,0,0\n1,1,1\n2,1,0\n")
+    assert main(["data", "convert", "bills.csv", "b.ldac", "--kind", "text_and_votes"]) == 0
+    capsys.readouterr()
+    assert main(["data", "info", "b.ldac", "--kind", "text_and_votes"]) == 0
+    assert "members:         2\nvotes:           4\nyeas:            50.0%" in capsys.readouterr().out
+    assert datasets.load("b.ldac", "lg_nmf_votes").votes.nnz == 4
+
+
+def test_info(corpus, tmp_path, capsys):
+    """Sizes, names, and of a store its checksum; the same sizes from a file read in blocks, as a whole, and from a store."""
+    data = readers.read(corpus)
+    assert main(["data", "convert", str(corpus), str(tmp_path / "a.store"), "--quiet"]) == 0
+    entries = np.argwhere(data.matrix.toarray())[::-1]
+    lines = "".join(f"{d},{v},{int(data.matrix[d, v])}\n" for d, v in entries)
+    (tmp_path / "unsorted.csv").write_text(lines + "29,19,0\n")
+    capsys.readouterr()
+    shown = []
+    for path in (corpus, tmp_path / "a.store", tmp_path / "unsorted.csv"):
+        assert main(["data", "info", str(path), "--quiet"]) == 0
+        shown.append(dict(line.split(": ", 1) for line in capsys.readouterr().out.splitlines()))
+        assert {"rows", "columns", "entries", "tokens", "density", "longest row", "column names", "row names"} <= set(shown[-1])
+        assert all(shown[-1][name] == shown[0][name] for name in shown[0])
+    assert shown[0]["tokens"].strip() == str(int(data.total)) and shown[1]["complete"].strip() == "yes" and len(shown[1]["checksum"].strip()) == 64
+
+
+def test_converting_loses_nothing(corpus, tmp_path, capsys):
+    """What is there stays unless --overwrite is given, and a conversion that fails leaves it even then."""
+    (tmp_path / "bad.csv").write_text("0,0,1\n0,1,x\n")
+    for name in ("a.store", "a.csv"):
+        target = str(tmp_path / name)
+        assert main(["data", "convert", str(corpus), target, "--quiet"]) == 0
+        for extra in ([], ["--overwrite"]):
+            assert main(["data", "convert", str(tmp_path / "bad.csv"), target, *extra, "--quiet"]) == 2
+            error = capsys.readouterr().err
+            assert error.count("\n") == 1 and ("line 2" in error or "--overwrite" in error)
+            assert datasets.load(target).hash == readers.read(corpus).hash
+        assert main(["data", "convert", str(corpus), target, "--overwrite", "--quiet"]) == 0
+        assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".tmp")) == []
+
+
+BAD_DATA = {
+    "missing": (["data", "convert", "nowhere.csv", "x.store"], "nowhere.csv does not exist"),
+    "missing store": (["data", "info", "nowhere.store"], "nowhere.store does not exist"),
+    "incomplete store": (["data", "info", "half.store"], "incomplete store"),
+    "unknown set": (["data", "info", "reuterz"], "Did you mean 'reuters'"),
+    "synthetic": (["data", "info", "synthetic"], "drawn from a model"),
+    "unknown format": (["data", "convert", "good.csv", "x.parquet"], "none of the known"),
+    "unknown kind": (["data", "info", "good.csv", "--kind", "count"], "Did you mean 'counts'"),
+    "store of ratings": (["data", "convert", "good.csv", "x.store", "--kind", "ratings"], "A store holds counts"),
+    "not text": (["data", "convert", "good.csv", "x.npz", "--min-df", "2"], "not raw text"),
+    "bad frequency": (["data", "convert", "raw.docs", "x.npz", "--min-df", "few"], "--min-df takes a number"),
+    "other files": (["data", "convert", "good.csv", "mine.store"], "other files"),
+    "unsorted": (["data", "convert", "unsorted.csv", "x.store"], "line 2: row 0 follows row 1: sort"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_DATA)
+def test_bad_data(name, tmp_path, monkeypatch, capsys):
+    """One sentence, exit code 2, and nothing new."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PP_MODELS_DATA", raising=False)
+    for file, content in (("good.csv", "0,0,1\n"), ("unsorted.csv", "1,0,1\n0,0,1\n"), ("raw.docs", "words\n"), ("mine.store/thesis.tex", "")):
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).write_text(content)
+    (tmp_path / "half.store").mkdir()
+    before = sorted(map(str, tmp_path.rglob("*")))
+    arguments, part = BAD_DATA[name]
+    assert main([*arguments, "--quiet"]) == 2
+    error = capsys.readouterr().err
+    assert part in error and error.count("\n") == 1 and "Traceback" not in error
+    assert sorted(map(str, tmp_path.rglob("*"))) == before
 
 
 def test_help_and_module():

@@ -12,7 +12,7 @@ import scipy.sparse
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from pp_models import readers
+from pp_models import readers, scanning
 from pp_models.errors import InputError
 
 COUNTS = np.array([[2, 0, 1, 0], [0, 0, 0, 0], [0, 12, 0, 3], [1, 0, 0, 130]])
@@ -115,7 +115,7 @@ def test_compressed_round_trip(tmp_path, name):
 @pytest.mark.parametrize("name", TEXT)
 def test_blocks_change_nothing(tmp_path, monkeypatch, name, size):
     """How a text is cut into blocks does not matter, nor whether its last line is ended."""
-    monkeypatch.setattr(readers, "BLOCK_BYTES", size)
+    monkeypatch.setattr(scanning, "BLOCK_BYTES", size)
     content = FORMATS[name](COUNTS)
     np.testing.assert_array_equal(readers.read(write(tmp_path, name, content)).matrix.toarray(), COUNTS)
     np.testing.assert_array_equal(readers.read(write(tmp_path, name, content.rstrip())).matrix.toarray(), COUNTS)
@@ -200,6 +200,74 @@ def test_vocabulary_in_another_encoding(tmp_path):
     vocabulary = write(tmp_path, "vocab.txt", "a\nb\nça\nd\n".encode("latin-1"))
     with pytest.raises(InputError, match=re.escape(f"{vocabulary}, line 3: ") + ".*UTF-8"):
         readers.read(path)
+
+
+# Row names ------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["x.npz", "x.npy", "x.ldac", "x.csv", "x.mtx.gz", "docword.x.txt"])
+def test_row_names(tmp_path, name):
+    """One name a line beside the file becomes the row names, and they stay with their rows."""
+    content = FORMATS[name.removesuffix(".gz")](COUNTS)
+    path = write(tmp_path, name, gzip.compress(content) if name.endswith(".gz") else content)
+    write(tmp_path, ("docword.x" if name.startswith("docword") else "x") + ".rows", "first\n\nthe 3rd\nß\n".encode())
+    data = readers.read(path)
+    assert data.row_names == ("first", "", "the 3rd", "ß") and data.column_names is None
+    assert data.select(np.array([3, 0])).row_names == ("ß", "first")
+
+
+def test_row_names_that_do_not_fit(tmp_path):
+    """Names for other rows than there are name both files; of csv, which does not say how many rows there are, more names mean more rows."""
+    path = write(tmp_path, "x.ldac", ldac(COUNTS))
+    write(tmp_path, "x.rows", b"a\nb\nc\nd\ne\n")
+    fails(path, "x.rows", "4 rows", "5 lines")
+    assert readers.read(write(tmp_path, "x.csv", triples(COUNTS, mark=","))).matrix.shape == (5, 4)
+    write(tmp_path, "x.rows", b"a\nb\nc\n")
+    fails(tmp_path / "x.csv", "x.rows", "4 rows", "3 lines")
+
+
+# Blocks of rows -------------------------------------------------------------------------------------------------------------------
+
+
+def in_blocks(path):
+    parts = list(readers.blocks(path))
+    width = max(part.shape[1] for part in parts)
+    for part in parts:
+        assert part.data.dtype == np.float32 and part.has_canonical_format
+        part.resize(part.shape[0], width)
+    return scipy.sparse.vstack(parts).toarray(), len(parts)
+
+
+@pytest.mark.parametrize("size", [1, 24, 10**6])
+@pytest.mark.parametrize("name", FORMATS)
+def test_blocks_are_the_whole(tmp_path, monkeypatch, name, size):
+    """The blocks, one below the other, are what `read` gives, however much is read together."""
+    monkeypatch.setattr(scanning, "BLOCK_BYTES", size)
+    monkeypatch.setattr(readers, "BLOCK_ENTRIES", max(size // 8, 1))
+    X = np.concatenate([COUNTS, COUNTS[::-1], COUNTS])
+    path = write(tmp_path, name, FORMATS[name](X))
+    found, number = in_blocks(path)
+    np.testing.assert_array_equal(found, X)
+    assert number > 1 or size > 1 or name in ("csc.npz", "coo.npz", "array.mtx")
+
+
+def test_blocks_of_unsorted_triples(tmp_path):
+    """Triples that are not sorted by row are refused at the line where that shows; read as a whole, they are welcome."""
+    path = write(tmp_path, "x.csv", b"r,c,v\n1,0,1\n1,1,1\n0,0,1\n")
+    assert readers.read(path).total == 3
+    with pytest.raises(InputError, match=re.escape(f"{path}, line 4: row 0 follows row 1: sort")):
+        list(readers.blocks(path))
+
+
+def test_blocks_with_names(tmp_path):
+    """Rows that only the names tell of are there, and names that do not fit are refused."""
+    path = write(tmp_path, "x.csv", triples(COUNTS, mark=","))
+    write(tmp_path, "x.rows", b"a\n" * 6)
+    write(tmp_path, "x.vocab", b"a\n" * 5)
+    assert sum(part.shape[0] for part in readers.blocks(path)) == 6 and readers.names(path) == (("a",) * 5, ("a",) * 6)
+    write(tmp_path, "x.vocab", b"a\n" * 3)
+    with pytest.raises(InputError, match=r"4 columns but x\.vocab beside it has 3 lines"):
+        list(readers.blocks(path))
 
 
 # Bad files ------------------------------------------------------------------------------------------------------------------------
@@ -292,15 +360,20 @@ BAD = [
 
 @pytest.mark.parametrize(("name", "content", "parts"), BAD, ids=[f"{name}-{'-'.join(parts)}" for name, _, parts in BAD])
 def test_bad_file(tmp_path, name, content, parts):
-    """A bad file is answered with one sentence that names the file, the line where there is one, and the problem."""
-    fails(write(tmp_path, name, content), *parts)
+    """A bad file is answered with one sentence that names the file, the line where there is one, and the problem; so are its blocks."""
+    path = write(tmp_path, name, content)
+    fails(path, *parts)
+    if parts != ["empty"]:  # a block may be
+        with pytest.raises(InputError) as caught:
+            list(readers.blocks(path))
+        assert all(part in str(caught.value) for part in (name, *parts))
 
 
 @pytest.mark.parametrize("size", [1, 5, 16])
 @pytest.mark.parametrize(("name", "content", "parts"), [case for case in BAD if case[0] in ("x.csv", "x.ldac", "docword.x.txt", "x.mtx")])
 def test_line_numbers_do_not_depend_on_blocks(tmp_path, monkeypatch, name, content, parts, size):
     """The message is the same however the text is cut into blocks."""
-    monkeypatch.setattr(readers, "BLOCK_BYTES", size)
+    monkeypatch.setattr(scanning, "BLOCK_BYTES", size)
     fails(write(tmp_path, name, content), *parts)
 
 
@@ -325,8 +398,8 @@ def test_unreadable_file(tmp_path):
 
 def test_endless_line(tmp_path, monkeypatch):
     """A line of any length does not fill the memory."""
-    monkeypatch.setattr(readers, "BLOCK_BYTES", 64)
-    monkeypatch.setattr(readers, "LINE_BYTES", 1000)
+    monkeypatch.setattr(scanning, "BLOCK_BYTES", 64)
+    monkeypatch.setattr(scanning, "LINE_BYTES", 1000)
     fails(write(tmp_path, "x.csv", b"0,0,1\n" + b"1" * 5000), "line 2", "longer than")
 
 
@@ -339,6 +412,20 @@ def test_inconsistent_sparse_matrix(tmp_path, part):
     fails(tmp_path / "x.npz", "complete sparse matrix")
     np.savez(tmp_path / "y.npz", matrix=COUNTS)
     fails(tmp_path / "y.npz", "save_npz")
+
+
+def test_damaged_archive_in_blocks(tmp_path):
+    """A byte changed in any array of a stored matrix is found when its blocks are read, by the archive's checksums at the latest."""
+    X = np.random.default_rng(0).poisson(0.3, (50, 40))
+    whole = npz(scipy.sparse.csr_array(X))
+    for place in range(0, len(whole), 7):
+        path = write(tmp_path, "x.npz", whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
+        try:
+            found = scipy.sparse.vstack(list(readers.blocks(path))).toarray()
+        except InputError as error:
+            assert "x.npz" in str(error)
+        else:
+            np.testing.assert_array_equal(found, X)  # a date, or the like
 
 
 class _Bomb:
@@ -368,23 +455,31 @@ def _mutations(content):
 
 
 @pytest.mark.parametrize("name", [*FORMATS, "x.csv.gz"])
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=5000, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(choice=st.data())
 def test_any_bytes_parse_or_fail_clearly(tmp_path, name, choice):
-    """Any byte string given to a reader either parses to counts or raises InputError."""
+    """Any byte string given to a reader either parses to counts or raises InputError, soon; in blocks, the same unless its rows are not in order."""
     good = gzip.compress(triples(COUNTS, mark=","), mtime=0) if name.endswith(".gz") else FORMATS[name](COUNTS)
     content = choice.draw(st.one_of(st.binary(max_size=60), _mutations(good)))
+    path = write(tmp_path, name, content)
     try:
-        data = readers.read(write(tmp_path, name, content))
+        data = readers.read(path)
     except InputError as error:
         assert name in str(error) and "\n" not in str(error)
+        data = None
     else:
         values = data.matrix.data
         assert data.total > 0 and np.all(values == np.floor(values)) and np.all(values > 0)
         assert data.matrix.indices.max() < data.num_columns
+    try:
+        total = sum(part.sum(dtype=np.float64) for part in readers.blocks(path))
+    except InputError as error:
+        assert name in str(error) and (data is None or "sort the lines" in str(error))
+    else:
+        assert total == (0 if data is None else data.total)
 
 
-@settings(max_examples=200, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=200, deadline=5000, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(name=st.sampled_from(["x.csv", "x.tsv", "x.txt", "x.mtx", "docword.txt"]), text=st.text("0123 ,:;\t\n\r.-e%", max_size=40))
 @example(name="x.txt", text="1\n1\n1\n1 1 1")
 @example(name="x.csv", text="")
@@ -394,3 +489,68 @@ def test_any_line_noise_parses_or_fails_clearly(tmp_path, name, text):
         readers.read(write(tmp_path, name, text.encode()))
     except InputError as error:
         assert name in str(error)
+
+
+# Votes ----------------------------------------------------------------------------------------------------------------------------
+
+TEXT_OF_BILLS = b"0,0,1\n1,1,2\n2,0,1\n"
+
+
+def test_votes_beside_the_text(tmp_path):
+    """Votes of 0 are votes, and what is not listed is missing; the order of lines does not matter, nor does a header."""
+    path = write(tmp_path, "x.csv", TEXT_OF_BILLS)
+    for content in (b"bill,member,vote\n0,0,1\n0,2,0\n2,1,1\n", b"2;1;1\r\n0;2;0\r\n0;0;1\r\n"):
+        write(tmp_path, "x.votes.csv", content)
+        data = readers.read_text_and_votes(path)
+        votes = data.votes.tocoo()
+        assert (data.kind, data.num_rows, data.num_members) == ("text_and_votes", 3, 3)
+        assert sorted(zip(votes.row.tolist(), votes.col.tolist(), votes.data.tolist(), strict=True)) == [(0, 0, 1), (0, 2, 0), (2, 1, 1)]
+    alone = readers.read_text_and_votes(write(tmp_path, "y.votes.csv", b"0,1,1\n1,0,0\n"))
+    assert alone.num_columns == 0 and alone.num_members == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "parts"),
+    [
+        (b"0,0,1\n1,0,2\n", ["line 2", "the vote 2 is neither 1 (yea) nor 0 (nay)", "leave missing votes out"]),
+        (b"0,0,1\n1,0,-1\n", ["line 2", "'-1'", "negative"]),
+        (b"0,0,1\n1,0,nan\n", ["line 2", "'nan'"]),
+        (b"0,0,yea\n", ["line 1", "'yea'"]),
+        (b"b,m,v\n0,0,1\n3,0,1\n", ["line 3", "bill 3 is outside 0 to 2", "correct it"]),
+        (b"0,0,1\n1,0,1\n0,0,0\n", ["line 3", "member 0 has voted on bill 0 before", "keep one"]),
+        (b"0,0,1\n1,0\n", ["line 2", "bill,member,vote"]),
+        (b"0,0,1\n0,2000000000,1\n", ["2000000001 columns", "consecutively"]),
+        (b"bill,member,vote\n", ["no votes"]),
+        (b"\xff\xfe0", ["UTF-16"]),
+    ],
+)
+def test_bad_votes(tmp_path, content, parts):
+    """One sentence that names the file of votes, the line, the problem and the fix."""
+    path = write(tmp_path, "x.csv", TEXT_OF_BILLS)
+    write(tmp_path, "x.votes.csv", content)
+    with pytest.raises(InputError) as caught:
+        readers.read_text_and_votes(path)
+    assert all(part in str(caught.value) for part in ("x.votes.csv", *parts)) and str(caught.value).endswith(".")
+
+
+def test_missing_votes_and_silent_bills(tmp_path):
+    """Text without votes says where they belong; a bill without words or votes is refused."""
+    path = write(tmp_path, "x.ldac", b"1 0:1\n0\n")
+    with pytest.raises(InputError, match=r"x\.ldac: the votes are missing: write them beside it as x\.votes\.csv"):
+        readers.read_text_and_votes(path)
+    write(tmp_path, "x.votes.csv", b"0,0,1\n")
+    with pytest.raises(InputError, match=r"x\.votes\.csv: Bill 1 has neither words nor votes"):
+        readers.read_text_and_votes(path)
+
+
+@settings(max_examples=100, deadline=5000, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(content=st.one_of(st.binary(max_size=40), st.text("01 2,;\n\r-.e", max_size=40).map(str.encode)))
+def test_any_votes_parse_or_fail_clearly(tmp_path, content):
+    """Any bytes in place of the votes either parse or raise InputError."""
+    path = write(tmp_path, "x.csv", TEXT_OF_BILLS)
+    write(tmp_path, "x.votes.csv", content)
+    for file in (path, tmp_path / "x.votes.csv"):
+        try:
+            assert set(readers.read_text_and_votes(file).votes.data.tolist()) <= {0.0, 1.0}
+        except InputError as error:
+            assert "x.votes.csv" in str(error) and "\n" not in str(error)

@@ -5,6 +5,8 @@ import gzip
 import numpy as np
 import pytest
 import scipy.sparse
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from pp_models import InputError, datasets
 from pp_models.tables import read_dense, read_ratings
@@ -97,3 +99,33 @@ def test_damage(tmp_path, name, content, words):
 def test_missing_file(tmp_path):
     with pytest.raises(InputError, match="no such file"):
         read_ratings(tmp_path / "nowhere.csv")
+
+
+@settings(max_examples=100, deadline=5000, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    name=st.sampled_from(["x.csv", "x.tsv.gz", "x.npz", "x.npy"]),
+    content=st.one_of(st.binary(max_size=60), st.text("01 2,\t\n\r-.en", max_size=40).map(str.encode)),
+)
+def test_any_bytes_parse_or_fail_clearly(tmp_path, name, content):
+    """Any byte string given to a reader either parses or raises an InputError that names the file."""
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    for read in (read_ratings, read_dense):
+        try:
+            assert np.isfinite(read(path).total)
+        except InputError as error:
+            assert name in str(error)
+
+
+def test_names_beside_the_file(tmp_path):
+    """Names of users and items, or of rows and columns, lie beside the file; a vocabulary of other files there is not theirs."""
+    (tmp_path / "r.csv").write_text("0,0,3\n1,1,4\n")
+    (tmp_path / "vocab.txt").write_text("word\n")
+    assert read_ratings(tmp_path / "r.csv").column_names is None
+    (tmp_path / "r.rows").write_text("Ann\nBob\n")
+    (tmp_path / "r.vocab").write_text("Alien\nBrazil\n")
+    data = read_ratings(tmp_path / "r.csv")
+    assert data.row_names == ("Ann", "Bob") and data.column_names == ("Alien", "Brazil")
+    (tmp_path / "r.rows").write_text("Ann\n")
+    with pytest.raises(InputError, match=r"r\.csv: There are 1 row names for 2 rows"):
+        read_ratings(tmp_path / "r.csv")

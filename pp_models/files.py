@@ -1,0 +1,56 @@
+"""Files and folders that are written whole or not at all, by one process at a time."""
+
+import fcntl
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from pp_models.errors import InputError
+
+
+def write_whole(path: Path, write: Callable[[Path], Any]) -> Path:
+    """Let `write` fill a temporary file beside `path`, then put it in place: a failure leaves what was there before."""
+    write_all({path: write})
+    return path
+
+
+def write_all(files: dict[Path, Callable[[Path], Any]]) -> None:
+    """The same for several files, none of which is put in place before all are written; the last one is put in place last."""
+    temporary = {path: path.with_name(f".tmp-{os.getpid()}-{path.name}") for path in files}
+    try:
+        for path, write in files.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write(temporary[path])
+            with temporary[path].open("rb+") as file:
+                os.fsync(file.fileno())
+        for path in files:
+            os.replace(temporary[path], path)
+        for folder in {path.parent for path in files}:
+            sync_folder(folder)  # the new name, too, survives a power cut
+    finally:
+        for path in temporary.values():
+            path.unlink(missing_ok=True)
+
+
+def sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def lock(folder: Path, advice: str) -> BinaryIO:
+    """The folder's lock, held until the file returned is closed or its process ends, however it ends."""
+    file = cast(BinaryIO, (folder / "lock").open("a+b", buffering=0))
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        file.seek(0)
+        holder = file.read(20).decode("ascii", "replace") or "unknown"
+        file.close()
+        raise InputError(f"{folder} is open for writing already, by process {holder}: {advice}.") from error
+    file.truncate(0)
+    file.write(str(os.getpid()).encode())
+    return file

@@ -1,0 +1,220 @@
+"""Laws of `pp_models.writers`: what is read back is what was written, in every format and from every format into every other."""
+
+import gzip
+import itertools
+import os
+
+import numpy as np
+import pytest
+import scipy.sparse
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from pp_models import readers, store, tables, writers
+from pp_models.data import counts, dense, ratings, text_and_votes
+from pp_models.errors import InputError
+
+NAMES = ["x.npz", "x.npy", "x.mtx", "x.ldac", "x.lda-c", "x.dat", "x.txt", "docword.x.txt", "x.csv", "x.tsv"]
+ZIPPED = [name + ".gz" for name in NAMES if not name.endswith((".npz", ".npy"))]
+SETTINGS = settings(max_examples=25, deadline=2000, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@pytest.fixture(autouse=True)
+def unsynced(monkeypatch):
+    """Whether bytes survive a power cut is not tested here, and waiting for the disk takes most of the time."""
+    monkeypatch.setattr(os, "fsync", lambda file: None)
+
+
+@st.composite
+def corpora(draw):
+    """Small matrices of counts, with empty rows and columns anywhere, with and without names."""
+    shape = draw(st.tuples(st.integers(1, 5), st.integers(1, 5)))
+    cells = st.one_of(st.just(0), st.integers(0, 12), st.just(2**24 - 1))
+    X = np.array(draw(st.lists(cells, min_size=shape[0] * shape[1], max_size=shape[0] * shape[1]))).reshape(shape)
+    X[draw(st.integers(0, shape[0] - 1)), draw(st.integers(0, shape[1] - 1))] = 1
+    name = st.text(st.characters(exclude_characters="\r\n\ufeff", exclude_categories=["Cs"]), max_size=4)
+    words, titles = (draw(st.none() | st.lists(name, min_size=size, max_size=size)) for size in (shape[1], shape[0]))
+    return counts(X, words, titles)
+
+
+def same(found, data):
+    assert found.kind == data.kind and found.hash == data.hash
+    assert (found.column_names, found.row_names) == (data.column_names, data.row_names)
+
+
+def fresh(folder):
+    """A new folder: names beside one file are not another's."""
+    fresh.number = getattr(fresh, "number", 0) + 1
+    (place := folder / str(fresh.number)).mkdir()
+    return place
+
+
+# Round trips ----------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [*NAMES, *ZIPPED, "x.store"])
+@SETTINGS
+@given(data=corpora())
+@example(data=counts([[0, 1, 0]]))
+@example(data=counts([[1], [0]]))
+@example(data=counts([[0, 0], [1, 0], [0, 0]], row_names=["", "", ""]))
+def test_round_trip(tmp_path, name, data):
+    """Reading gives back what was written, names, empty rows and empty columns included, as a whole and in blocks."""
+    path = fresh(tmp_path) / name
+    if name.endswith(".store"):
+        same(store.read(store.write(path, data)), data)
+        return
+    writers.write(data, path)
+    same(readers.read(path), data)
+    assert (path.read_bytes()[:2] == b"\x1f\x8b") == name.endswith(".gz")
+    parts = list(readers.blocks(path))
+    assert sum(part.shape[0] for part in parts) == data.num_rows and sum(part.sum(dtype=np.float64) for part in parts) == data.total
+
+
+@settings(max_examples=4, deadline=20_000, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=corpora())
+def test_round_trips_between_all_formats(tmp_path, data):
+    """From any format into any other and back, nothing changes: the way of every pair is the identity."""
+    for first, second in itertools.permutations([*NAMES, "x.txt.gz"], 2):
+        folder = fresh(tmp_path)
+        writers.write(data, folder / f"a{first}" if not first.startswith("docword") else folder / "docword.a.txt")
+        start = next(file for file in folder.iterdir() if file.suffix not in (".vocab", ".rows") and not file.name.startswith("vocab"))
+        writers.write(readers.read(start), folder / second)
+        same(readers.read(folder / second), data)
+        (folder / "back").mkdir()
+        writers.write(readers.read(folder / second), folder / "back" / start.name)
+        assert (folder / "back" / start.name).read_bytes() == start.read_bytes() or first.endswith(".npz")  # archives hold the time
+
+
+@pytest.mark.parametrize("name", [*NAMES, "x.csv.gz"])
+def test_a_store_is_written_as_its_data(tmp_path, name, monkeypatch):
+    """A corpus on disk is written like one in memory, block by block."""
+    monkeypatch.setattr(writers, "ROWS_TOGETHER", 3)
+    X = np.random.default_rng(0).poisson(0.5, (20, 6))
+    X[-1] = X[:, -1] = 0
+    X[0, 0] = 1
+    corpus, seen = store.read(store.write(tmp_path / "x.store", X)), []
+    writers.write(corpus, tmp_path / name, on_rows=seen.append)
+    same(readers.read(tmp_path / name), counts(X))
+    assert sum(seen) == (0 if name in ("x.npz", "x.npy") else 20)
+
+
+@pytest.mark.parametrize("name", ["x.npz", "x.npy", "x.csv", "x.tsv.gz"])
+def test_ratings(tmp_path, name):
+    """Ratings come back exactly, those of zero included, with users' and items' names."""
+    rng = np.random.default_rng(0)
+    users, items = np.divmod(rng.permutation(40)[:25], 5)
+    users, items = np.append(users, np.setdiff1d(np.arange(8), users)), np.append(items, np.zeros(8 - len(np.unique(users)), int))
+    values = np.append(0.0, rng.normal(size=len(users) - 1) / 3)
+    data = ratings(users, items, values, row_names=[f"u{i}" for i in range(8)], column_names=list("abcde"))
+    writers.write(data, tmp_path / name)
+    same(tables.read_ratings(tmp_path / name), data)
+
+
+@pytest.mark.parametrize("name", ["x.npy", "x.csv", "x.tsv", "x.csv.gz"])
+def test_dense(tmp_path, name):
+    """Real numbers come back exactly."""
+    data = dense(np.random.default_rng(0).normal(size=(7, 3)) / 3, column_names=["a", "b", "c"], row_names=list("1234567"))
+    writers.write(data, tmp_path / name)
+    same(tables.read_dense(tmp_path / name), data)
+
+
+@pytest.mark.parametrize("name", [*NAMES, "docword.y.txt.gz"])
+def test_text_and_votes(tmp_path, name):
+    """Text in any format with votes beside it; what is missing stays missing, and so does the text where there is none."""
+    B = np.array([[1, np.nan, 0], [np.nan, np.nan, np.nan], [0, 1, 1]])
+    data = text_and_votes([[1, 0, 2], [0, 3, 0], [0, 0, 0]], B, column_names=["a", "b", "c"])
+    writers.write(data, tmp_path / name)
+    found = readers.read_text_and_votes(tmp_path / name)
+    same(found, data)
+    np.testing.assert_array_equal(np.diff(found.votes.indptr), [2, 0, 3])
+    alone = text_and_votes(None, B[[0, 2]], row_names=["H.R. 1", "H.R. 2"])
+    for kind in (".votes.csv", ".votes.csv.gz"):
+        folder = fresh(tmp_path)
+        writers.write(alone, folder / f"x{kind}")
+        same(readers.read_text_and_votes(folder / f"x{kind}"), alone)
+
+
+# What cannot be written, and what must not be lost ----------------------------------------------------------------------------------
+
+
+def test_nothing_is_overwritten_unasked(tmp_path):
+    """A file that is there stays, and so do names beside it that another file may need, unless they are to be overwritten."""
+    data, other = counts([[1, 2]], ["a", "b"]), counts([[3, 4]], ["c", "d"])
+    writers.write(data, tmp_path / "x.npz")
+    with pytest.raises(InputError, match=r"x\.npz is there already"):
+        writers.write(other, tmp_path / "x.npz")
+    with pytest.raises(InputError, match=r"x\.vocab is there already"):
+        writers.write(other, tmp_path / "x.csv")
+    assert sorted(os.listdir(tmp_path)) == ["x.npz", "x.vocab"]
+    same(readers.read(tmp_path / "x.npz"), data)
+    writers.write(other, tmp_path / "x.npz", overwrite=True)
+    same(readers.read(tmp_path / "x.npz"), other)
+
+
+def test_names_of_others_are_not_taken_over(tmp_path):
+    """Data without names are not written to where other names lie and would be read with them."""
+    (tmp_path / "vocab.txt").write_text("a\nb\n")
+    with pytest.raises(InputError, match=r"vocab\.txt would be taken for the names of the columns"):
+        writers.write(counts([[1, 2]]), tmp_path / "x.npz", overwrite=True)
+    assert os.listdir(tmp_path) == ["vocab.txt"]
+
+
+def test_a_failure_leaves_what_was_there(tmp_path, monkeypatch):
+    """A disk that fills up in the middle leaves the old files, whole, and no others."""
+    data, other = counts([[1, 2]], ["a", "b"]), counts([[3, 4]], ["c", "d"])
+    writers.write(data, tmp_path / "x.csv")
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    for function in ("fsync", "replace"):
+        with monkeypatch.context() as patch, pytest.raises(InputError, match=r"x\.csv cannot be written \(No space left"):
+            patch.setattr(os, function, full)
+            writers.write(other, tmp_path / "x.csv", overwrite=True)
+        assert sorted(os.listdir(tmp_path)) == ["x.csv", "x.vocab"]
+        same(readers.read(tmp_path / "x.csv"), data)
+
+
+BAD = {
+    "unknown name": (counts([[1]]), "x.parquet", "none of the known"),
+    "compressed array": (counts([[1]]), "x.npy.gz", "none of the known"),
+    "a line break in a name": (counts([[1]], ["a\nb"]), "x.csv", "line of its own"),
+    "a return at the end of a name": (counts([[1]], ["a\r"]), "x.csv", "line of its own"),
+    "half a character": (counts([[1]], ["a\ud800"]), "x.csv", "UTF-8"),
+    "ratings as LDA-C": (ratings([0], [0], [1.0]), "x.ldac", r"ratings data are written to \.npz"),
+    "dense as npz": (dense([[0.5]]), "x.npz", r"dense data are written to \.npy"),
+    "silent user": (ratings([1], [0], [1.0]), "x.csv", r"user 0 has no ratings.*\.npz"),
+    "silent item": (ratings([0], [0], [1.0], shape=(1, 2)), "x.csv", "item 1 has no ratings"),
+    "silent member": (text_and_votes([[1]], [[1, np.nan]]), "x.npz", "the last member, 1, has no votes"),
+    "text in the file of votes": (text_and_votes([[1]], [[1]]), "x.votes.csv", "text and votes cannot"),
+    "votes in another file": (text_and_votes(None, [[1]]), "x.csv", "votes alone cannot"),
+    "too large an array": (counts(scipy.sparse.csr_array(([1], ([0], [0])), shape=(100_000, 100_000))), "x.npy", "too many cells"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_what_a_format_cannot_hold(tmp_path, case):
+    """One sentence, and nothing is written."""
+    data, name, words = BAD[case]
+    with pytest.raises(InputError, match=words):
+        writers.write(data, tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_in_the_way(tmp_path):
+    """A folder is not replaced by a file, nor is a file taken for a folder."""
+    (tmp_path / "x.csv").mkdir()
+    with pytest.raises(InputError, match="is a folder"):
+        writers.write(counts([[1]]), tmp_path / "x.csv", overwrite=True)
+    (tmp_path / "file").write_text("kept")
+    with pytest.raises(InputError, match="cannot be written"):
+        writers.write(counts([[1]]), tmp_path / "file" / "x.csv", overwrite=True)
+
+
+def test_compressed_files_are_the_same_every_time(tmp_path):
+    """No time is stored: the same data give the same bytes."""
+    for name in ("a.csv.gz", "b.csv.gz"):
+        writers.write(counts([[1, 2]]), tmp_path / name)
+    assert (tmp_path / "a.csv.gz").read_bytes() == (tmp_path / "b.csv.gz").read_bytes()
+    assert gzip.decompress((tmp_path / "a.csv.gz").read_bytes()) == b"0,0,1\n0,1,2\n"
