@@ -63,6 +63,9 @@ def _parser() -> argparse.ArgumentParser:
     fitting = commands.add_parser("fit", help="fit a model by one engine and store the result")
     fitting.add_argument("model", metavar="MODEL", help="a model's name")
     fitting.add_argument("--engine", default="cavi", metavar="E", help="an engine's name (default: cavi)")
+    fitting.add_argument(
+        "--evaluate-every", type=int, default=0, metavar="N", help="score every N-th batch of documents before it is learned from (default: never)"
+    )
     fitting.set_defaults(run=run_fit)
 
     comparing = commands.add_parser("compare", help="fit a model by several engines and judge them against MCMC")
@@ -149,7 +152,8 @@ def run_fit(chosen: argparse.Namespace) -> int:
     from inference.files import write_whole
 
     options = settings["options"][chosen.engine]
-    fit = inference.fit(chosen.model, data, chosen.engine, hyper, jax.random.key(chosen.seed), progress=False if chosen.quiet else None, **options)
+    shown = {"progress": False if chosen.quiet else None, "evaluate_every": chosen.evaluate_every}
+    fit = inference.fit(chosen.model, data, chosen.engine, hyper, jax.random.key(chosen.seed), **shown, **options)
     fit.save(folder / "fit.npz")
     tree = fit.to_arviz()
     write_whole(folder / "posterior.nc", lambda path: tree.to_netcdf(str(path)))
@@ -158,6 +162,8 @@ def run_fit(chosen: argparse.Namespace) -> int:
     text = json.dumps(summary, indent=2) + "\n"
     write_whole(folder / "summary.json", lambda path: path.write_text(text, encoding="utf-8"))
     print(fit)
+    if chosen.evaluate_every and (scored := [x for x in fit.history["heldout"] if x == x]):
+        print(f"batches scored before they were learned from: {len(scored)}, the first {scored[0]:.4f} and the last {scored[-1]:.4f} nats per word")
     print(f"written to {folder}")
     return 0
 
