@@ -167,6 +167,23 @@ def test_a_word_in_no_topic(small):
     assert with_it.per_document[0] == pytest.approx(np.log(evidence.FLOOR)) and np.isfinite(without.value)
 
 
+@pytest.mark.parametrize("double", [True, False])
+def test_words_in_no_topic_are_not_spread_evenly(double):
+    """Held out, such a word counts as one of probability 1e-38; observed, as one that all topics have alike, here with probability 1e-30.
+
+    In documents of two words either is predicted from the other. 1e-5: single precision.
+    """
+    topics = np.concatenate([TOPICS[:, :2] / TOPICS[:, :2].sum(1, keepdims=True), np.zeros((2, 2))], 1)
+    seen, wanted = pp_models.data.counts([[0, 0, 1, 0]]), pp_models.data.counts([[1, 0, 0, 0]])
+    with jax.enable_x64(double):
+        heldout = pp_models.data.counts([[1, 0, 1, 0], [0, 0, 1, 1]])
+        none, rare = (point(np.maximum(topics, least), ALPHA, heldout) for least in (0, 1e-30))
+        found, other = (inference.document_completion(fit, heldout).per_document for fit in (none, rare))
+        ranked = [inference.precision_recall_at(fit, wanted, 1, observed=seen).recall.value for fit in (none, rare)]
+    np.testing.assert_allclose(found, other + np.array([1, 2]) * (np.log(evidence.FLOOR) - np.log(1e-30)), rtol=1e-5)
+    assert ranked[0] == ranked[1]
+
+
 def test_bad_input(small):
     """Models without Dirichlet proportions, unknown methods, other vocabularies and other numbers are refused in a sentence."""
     fit, data = small
