@@ -135,6 +135,21 @@ def test_draws_are_averaged_as_probabilities(small):
     assert np.all(np.abs(found.per_document - wanted) <= 5 * found.per_document_error + 1e-9)
 
 
+def test_errors_over_repeats(small):
+    """Documents of one word leave nothing to chance given topics, though draws of topics differ; one repeat does not tell its error.
+
+    A document that comes nine times has the same random numbers each time, and the mean over all nine the error of one.
+    """
+    fit, _ = small
+    words, same = pp_models.data.counts(np.eye(3, dtype=int)), pp_models.data.counts(DOCUMENTS[[0] * 9])
+    draws = {"theta": np.zeros((1, 2, 7, 2)), "beta": np.stack([TOPICS, TOPICS[::-1] ** 2 / np.sum(TOPICS[::-1] ** 2, 1, keepdims=True)])[None]}
+    chain = fitting.Fit(fit.problem, "gibbs", {}, Draws(fit.problem, draws), {}, 0.0)
+    np.testing.assert_allclose(inference.log_evidence(chain, words, num_repeats=3, num_draws=2).per_document_error, 0, atol=1e-9)
+    assert np.isnan(inference.log_evidence(chain, words, num_repeats=1, num_draws=2).monte_carlo_error)
+    found = inference.log_evidence(fit, same, num_repeats=4, num_sweeps=2)
+    assert found.monte_carlo_error == pytest.approx(found.per_document_error[0] / DOCUMENTS[0].sum()) and found.monte_carlo_error > 0
+
+
 def test_distribution_at_its_mean_or_drawn_from(corpus):
     """A distribution is taken at its mean unless draws are asked for; a narrow one then gives nearly the same, a wide one not."""
     topics, data = corpus
