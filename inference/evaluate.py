@@ -83,7 +83,7 @@ def _at_entries(weights: jax.Array, topics: jax.Array, held: Held, total: jax.Ar
     def block(i, total):
         rows, columns, before = (lax.dynamic_slice(x, (i * ENTRIES,), (ENTRIES,)) for x in (held.rows, held.columns, total))
         rate, whole = jnp.sum(weights[rows] * table[columns], 1), size[rows]
-        share = jnp.where(whole > 0, rate / jnp.where(whole > 0, whole, 1), 1 / topics.shape[1])
+        share = jnp.where(whole <= 0, 1 / topics.shape[1], rate / jnp.where(whole == 0, 1, whole))
         return lax.dynamic_update_slice(total, before + share, (i * ENTRIES,))
 
     return lax.fori_loop(0, held.blocks, block, total)
@@ -92,7 +92,7 @@ def _at_entries(weights: jax.Array, topics: jax.Array, held: Held, total: jax.Ar
 def _at_cells(rates: jax.Array, held: Held, total: jax.Array) -> jax.Array:
     """The same from the rates of all words."""
     size = jnp.sum(rates, 1, keepdims=True)
-    shares = jnp.where(size > 0, rates / jnp.where(size > 0, size, 1), 1 / rates.shape[1])
+    shares = jnp.where(size <= 0, 1 / rates.shape[1], rates / jnp.where(size == 0, 1, size))
     return total + shares[jnp.minimum(held.rows, len(shares) - 1), held.columns]
 
 
@@ -114,9 +114,13 @@ def _complete(model, structure, values, draws, batch, held, options, undo):
     return jnp.zeros_like(batch.mask).at[held.rows].add(jnp.where(held.counts > 0, held.counts * log_p, 0))
 
 
+def _finite(stat: jax.Array) -> jax.Array:
+    return jnp.where(jnp.isneginf(stat), np.log(FLOOR), stat)
+
+
 def row_means(model, hyper, shared, batch, start, options):
-    """The local sites' means given values of the global ones."""
-    stats = {site: model.families[site].stats(x) for site, x in shared.items()}
+    """The local sites' means given values of the global ones. A word that none of these has is taken to be equally improbable under all."""
+    stats = {site: jax.tree.map(_finite, model.families[site].stats(x)) for site, x in shared.items()}
     part = obj.local_part(model, hyper, stats, batch, start, options)
     return {site: model.families[site].distribution(eta).mean for site, eta in part.natural.items()}
 

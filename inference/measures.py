@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import inference
+from inference.evidence import check_model
 from inference.topic_tools import has_topics
 from pp_models.data import Data
 from pp_models.errors import InputError, unknown
@@ -107,6 +108,8 @@ def check_names(model: Any, names: Sequence[str]) -> None:
     for name in names:
         if name not in known:
             raise unknown(f"measure that suits {model.name}", name, known)
+        if name in ("chib", "left_to_right"):
+            check_model(model)
 
 
 def measure(fit: Any, heldout: Data, names: Sequence[str] = (), settings: Settings | None = None) -> list[Row]:

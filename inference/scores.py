@@ -33,10 +33,10 @@ class Measure(NamedTuple):
 
 
 def ratio(sums: np.ndarray, sizes: np.ndarray) -> tuple[float, float]:
-    """sum(sums) / sum(sizes) and its standard error, linearised, over rows that were drawn independently."""
-    value = sums.sum() / sizes.sum()
+    """sum(sums) / sum(sizes) and its standard error, linearised, over rows that were drawn independently: nan where only one has a size."""
+    value, number = sums.sum() / sizes.sum(), np.count_nonzero(sizes)
     residual = sums - value * sizes
-    return float(value), float(np.sqrt(np.sum(residual**2) * len(sums) / max(len(sums) - 1, 1)) / sizes.sum())
+    return float(value), float(np.sqrt(np.sum(residual**2) * number / (number - 1)) / sizes.sum()) if number > 1 else float("nan")
 
 
 def mean(terms: np.ndarray) -> Measure:

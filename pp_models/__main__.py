@@ -204,9 +204,9 @@ def run_evaluate(chosen: argparse.Namespace) -> int:
     """A table of held-out measures that suit the model, or JSON."""
     if chosen.folds < 2:
         raise InputError(f"--folds must be at least 2, not {chosen.folds}: some words must stay observed.")
-    for name in ("top", "words"):
-        if getattr(chosen, name) < 1:
-            raise InputError(f"--{name} must be at least 1, not {getattr(chosen, name)}.")
+    for name, least in (("top", 1), ("words", 2)):
+        if getattr(chosen, name) < least:
+            raise InputError(f"--{name} must be at least {least}, not {getattr(chosen, name)}.")
     if chosen.data == "synthetic":
         raise InputError("--data synthetic draws other topics than those fitted: give held-out data of the same source.")
     import inference

@@ -75,6 +75,7 @@ def test_evaluate_refuses(corpus, tmp_path, capsys):
         (["--data", str(corpus), "--measure", "rmse"], "measure that suits lda"),
         (["--data", str(corpus), "--folds", "1"], "--folds"),
         (["--data", str(corpus), "--top", "0"], "--top"),
+        (["--data", str(corpus), "--words", "1"], "--words"),
         (["--data", "synthetic"], "other topics"),
         (["--data", str(tmp_path / "none.npz")], "does not exist"),
         (["--data", str(corpus), "--measure", "diversity", "--json", str(other / "where.json")], "Cannot write"),

@@ -163,6 +163,16 @@ def test_standard_error(data, fit):
     assert abs(score.standard_error / spread - 1) < 0.15
 
 
+def test_one_document_does_not_tell_its_error(data, fit):
+    """A single document leaves the error over documents unknown, not zero, and so does one among empty ones, which change no error."""
+    alone, among = (pp_models.data.counts(data.matrix.toarray()[:2] * [[1], [k]]) for k in (0, 1))
+    more = pp_models.data.counts(np.concatenate([among.matrix.toarray(), np.zeros((5, 12))]))
+    for some in (data.select(np.arange(1)), alone):
+        assert np.isnan(inference.document_completion(fit, some).standard_error) and np.isnan(inference.perplexity(fit, some).standard_error)
+    errors = [inference.document_completion(fit, some).standard_error for some in (among, more)]
+    assert errors[0] == pytest.approx(errors[1]) and errors[0] > 0
+
+
 def test_reuters():
     """On Reuters, too, the score is the formula's, computed apart in NumPy: 1e-4, from single precision."""
     folder = Path(pytest.importorskip("lda").__file__).parent / "tests"

@@ -135,6 +135,21 @@ def test_draws_are_averaged_as_probabilities(small):
     assert np.all(np.abs(found.per_document - wanted) <= 5 * found.per_document_error + 1e-9)
 
 
+def test_errors_over_repeats(small):
+    """Documents of one word leave nothing to chance given topics, though draws of topics differ; one repeat does not tell its error.
+
+    A document that comes nine times has the same random numbers each time, and the mean over all nine the error of one.
+    """
+    fit, _ = small
+    words, same = pp_models.data.counts(np.eye(3, dtype=int)), pp_models.data.counts(DOCUMENTS[[0] * 9])
+    draws = {"theta": np.zeros((1, 2, 7, 2)), "beta": np.stack([TOPICS, TOPICS[::-1] ** 2 / np.sum(TOPICS[::-1] ** 2, 1, keepdims=True)])[None]}
+    chain = fitting.Fit(fit.problem, "gibbs", {}, Draws(fit.problem, draws), {}, 0.0)
+    np.testing.assert_allclose(inference.log_evidence(chain, words, num_repeats=3, num_draws=2).per_document_error, 0, atol=1e-9)
+    assert np.isnan(inference.log_evidence(chain, words, num_repeats=1, num_draws=2).monte_carlo_error)
+    found = inference.log_evidence(fit, same, num_repeats=4, num_sweeps=2)
+    assert found.monte_carlo_error == pytest.approx(found.per_document_error[0] / DOCUMENTS[0].sum()) and found.monte_carlo_error > 0
+
+
 def test_distribution_at_its_mean_or_drawn_from(corpus):
     """A distribution is taken at its mean unless draws are asked for; a narrow one then gives nearly the same, a wide one not."""
     topics, data = corpus
@@ -165,6 +180,23 @@ def test_a_word_in_no_topic(small):
     fit = point(topics, ALPHA, data)
     with_it, without = (inference.log_evidence(fit, pp_models.data.counts([x]), num_repeats=4) for x in ([0, 0, 1], [1, 0, 0]))
     assert with_it.per_document[0] == pytest.approx(np.log(evidence.FLOOR)) and np.isfinite(without.value)
+
+
+@pytest.mark.parametrize("double", [True, False])
+def test_words_in_no_topic_are_not_spread_evenly(double):
+    """Held out, such a word counts as one of probability 1e-38; observed, as one that all topics have alike, here with probability 1e-30.
+
+    In documents of two words either is predicted from the other. 1e-5: single precision.
+    """
+    topics = np.concatenate([TOPICS[:, :2] / TOPICS[:, :2].sum(1, keepdims=True), np.zeros((2, 2))], 1)
+    seen, wanted = pp_models.data.counts([[0, 0, 1, 0]]), pp_models.data.counts([[1, 0, 0, 0]])
+    with jax.enable_x64(double):
+        heldout = pp_models.data.counts([[1, 0, 1, 0], [0, 0, 1, 1]])
+        none, rare = (point(np.maximum(topics, least), ALPHA, heldout) for least in (0, 1e-30))
+        found, other = (inference.document_completion(fit, heldout).per_document for fit in (none, rare))
+        ranked = [inference.precision_recall_at(fit, wanted, 1, observed=seen).recall.value for fit in (none, rare)]
+    np.testing.assert_allclose(found, other + np.array([1, 2]) * (np.log(evidence.FLOOR) - np.log(1e-30)), rtol=1e-5)
+    assert ranked[0] == ranked[1]
 
 
 def test_bad_input(small):
