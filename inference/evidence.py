@@ -303,7 +303,7 @@ def log_evidence(
     heldout: Data,
     method: str = "chib",
     num_repeats: int = 10,
-    num_sweeps: int = 30,
+    num_sweeps: int = 100,
     num_particles: int = 10,
     num_draws: int | None = None,
     seed: int = 0,

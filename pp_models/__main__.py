@@ -29,6 +29,7 @@ MEASURES = """measures of documents:
   chib, left_to_right          the probability of whole documents, for lda
   precision, recall            the columns that a row is predicted to have next, a fifth of them held out
 measures of ratings:           rmse, mae, log_density, coverage (all of them unless some are named)
+measures of votes:             accuracy, auc, log_loss, brier, calibration_error (likewise), of new bills from their text
 """
 
 

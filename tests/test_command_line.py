@@ -10,7 +10,8 @@ import pytest
 import scipy.sparse
 
 import inference
-from pp_models import datasets, readers, store, tables
+from pp_models import data as data_
+from pp_models import datasets, readers, store, tables, writers
 from pp_models.__main__ import main
 
 
@@ -96,6 +97,26 @@ def test_evaluate_ratings(tmp_path, capsys):
     capsys.readouterr()
     assert main(["evaluate", str(out), "--data", str(tmp_path / "held.csv")]) == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["measure", "rmse", "mae", "log_density", "coverage"]
+
+
+def test_evaluate_votes(tmp_path, capsys):
+    """Votes on new bills from their text: members who vote by the bills' one strong topic are told apart better than by chance."""
+    rng = np.random.default_rng(0)
+    words, members = np.abs(rng.normal(size=(12, 2))), 3 * rng.normal(size=(6, 2))
+    for name, size in (("old", 20), ("new", 15)):
+        weights = np.abs(rng.normal(size=(size, 2)))
+        votes = (weights @ members.T + 0.3 * rng.normal(size=(size, 6)) > 0).astype(float)
+        writers.write(data_.text_and_votes(rng.poisson(4 * weights @ words.T), votes), tmp_path / f"{name}.csv")
+    out, settings = tmp_path / "out", ["num_topics=2", "alpha1=1.0", "alpha2=0.3", "num_epochs=20"]
+    assert (
+        main(["fit", "lg_nmf_votes", "--data", str(tmp_path / "old.csv"), "--engine", "map", "--set", *settings, "--out", str(out), "--devices", "1"])
+        == 0
+    )
+    capsys.readouterr()
+    assert main(["evaluate", str(out), "--data", str(tmp_path / "new.csv"), "--json"]) == 0
+    found = {row["measure"]: row["value"] for row in json.loads(capsys.readouterr().out)["measures"]}
+    assert list(found) == ["accuracy", "auc", "log_loss", "brier", "calibration_error"]
+    assert found["auc"] > 0.8 and found["log_loss"] < np.log(2)
 
 
 def test_results_are_not_overwritten(corpus, tmp_path, capsys):
