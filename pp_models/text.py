@@ -27,6 +27,7 @@ from pp_models.errors import InputError, unknown
 
 SUFFIX = ".docs"
 DOCUMENTS_TOGETHER = 1 << 12
+_MATRICES = tuple(suffix for suffix in readers.KNOWN_SUFFIXES if suffix not in (".txt", ".csv", ".tsv"))  # a table may describe the documents
 _ENGLISH = """
 about above after again against all also am an and any are as at be because been before being below between both but by can could did do does doing
 down during each either else ever every few for from further get had has have having he her here hers herself him himself his how however if in into
@@ -58,9 +59,12 @@ class Options(NamedTuple):
 
 
 def is_text(path: str | Path) -> bool:
-    """Whether a path names raw text: by its suffix, or because it is a folder of .txt files."""
+    """Whether a path names raw text: by its suffix, or because it is a folder of .txt files, other than those beside a file of counts."""
     path = scanning.usable(path)
-    return path.name.lower().removesuffix(".gz").endswith(SUFFIX) or (path.is_dir() and bool(_files(path)))
+    if not path.is_dir():
+        return path.name.lower().removesuffix(".gz").endswith(SUFFIX)
+    beside = (file.name.lower().removesuffix(".gz") for file in path.iterdir())
+    return bool(_files(path)) and not any(name.endswith(_MATRICES) or name.startswith("docword.") for name in beside)
 
 
 def read(path: str | Path, **options: Any) -> Data:

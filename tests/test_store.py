@@ -80,6 +80,13 @@ def test_any_counts_survive(tmp_path, small, choice):
     same(store.read(store.write(tmp_path / "x.store", iter(parts), overwrite=True)), counts(X))
 
 
+def test_totals_beyond_single_precision(tmp_path):
+    """Rows of more tokens than single precision counts have their exact totals, in memory and on disk."""
+    data = counts([[2**24 - 1, 2**24 - 1, 1]])
+    found = store.read(store.write(tmp_path / "x.store", data))
+    assert data.total == found.total == data.totals[0] == found.totals[0] == 2**25 - 1
+
+
 def test_columns_beyond_sixteen_bits(tmp_path):
     """Shards hold columns in the narrowest type that fits, and all columns come back."""
     columns = np.array([0, 255, 256, 65535, 65536, 99_999])
