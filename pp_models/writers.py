@@ -7,7 +7,8 @@
 
 Text is gzipped where the name ends in .gz. Column names go beside the file as its vocabulary (`<stem>.vocab`, UCI's `vocab.<name>.txt`), row names as
 `<stem>.rows`. What is read back is what was written: where a format does not hold the shape, an entry of 0 in the last row or column does. All
-files appear whole or not at all, and what is there already stays unless it is to be overwritten.
+files appear whole or not at all, names before the data that they name, and what is there already stays unless it is to be overwritten: a failure
+leaves it as it was, and only a process that is killed between the names and the data may leave new names beside old data.
 """
 
 import gzip

@@ -176,6 +176,32 @@ def test_a_failure_leaves_what_was_there(tmp_path, monkeypatch):
         same(readers.read(tmp_path / "x.csv"), data)
 
 
+def test_names_stay_with_their_data(tmp_path, monkeypatch):
+    """Whichever file cannot be put in place, old data keep their old names, and names that were not there are not there."""
+    data, other = counts([[1, 2]], ["a", "b"]), counts([[3, 4]], ["c", "d"], ["r"])
+    real = os.replace
+    for number in range(3):
+        writers.write(data, tmp_path / "x.csv", overwrite=True)
+        left = [number]
+
+        def failing(*arguments, left=left):
+            left[0] -= 1
+            if left[0] == -1:
+                raise OSError(5, "Input/output error")
+            real(*arguments)
+
+        with monkeypatch.context() as patch, pytest.raises(InputError, match="cannot be written"):
+            patch.setattr(os, "replace", failing)
+            writers.write(other, tmp_path / "x.csv", overwrite=True)
+        assert sorted(os.listdir(tmp_path)) == ["x.csv", "x.vocab"]
+        same(readers.read(tmp_path / "x.csv"), data)
+    (tmp_path / "x.rows").mkdir()
+    with pytest.raises(InputError, match="cannot be written"):
+        writers.write(other, tmp_path / "x.csv", overwrite=True)
+    assert sorted(os.listdir(tmp_path)) == ["x.csv", "x.rows", "x.vocab"]
+    same(readers.read(tmp_path / "x.csv"), data)
+
+
 BAD = {
     "unknown name": (counts([[1]]), "x.parquet", "none of the known"),
     "compressed array": (counts([[1]]), "x.npy.gz", "none of the known"),
