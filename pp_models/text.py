@@ -146,6 +146,9 @@ def _counted(again: Callable[[], Iterator[str]], options: Options) -> tuple[Iter
     if options.vectoriser is not None:
         return _by_vectoriser(again(), options.vectoriser)
     vocabulary = tuple(map(str, options.vocabulary)) if options.vocabulary is not None else _vocabulary(again(), options)
+    if len(set(vocabulary)) < len(vocabulary):
+        repeated = next(word for word, number in collections.Counter(vocabulary).items() if number > 1)
+        raise InputError(f"The vocabulary holds {repeated!r} more than once: keep one of them.")
     return _matrices(again(), {word: column for column, word in enumerate(vocabulary)}), vocabulary
 
 
@@ -202,6 +205,10 @@ def _checked(options: dict[str, Any]) -> Options:
         whole = isinstance(value, int) and not isinstance(value, bool) and value >= 1
         if not whole and not (isinstance(value, float) and 0 <= value <= 1):
             raise InputError(f"{name} must be a number of documents from 1 on, or a share from 0.0 to 1.0, not {value!r}.")
+    if isinstance(chosen.vocabulary, str) or not isinstance(chosen.vocabulary, Iterable | None):
+        raise InputError(f"vocabulary must be a list of words, not {chosen.vocabulary!r}.")
+    if not isinstance(chosen.stop_words, Iterable | Path):
+        raise InputError(f"stop_words must be a list of words, a file of them, 'english' or 'none', not {chosen.stop_words!r}.")
     return chosen
 
 

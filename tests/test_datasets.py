@@ -121,6 +121,18 @@ def test_load_reads_paths(tmp_path, monkeypatch):
         datasets.load("folder")
 
 
+def test_a_data_set_comes_before_a_folder_of_its_name(tmp_path, monkeypatch):
+    """In the very folder of the sets, too, a name is that of a set; what lies there is ./name."""
+    monkeypatch.setenv("PP_MODELS_DATA", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ap").mkdir()
+    (tmp_path / "ap" / "vocab.txt").write_text("a\nb\n")
+    scipy.sparse.save_npz(tmp_path / "ap" / "bow.npz", scipy.sparse.csr_array([[1, 2]]))
+    assert datasets.load("ap").column_names == ("a", "b")
+    with pytest.raises(InputError, match=r"ap is a folder: name one file in it"):
+        datasets.load("./ap")
+
+
 @pytest.mark.parametrize("name", ["sinthetic", "reuters-42", "", "a\0b", "x" * 5000])
 def test_load_unknown_name(name):
     """A name that is neither a data set nor a file is refused with the known names, the nearest first."""

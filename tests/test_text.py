@@ -175,6 +175,10 @@ def test_bad_files(tmp_path, monkeypatch):
         ({"stop_words": "englisch"}, "neither 'english' nor 'none' nor a file"),
         ({"mindf": 3}, "Did you mean 'min_df'"),
         ({"vectoriser": object()}, "CountVectorizer"),
+        ({"vocabulary": "words"}, "a list of words"),
+        ({"vocabulary": 5}, "a list of words"),
+        ({"vocabulary": ["cat", "mat", "cat"]}, "'cat' more than once"),
+        ({"stop_words": 5}, "stop_words must be"),
     ],
 )
 def test_bad_options(tmp_path, options, words):
