@@ -27,6 +27,7 @@ import json
 import mmap
 import os
 import re
+import resource
 import secrets
 import shutil
 import zlib
@@ -49,6 +50,7 @@ FORMAT = "pp-models store 1"
 SHARD_ENTRIES = 1 << 22
 BLOCK_ROWS = 1 << 14  # read together when everything is
 RESIDENT_ROWS = 1 << 12  # rows read before their pages are given back: each comes with its neighbours, some 64 kB of two maps
+SPARE_FILES = 256  # that a process may open besides its stores
 CHUNK = 1 << 22  # bytes whose checksum is taken together
 ROW = np.dtype([("length", "<i4"), ("total", "<f8"), ("log_factorials", "<f8")])
 
@@ -261,6 +263,7 @@ def _open(folder: Path, manifest: dict[str, Any]) -> Corpus:
     mark, shards = manifest["mark"], []
     maps: list[mmap.mmap] = []
     rows = np.fromfile(folder / f"{mark}.rows", ROW)
+    _allow_files(2 * len(manifest["shards"]))
     for number, (end, *kinds) in enumerate(manifest["shards"]):
         columns, counts = (
             _mapped(folder / f"{mark}-{number:05d}.{what}", kind, maps) for what, kind in zip(("columns", "counts"), kinds, strict=True)
@@ -269,6 +272,14 @@ def _open(folder: Path, manifest: dict[str, Any]) -> Corpus:
     titles, words = (readers.read_names(folder / f"{mark}.{axis}_names") if manifest[f"{axis}_names"] else None for axis in ("row", "column"))
     matrix = Shards((manifest["num_rows"], manifest["num_columns"]), rows["length"], shards, maps)
     return Corpus("counts", matrix=matrix, column_names=words, row_names=titles, path=folder, rows=rows, checksum=_digest(manifest))
+
+
+def _allow_files(number: int) -> None:
+    """Every map holds a file open: let this process have so many more, as far as the system lets it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    enough = len(os.listdir("/dev/fd")) + number + SPARE_FILES
+    if soft != resource.RLIM_INFINITY and soft < enough:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (enough if hard == resource.RLIM_INFINITY else min(enough, hard), hard))
 
 
 def _mapped(file: Path, kind: str, maps: list[mmap.mmap]) -> np.ndarray:

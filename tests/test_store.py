@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -92,6 +93,18 @@ def test_columns_beyond_sixteen_bits(tmp_path):
     columns = np.array([0, 255, 256, 65535, 65536, 99_999])
     X = scipy.sparse.csr_array((np.ones(6), (np.arange(6), columns)), shape=(6, 100_000))
     same(store.read(store.write(tmp_path / "x.store", X)), counts(X))
+
+
+def test_more_shards_than_open_files(tmp_path, monkeypatch):
+    """A store may have more shards than a process may have files open at first."""
+    monkeypatch.setattr(store, "SHARD_ENTRIES", 1)
+    path = store.write(tmp_path / "x.store", [[[1, 2]]] * 80)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/dev/fd")) + 50, before[1]))
+    try:
+        assert len(store.read(path).matrix.shards) == 80
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def test_batches_are_the_same(tmp_path, small):
