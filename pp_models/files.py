@@ -16,10 +16,10 @@ def write_whole(path: Path, write: Callable[[Path], Any]) -> Path:
     return path
 
 
-def write_all(files: dict[Path, Callable[[Path], Any]]) -> None:
+def write_all(files: dict[Path, Callable[[Path], Any]], check: Callable[[], Any] = lambda: None) -> None:
     """The same for several files, none of which is put in place before all are written; the last one is put in place last.
 
-    Where putting one in place fails, those before it are put back.
+    Where putting one in place fails, those before it are put back. check: called when all are written, and may refuse.
     """
     temporary = {path: path.with_name(f".tmp-{os.getpid()}-{path.name}") for path in files}
     before = {path: path.with_name(f".tmp-{os.getpid()}-old-{path.name}") for path in list(files)[:-1]}
@@ -30,6 +30,7 @@ def write_all(files: dict[Path, Callable[[Path], Any]]) -> None:
             write(temporary[path])
             with temporary[path].open("rb+") as file:
                 os.fsync(file.fileno())
+        check()
         for path, old in before.items():
             if path.exists():
                 shutil.copyfile(path, old)

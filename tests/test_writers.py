@@ -3,6 +3,7 @@
 import gzip
 import itertools
 import os
+import shutil
 
 import numpy as np
 import pytest
@@ -150,6 +151,17 @@ def test_nothing_is_overwritten_unasked(tmp_path):
     same(readers.read(tmp_path / "x.npz"), data)
     writers.write(other, tmp_path / "x.npz", overwrite=True)
     same(readers.read(tmp_path / "x.npz"), other)
+
+
+def test_a_file_that_appears_meanwhile_is_not_overwritten(tmp_path):
+    """Another process may write there while the rows are written."""
+    data, other = counts([[1, 2]], ["a", "b"]), counts([[3, 4]], ["c", "d"])
+    theirs, mine = fresh(tmp_path), tmp_path / "mine"
+    writers.write(data, theirs / "x.csv")
+    with pytest.raises(InputError, match=r"x\.csv is there already"):
+        writers.write(other, mine / "x.csv", on_rows=lambda _: shutil.copytree(theirs, mine, dirs_exist_ok=True))
+    same(readers.read(mine / "x.csv"), data)
+    assert sorted(os.listdir(mine)) == ["x.csv", "x.vocab"]
 
 
 def test_names_of_others_are_not_taken_over(tmp_path):
