@@ -21,6 +21,7 @@ def write_all(files: dict[Path, Callable[[Path], Any]], check: Callable[[], Any]
 
     Where putting one in place fails, those before it are put back. check: called when all are written, and may refuse.
     """
+    files = {Path(os.path.realpath(path)): write for path, write in files.items()}  # a link stays one, to the new contents
     temporary = {path: path.with_name(f".tmp-{os.getpid()}-{path.name}") for path in files}
     before = {path: path.with_name(f".tmp-{os.getpid()}-old-{path.name}") for path in list(files)[:-1]}
     placed: list[Path] = []

@@ -49,7 +49,7 @@ class Packaged(NamedTuple):
 def names() -> tuple[str, ...]:
     """Of the data sets that there are or may be."""
     folder = _folder()
-    found = [] if folder is None else [_plain_name(path) for path in folder.iterdir() if not path.name.startswith(".")]
+    found = [] if folder is None else [_plain_name(path) for path in folder.iterdir() if not path.name.startswith(".") and _holds_data(path)]
     return tuple(sorted({*PACKAGED, *BENCHMARKS, *found}))
 
 
@@ -215,11 +215,15 @@ def _plain_name(path: Path) -> str:
     return Path(name).stem if Path(name).suffix in (*readers.KNOWN_SUFFIXES, store.SUFFIX, text.SUFFIX) else name
 
 
+def _holds_data(path: Path) -> bool:
+    return not path.name.endswith((".vocab", ".rows"))  # which lie beside data
+
+
 def _in_folder(name: str) -> Path | None:
     folder = _folder()
     if folder is None or not name or name != Path(name).name:
         return None
-    found = sorted(path for path in folder.iterdir() if name in (path.name, _plain_name(path)) and not path.name.endswith((".vocab", ".rows")))
+    found = sorted(path for path in folder.iterdir() if name in (path.name, _plain_name(path)) and _holds_data(path))
     return found[0] if found else None
 
 

@@ -164,6 +164,17 @@ def test_a_file_that_appears_meanwhile_is_not_overwritten(tmp_path):
     assert sorted(os.listdir(mine)) == ["x.csv", "x.vocab"]
 
 
+def test_links_stay_links(tmp_path):
+    """What is written over a link is written to where it leads."""
+    (tmp_path / "elsewhere").mkdir()
+    writers.write(counts([[1, 2]]), tmp_path / "elsewhere" / "y.csv")
+    (tmp_path / "x.csv").symlink_to(tmp_path / "elsewhere" / "y.csv")
+    with pytest.raises(InputError, match="is there already"):
+        writers.write(counts([[3, 4]]), tmp_path / "x.csv")
+    writers.write(counts([[3, 4]]), tmp_path / "x.csv", overwrite=True)
+    assert (tmp_path / "x.csv").is_symlink() and readers.read(tmp_path / "elsewhere" / "y.csv").total == 7
+
+
 def test_names_of_others_are_not_taken_over(tmp_path):
     """Data without names are not written to where other names lie and would be read with them."""
     (tmp_path / "vocab.txt").write_text("a\nb\n")
