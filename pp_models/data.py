@@ -79,7 +79,7 @@ class Data:
     @functools.cached_property
     def totals(self) -> np.ndarray:
         """The sum of each row's entries."""
-        return np.asarray(self._main.sum(axis=1), np.float64).ravel()
+        return np.asarray(self._main @ np.ones(self.num_columns))  # in double precision, which `sum` of single ones is not
 
     @functools.cached_property
     def _log_factorials(self) -> np.ndarray:

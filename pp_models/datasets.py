@@ -35,11 +35,13 @@ def load(name_or_path: str | os.PathLike[str], model: Model | str | None = None,
 
 
 def is_path(name: str) -> bool:
-    """Whether a name is meant as a path: it holds a separator, ends like a file of data, or is there."""
+    """Whether a name is meant as a path: it holds a separator, ends like a file of data, or is there and no data set is called so."""
     separators = [mark for mark in (os.sep, os.altsep) if mark]
     suffixes = (*readers.KNOWN_SUFFIXES, store.SUFFIX, text.SUFFIX)
     if any(mark in name for mark in separators) or name.lower().removesuffix(".gz").endswith(suffixes):
         return True
+    if name in packaged.PACKAGED or name in packaged.BENCHMARKS:
+        return False
     try:
         return bool(name) and Path(name).exists()
     except (OSError, ValueError):  # too long, or with a null byte: no file's name

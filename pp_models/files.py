@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -15,22 +16,45 @@ def write_whole(path: Path, write: Callable[[Path], Any]) -> Path:
     return path
 
 
-def write_all(files: dict[Path, Callable[[Path], Any]]) -> None:
-    """The same for several files, none of which is put in place before all are written; the last one is put in place last."""
+def write_all(files: dict[Path, Callable[[Path], Any]], check: Callable[[], Any] = lambda: None) -> None:
+    """The same for several files, none of which is put in place before all are written; the last one is put in place last.
+
+    Where putting one in place fails, those before it are put back. check: called when all are written, and may refuse.
+    """
+    files = {Path(os.path.realpath(path)): write for path, write in files.items()}  # a link stays one, to the new contents
     temporary = {path: path.with_name(f".tmp-{os.getpid()}-{path.name}") for path in files}
+    before = {path: path.with_name(f".tmp-{os.getpid()}-old-{path.name}") for path in list(files)[:-1]}
+    placed: list[Path] = []
     try:
         for path, write in files.items():
             path.parent.mkdir(parents=True, exist_ok=True)
             write(temporary[path])
             with temporary[path].open("rb+") as file:
                 os.fsync(file.fileno())
+        check()
+        for path, old in before.items():
+            if path.exists():
+                shutil.copyfile(path, old)
         for path in files:
             os.replace(temporary[path], path)
+            placed.append(path)
         for folder in {path.parent for path in files}:
             sync_folder(folder)  # the new name, too, survives a power cut
+    except BaseException:
+        if len(placed) < len(files):
+            for path in placed:
+                _put_back(path, before[path])
+        raise
     finally:
-        for path in temporary.values():
+        for path in (*temporary.values(), *before.values()):
             path.unlink(missing_ok=True)
+
+
+def _put_back(path: Path, old: Path) -> None:
+    if old.exists():
+        os.replace(old, path)
+    else:
+        path.unlink()
 
 
 def sync_folder(folder: Path) -> None:

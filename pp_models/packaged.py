@@ -15,7 +15,6 @@ Of the packages that are installed with --no-deps, only files are read: nothing 
 
 import csv
 import dataclasses
-import gzip
 import importlib.util
 import os
 from collections.abc import Callable
@@ -28,7 +27,7 @@ from pp_models import readers, store, tables, text
 from pp_models.data import Data, counts, dense, ratings, text_and_votes
 from pp_models.database import Database
 from pp_models.errors import InputError, unknown
-from pp_models.scanning import usable
+from pp_models.scanning import explained, open_text, reason, usable
 
 VARIABLE = "PP_MODELS_DATA"
 BENCHMARKS = {  # what their folders hold; any other name may be there, too
@@ -50,7 +49,7 @@ class Packaged(NamedTuple):
 def names() -> tuple[str, ...]:
     """Of the data sets that there are or may be."""
     folder = _folder()
-    found = [] if folder is None else [_plain_name(path) for path in folder.iterdir() if not path.name.startswith(".")]
+    found = [] if folder is None else [_plain_name(path) for path in folder.iterdir() if not path.name.startswith(".") and _holds_data(path)]
     return tuple(sorted({*PACKAGED, *BENCHMARKS, *found}))
 
 
@@ -173,18 +172,16 @@ def read_movielens(folder: Path) -> Data:
     file = next((folder / name for name in ("ml-100k.inter", "u.data") if (folder / name).is_file()), None)
     if file is None:
         raise FileNotFoundError(2, "No such file", str(folder / "ml-100k.inter"))
-    with file.open(encoding="utf-8") as lines:
-        rows = [line.split("\t")[:3] for line in lines if line[:1].isdigit()]
     try:
+        rows = [line.split("\t")[:3] for line in file.read_text(encoding="utf-8").splitlines() if line[:1].isdigit()]
         users, items, values = (np.array(column, float) for column in zip(*rows, strict=True))
     except ValueError as error:
         raise InputError(f"{file}: a line does not read as `user<tab>item<tab>rating`: fetch the file again.") from error
     users, items = users.astype(int) - 1, items.astype(int) - 1
     titles = [str(item + 1) for item in range(int(items.max()) + 1)]
     if (named := folder / "ml-100k.item").is_file():
-        for line in named.read_text(encoding="utf-8").splitlines()[1:]:
-            number, title = line.split("\t")[:2]
-            titles[int(number) - 1] = title
+        films = dict(line.partition("\t")[::2] for line in readers.read_names(named)[1:])
+        titles = [films[number].partition("\t")[0] if number in films else number for number in titles]  # films without ratings are left out
     return ratings(users, items, values, row_names=[str(user + 1) for user in range(int(users.max()) + 1)], column_names=titles)
 
 
@@ -218,11 +215,15 @@ def _plain_name(path: Path) -> str:
     return Path(name).stem if Path(name).suffix in (*readers.KNOWN_SUFFIXES, store.SUFFIX, text.SUFFIX) else name
 
 
+def _holds_data(path: Path) -> bool:
+    return not path.name.endswith((".vocab", ".rows"))  # which lie beside data
+
+
 def _in_folder(name: str) -> Path | None:
     folder = _folder()
     if folder is None or not name or name != Path(name).name:
         return None
-    found = sorted(path for path in folder.iterdir() if name in (path.name, _plain_name(path)) and not path.name.endswith((".vocab", ".rows")))
+    found = sorted(path for path in folder.iterdir() if name in (path.name, _plain_name(path)) and _holds_data(path))
     return found[0] if found else None
 
 
@@ -233,8 +234,8 @@ def _kept(name: str, path: Path, kind: str | None) -> Data:
     if (path / "passage_view.npz").is_file():
         return _house(path, kind)
     if (path / "mnist.npz").is_file():
-        with np.load(path / "mnist.npz", allow_pickle=False) as arrays:
-            return _images(arrays["x_train"].reshape(len(arrays["x_train"]), -1), kind)
+        (images,) = _arrays(path / "mnist.npz", "x_train")
+        return _images(images.reshape(len(images), -1), kind)
     if any((path / file).is_file() for file in ("u.data", "ml-100k.inter")):
         return read_movielens(path)
     if (path / "bow.npz").is_file():
@@ -252,18 +253,28 @@ def _with_titles(folder: Path, data: Data) -> Data:
     file = next((folder / name for name in ("titles.txt", "titles.txt.gz") if (folder / name).is_file()), None)
     if file is None or data.row_names is not None:
         return data
-    raw = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+    with explained(file), open_text(file) as stream:
+        raw = stream.read()
     titles = tuple(line.split("\t")[-1] for line in readers.parse_names(file, raw))
     if len(titles) != data.num_rows:
         raise InputError(f"{file} has {len(titles)} lines for {data.num_rows} rows: give it one title a line, or move it away.")
     return dataclasses.replace(data, row_names=titles)
 
 
+def _arrays(file: Path, *names: str) -> list[np.ndarray]:
+    """Arrays of an archive, by name."""
+    try:
+        with file.open("rb") as stream, np.load(stream, allow_pickle=False) as found:  # not by its name: see `readers`
+            return [found[name] for name in names]
+    except Exception as error:  # foreign bytes make NumPy and zipfile raise a dozen unrelated types
+        raise InputError(f"{file}: not an archive with {', '.join(names)} ({reason(error)}): fetch it again.") from error
+
+
 def _house(folder: Path, kind: str | None) -> Data:
     """Bills and the first roll call on the passage of each; where a model explains counts, the text alone."""
     bills = readers.read(folder / "bills.npz")
-    with np.load(folder / "passage_view.npz", allow_pickle=False) as view:
-        votes, which, calls = view["votes"].T.astype(float), view["measure_index"], view["rollcalls"]
+    votes, which, calls = _arrays(folder / "passage_view.npz", "votes", "measure_index", "rollcalls")
+    votes = votes.T.astype(float)
     if kind == "counts":
         return bills
     votes[votes < 0] = np.nan

@@ -121,6 +121,8 @@ def format_of(path: Path) -> str:
     """The format that a file's name tells: "uci" or the suffix."""
     name = path.name.lower().removesuffix(".gz")
     suffix = Path(name).suffix
+    if is_votes(path):
+        raise InputError(f"{path}: a name that ends in {VOTES_SUFFIX} is that of votes (kind text_and_votes): choose that kind, or rename it.")
     if name.startswith("docword") and (suffix == ".txt" or suffix not in KNOWN_SUFFIXES):
         return "uci"
     if suffix not in KNOWN_SUFFIXES or (name != path.name.lower() and suffix in (".npz", ".npy")):
@@ -160,7 +162,7 @@ def _in_rows(path: Path, parts: Iterator[_Part]) -> Iterator[tuple[Any, tuple[in
         problem = "row {} follows row {}: sort the lines by row (sort -n), or convert the file to .npz first, which reads it as a whole"
         check(path, rows < previous, lines, problem, rows, previous)
         before, num_entries = int(rows[-1]) if len(rows) else before, num_entries + len(rows)
-        check_shape(path, (max(num_rows, before + 1), int(triples[:, 1].max(initial=0)) + 1), num_entries)
+        check_shape(path, (max(num_rows, before + 1), max(int(triples[:, 1].max(initial=0)) + 1, stated[1] or 0)), num_entries)
         triples = np.concatenate([rest, triples])
         cut = int(np.searchsorted(triples[:, 0], num_rows))
         done, rest = triples[:cut], triples[cut:]

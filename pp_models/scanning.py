@@ -20,7 +20,7 @@ LINE_BYTES = 1 << 26  # a longer line is not a text format's
 LARGEST_COUNT = 2**24 - 1  # whole numbers up to here are exact in single precision
 LARGEST_INDEX = 2**31 - 2  # columns are stored as 32-bit integers
 
-NUMBER = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(nan|inf|infinity)", re.IGNORECASE)
+NUMBER = re.compile(rb"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?|[+-]?(nan|inf|infinity)", re.IGNORECASE)
 _TOKEN, _SPACE, _NEWLINE, _DELIMITER = range(4)
 
 
@@ -141,8 +141,11 @@ def _scan(path: Path, first: int, text: bytes, kinds: np.ndarray) -> Numbers:
         values[some] = 10 * values[some] + (raw[starts[some] + digit] - ord("0"))
     other = np.flatnonzero(inside.astype(bool) & ((raw < ord("0")) | (raw > ord("9"))))
     written_otherwise = np.searchsorted(starts, other, side="right") - 1  # signs, points, exponents, and what is no number at all
-    for token in np.union1d(written_otherwise, np.flatnonzero(widths > 15)):
-        values[token] = whole_number(path, first + int(line[token]), text[starts[token] : ends[token]])
+    odd = np.union1d(written_otherwise, np.flatnonzero(widths > 15))
+    written = [text[start:end] for start, end in zip(starts[odd].tolist(), ends[odd].tolist(), strict=True)]
+    places = dict(zip(reversed(written), reversed(odd.tolist()), strict=True))  # where each is written first: the same few come again and again
+    known = {token: whole_number(path, first + int(line[place]), token) for token, place in sorted(places.items(), key=lambda item: item[1])}
+    values[odd] = [known[token] for token in written]
     return Numbers(values, line, place, marks, per_line, marks_per_line, first)
 
 
@@ -198,5 +201,5 @@ def gather(parts: list[np.ndarray], width: int) -> np.ndarray:
 def check_shape(path: Path, shape: tuple[int, ...], num_entries: int) -> None:
     """One wrong index must not ask for a matrix of billions of rows."""
     for size, what in zip(shape, ("rows", "columns"), strict=True):
-        if size > LARGEST_INDEX + 1 or size > 10_000_000 + 1000 * num_entries:
+        if size > LARGEST_INDEX + 1 or size > 10_000_000 + 10 * num_entries:
             fail(path, f"{size} {what} for {num_entries} entries are too many: number the {what} consecutively instead of by identifiers")

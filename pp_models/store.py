@@ -27,6 +27,7 @@ import json
 import mmap
 import os
 import re
+import resource
 import secrets
 import shutil
 import zlib
@@ -49,6 +50,7 @@ FORMAT = "pp-models store 1"
 SHARD_ENTRIES = 1 << 22
 BLOCK_ROWS = 1 << 14  # read together when everything is
 RESIDENT_ROWS = 1 << 12  # rows read before their pages are given back: each comes with its neighbours, some 64 kB of two maps
+SPARE_FILES = 256  # that a process may open besides its stores
 CHUNK = 1 << 22  # bytes whose checksum is taken together
 ROW = np.dtype([("length", "<i4"), ("total", "<f8"), ("log_factorials", "<f8")])
 
@@ -207,10 +209,15 @@ def read(path: str | Path, verify: bool = True) -> Corpus:
     """The corpus in a store. verify: check the checksums of all that is stored, not only that everything is there."""
     folder = usable(path)
     with _explained(folder):
-        manifest = _manifest(folder)
-        for entry in manifest["files"]:
-            _check_file(folder, entry, verify)
-        return _open(folder, manifest)
+        while True:
+            manifest = _manifest(folder)
+            try:
+                for entry in manifest["files"]:
+                    _check_file(folder, entry, verify)
+                return _open(folder, manifest)
+            except FileNotFoundError:
+                if _manifest(folder) == manifest:  # or else another store has taken its place meanwhile
+                    raise
 
 
 def _manifest(folder: Path) -> dict[str, Any]:
@@ -256,6 +263,7 @@ def _open(folder: Path, manifest: dict[str, Any]) -> Corpus:
     mark, shards = manifest["mark"], []
     maps: list[mmap.mmap] = []
     rows = np.fromfile(folder / f"{mark}.rows", ROW)
+    _allow_files(2 * len(manifest["shards"]))
     for number, (end, *kinds) in enumerate(manifest["shards"]):
         columns, counts = (
             _mapped(folder / f"{mark}-{number:05d}.{what}", kind, maps) for what, kind in zip(("columns", "counts"), kinds, strict=True)
@@ -264,6 +272,14 @@ def _open(folder: Path, manifest: dict[str, Any]) -> Corpus:
     titles, words = (readers.read_names(folder / f"{mark}.{axis}_names") if manifest[f"{axis}_names"] else None for axis in ("row", "column"))
     matrix = Shards((manifest["num_rows"], manifest["num_columns"]), rows["length"], shards, maps)
     return Corpus("counts", matrix=matrix, column_names=words, row_names=titles, path=folder, rows=rows, checksum=_digest(manifest))
+
+
+def _allow_files(number: int) -> None:
+    """Every map holds a file open: let this process have so many more, as far as the system lets it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    enough = len(os.listdir("/dev/fd")) + number + SPARE_FILES
+    if soft != resource.RLIM_INFINITY and soft < enough:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (enough if hard == resource.RLIM_INFINITY else min(enough, hard), hard))
 
 
 def _mapped(file: Path, kind: str, maps: list[mmap.mmap]) -> np.ndarray:
@@ -316,6 +332,7 @@ def write(
     with _explained(folder):
         made = _prepare(folder, overwrite)
         with contextlib.closing(lock(folder, "wait for it, or name another folder")):
+            _refuse_to_replace(folder, overwrite)  # another process may have written one before the lock was ours
             try:
                 _remove_strays(folder)
                 _write(folder, open_source(source), column_names, row_names, on_rows)
@@ -333,12 +350,16 @@ def _prepare(folder: Path, overwrite: bool) -> bool:
         raise InputError(f"{folder} is a file: name a folder for the store.")
     if folder.is_dir() and (strangers := _strangers(folder)):
         raise InputError(f"{folder} holds other files, such as {strangers[0]}: name a new or empty folder for the store.")
-    if (folder / "manifest.json").exists() and not overwrite:
-        raise InputError(f"{folder} already holds a store: choose another name, or have it overwritten (--overwrite).")
+    _refuse_to_replace(folder, overwrite)
     made = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
     sync_folder(folder.parent)
     return made
+
+
+def _refuse_to_replace(folder: Path, overwrite: bool) -> None:
+    if (folder / "manifest.json").exists() and not overwrite:
+        raise InputError(f"{folder} already holds a store: choose another name, or have it overwritten (--overwrite).")
 
 
 def _remove_strays(folder: Path) -> None:
@@ -373,8 +394,7 @@ def open_source(source: Any) -> Source:
     if isinstance(source, Database):
         return Source(_rows_of(source), source.column_names)
     if isinstance(source, Data):
-        if source.kind != "counts":
-            raise InputError(f"A store holds counts, not {source.kind}: use a file.")
+        _refuse_other_kinds(source.kind)
         data = source
         return Source((data.matrix[rows] for rows in _ranges(data.num_rows)), data.column_names, data.row_names)
     if scipy.sparse.issparse(source) or isinstance(source, np.ndarray):
@@ -390,9 +410,21 @@ def _stored_rows(path: Path) -> Iterator[Any]:
 
 
 def _rows_of(database: Database) -> Iterator[Any]:
-    if database.kind != "counts":
-        raise InputError(f"A store holds counts, not {database.kind}: use a file.")
+    _refuse_other_kinds(database.kind)
     return (database.data(rows).matrix for rows in _ranges(database.num_rows))
+
+
+def _refuse_other_kinds(kind: str) -> None:
+    if kind != "counts":
+        raise InputError(f"A store holds counts, not {kind}: use a file.")
+
+
+def _given(blocks: Iterator[Any]) -> Iterator[Any]:
+    """The same blocks; trouble with the disk while they are made is not the store's."""
+    try:
+        yield from blocks
+    except OSError as error:
+        raise InputError(f"The rows to be stored cannot be read ({error}): check where they come from.") from error
 
 
 def _ranges(num_rows: int) -> Iterator[np.ndarray]:
@@ -403,15 +435,17 @@ def _ranges(num_rows: int) -> Iterator[np.ndarray]:
 def _write(folder: Path, source: Source, column_names: Any, row_names: Any, on_rows: Callable[[int], Any] | None) -> None:
     mark = secrets.token_hex(4)
     titles: list[str] | None = []
-    columns = source.column_names if column_names is None else tuple(column_names)
+    columns = source.column_names if column_names is None else tuple(map(str, column_names))
     num_columns, written = 0, _Written(folder, mark)
     with written:
-        for block in source.blocks:
+        for block in _given(source.blocks):
             if isinstance(block, Data):
+                _refuse_other_kinds(block.kind)
                 columns = block.column_names if columns is None else columns
                 if block.column_names not in (None, columns):
                     raise InputError("The blocks of rows have different column names: give all of them over the same columns.")
-                titles = None if titles is None or block.row_names is None else [*titles, *block.row_names]
+            if isinstance(block, Data) and block.row_names is not None and titles is not None:
+                titles.extend(block.row_names)
             else:
                 titles = None
             matrix = count_matrix(block.matrix if isinstance(block, Data) else block)
@@ -420,7 +454,7 @@ def _write(folder: Path, source: Source, column_names: Any, row_names: Any, on_r
             if on_rows is not None:
                 on_rows(matrix.shape[0])
         if row_names is not None or source.row_names is not None:
-            titles = list(source.row_names or ()) if row_names is None else list(row_names)
+            titles = list(source.row_names or ()) if row_names is None else list(map(str, row_names))
         if written.num_entries == 0:
             raise InputError("The corpus is empty: every count is zero.")
         for what, found, size in (("column", columns, num_columns), ("row", titles, written.num_rows)):
@@ -429,11 +463,10 @@ def _write(folder: Path, source: Source, column_names: Any, row_names: Any, on_r
         manifest = written.finish(max(num_columns, len(columns or ())), columns, titles)
         raw = json.dumps(manifest | {"checksum": _digest(manifest)}, indent=1).encode()
         write_whole(folder / "manifest.json", lambda file: file.write_bytes(raw))
-        written.complete = True
 
 
 class _Written:
-    """The files of a store as they grow. Left before they are complete, they are removed."""
+    """The files of a store as they grow. Left before the manifest names them, they are removed."""
 
     def __init__(self, folder: Path, mark: str) -> None:
         self._folder, self._mark, self._files = folder, mark, contextlib.ExitStack()
@@ -447,12 +480,12 @@ class _Written:
     def __enter__(self) -> "_Written":
         self._rows = self._files.enter_context((self._folder / f"{self._mark}.rows").open("wb"))
         self._rows_check = 0
-        self.complete = False
         return self
 
     def __exit__(self, *error: object) -> None:
         self._files.close()
-        if not self.complete:
+        manifest = self._folder / "manifest.json"
+        if not (manifest.exists() and self._mark.encode() in manifest.read_bytes()):  # a failure may follow its replacement
             for file in self._folder.glob(f"{self._mark}*"):
                 file.unlink()
 

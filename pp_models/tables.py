@@ -23,6 +23,7 @@ import scipy.sparse
 from pp_models import readers
 from pp_models.data import Data, dense, ratings
 from pp_models.errors import InputError
+from pp_models.scanning import check_shape
 
 
 def read_ratings(path: Path, complete: bool = True) -> Data:
@@ -31,6 +32,7 @@ def read_ratings(path: Path, complete: bool = True) -> Data:
         suffix = _suffix(path)
         if suffix == ".npz":
             matrix = _sparse(path)
+            check_shape(path, matrix.shape, matrix.nnz)
             return ratings(matrix.row, matrix.col, matrix.data, shape=matrix.shape, **_names(path))
         if suffix == ".npy":
             table = _array(path)
@@ -41,9 +43,8 @@ def read_ratings(path: Path, complete: bool = True) -> Data:
         bad = ~np.all((index >= 0) & (index == np.floor(index)) & (index < 2**31 - 1), 1)  # nan is bad, too
         if bad.any():
             raise InputError(f"entry {int(np.argmax(bad)) + 1} names user {index[bad][0, 0]:g} and item {index[bad][0, 1]:g}: count both from 0.")
-        if index.max() > 10_000_000 + 1000 * len(index):
-            raise InputError(f"{index.max():.0f} is too large a number for {len(index)} ratings: number users and items consecutively.")
         users, items = index.T.astype(np.int64)
+        check_shape(path, (int(users.max()) + 1, int(items.max()) + 1), len(index))
         for what, numbers in (("user", users), ("item", items)) if complete else ():
             silent = np.flatnonzero(np.bincount(numbers) == 0)
             if len(silent):
@@ -77,7 +78,7 @@ class _explained:
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if isinstance(error, InputError):
-            raise InputError(f"{self.path}: {error}") from error
+            raise error if str(self.path) in str(error) else InputError(f"{self.path}: {error}") from error
         if isinstance(error, EOFError | zlib.error | gzip.BadGzipFile):
             raise InputError(f"{self.path}: the compressed file is cut short or damaged: fetch or write it again.") from error
         if isinstance(error, OSError):
@@ -125,7 +126,7 @@ def _text(path: Path, suffix: str, num_columns: int | None = None) -> np.ndarray
                 raise InputError(f"there are {len(fields)} column(s) where {num_columns} are needed: write lines of `user,item,rating`.")
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)  # an empty file is found below
-                table = np.loadtxt(file, delimiter=delimiter, ndmin=2, usecols=range(num_columns) if num_columns else None)
+                table = np.loadtxt(file, delimiter=delimiter, comments=None, ndmin=2, usecols=range(num_columns) if num_columns else None)
     except InputError:
         raise
     except UnicodeDecodeError as error:

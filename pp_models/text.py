@@ -27,6 +27,7 @@ from pp_models.errors import InputError, unknown
 
 SUFFIX = ".docs"
 DOCUMENTS_TOGETHER = 1 << 12
+_MATRICES = tuple(suffix for suffix in readers.KNOWN_SUFFIXES if suffix not in (".txt", ".csv", ".tsv"))  # a table may describe the documents
 _ENGLISH = """
 about above after again against all also am an and any are as at be because been before being below between both but by can could did do does doing
 down during each either else ever every few for from further get had has have having he her here hers herself him himself his how however if in into
@@ -58,9 +59,12 @@ class Options(NamedTuple):
 
 
 def is_text(path: str | Path) -> bool:
-    """Whether a path names raw text: by its suffix, or because it is a folder of .txt files."""
+    """Whether a path names raw text: by its suffix, or because it is a folder of .txt files, other than those beside a file of counts."""
     path = scanning.usable(path)
-    return path.name.lower().removesuffix(".gz").endswith(SUFFIX) or (path.is_dir() and bool(_files(path)))
+    if not path.is_dir():
+        return path.name.lower().removesuffix(".gz").endswith(SUFFIX)
+    beside = (file.name.lower().removesuffix(".gz") for file in path.iterdir())
+    return bool(_files(path)) and not any(name.endswith(_MATRICES) or name.startswith("docword.") for name in beside)
 
 
 def read(path: str | Path, **options: Any) -> Data:
@@ -142,6 +146,9 @@ def _counted(again: Callable[[], Iterator[str]], options: Options) -> tuple[Iter
     if options.vectoriser is not None:
         return _by_vectoriser(again(), options.vectoriser)
     vocabulary = tuple(map(str, options.vocabulary)) if options.vocabulary is not None else _vocabulary(again(), options)
+    if len(set(vocabulary)) < len(vocabulary):
+        repeated = next(word for word, number in collections.Counter(vocabulary).items() if number > 1)
+        raise InputError(f"The vocabulary holds {repeated!r} more than once: keep one of them.")
     return _matrices(again(), {word: column for column, word in enumerate(vocabulary)}), vocabulary
 
 
@@ -198,6 +205,10 @@ def _checked(options: dict[str, Any]) -> Options:
         whole = isinstance(value, int) and not isinstance(value, bool) and value >= 1
         if not whole and not (isinstance(value, float) and 0 <= value <= 1):
             raise InputError(f"{name} must be a number of documents from 1 on, or a share from 0.0 to 1.0, not {value!r}.")
+    if isinstance(chosen.vocabulary, str) or not isinstance(chosen.vocabulary, Iterable | None):
+        raise InputError(f"vocabulary must be a list of words, not {chosen.vocabulary!r}.")
+    if not isinstance(chosen.stop_words, Iterable | Path):
+        raise InputError(f"stop_words must be a list of words, a file of them, 'english' or 'none', not {chosen.stop_words!r}.")
     return chosen
 
 

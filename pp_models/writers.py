@@ -7,7 +7,8 @@
 
 Text is gzipped where the name ends in .gz. Column names go beside the file as its vocabulary (`<stem>.vocab`, UCI's `vocab.<name>.txt`), row names as
 `<stem>.rows`. What is read back is what was written: where a format does not hold the shape, an entry of 0 in the last row or column does. All
-files appear whole or not at all, and what is there already stays unless it is to be overwritten.
+files appear whole or not at all, names before the data that they name, and what is there already stays unless it is to be overwritten: a failure
+leaves it as it was, and only a process that is killed between the names and the data may leave new names beside old data.
 """
 
 import gzip
@@ -36,12 +37,16 @@ def write(data: Data, path: str | Path, overwrite: bool = False, on_rows: Callab
     """Write data and its names. on_rows: called with the number of rows of each block written, where it is written in blocks."""
     path = usable(path)
     files = plan(data, path, on_rows)
-    there = next((file for file in reversed(files) if file.exists()), None)
-    if there is not None and not overwrite:
-        raise InputError(f"{there} is there already: choose another name, or have it overwritten (--overwrite).")
-    _refuse_other_names(data, path)
+
+    def check() -> None:
+        there = next((file for file in reversed(files) if file.exists()), None)
+        if there is not None and not overwrite:
+            raise InputError(f"{there} is there already: choose another name, or have it overwritten (--overwrite).")
+        _refuse_other_names(data, path)
+
+    check()
     try:
-        write_all(files)
+        write_all(files, check)  # again: another process may have written there meanwhile
     except OSError as error:
         raise InputError(f"{path} cannot be written ({error.strerror or error}): check the folder's permissions and the disk.") from error
     return path
@@ -110,7 +115,7 @@ def _write_bytes(raw: bytes, file: Path) -> None:
 def _write_text(path: Path, lines: Iterator[bytes], file: Path) -> None:
     """`path` tells by its name whether to compress; `file` is where to write."""
     with file.open("wb") as raw:
-        stream: Any = gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0) if path.name.lower().endswith(".gz") else raw
+        stream: Any = gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=raw, mtime=0) if path.name.lower().endswith(".gz") else raw
         with stream:
             for part in lines:
                 stream.write(part)

@@ -121,6 +121,18 @@ def test_load_reads_paths(tmp_path, monkeypatch):
         datasets.load("folder")
 
 
+def test_a_data_set_comes_before_a_folder_of_its_name(tmp_path, monkeypatch):
+    """In the very folder of the sets, too, a name is that of a set; what lies there is ./name."""
+    monkeypatch.setenv("PP_MODELS_DATA", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ap").mkdir()
+    (tmp_path / "ap" / "vocab.txt").write_text("a\nb\n")
+    scipy.sparse.save_npz(tmp_path / "ap" / "bow.npz", scipy.sparse.csr_array([[1, 2]]))
+    assert datasets.load("ap").column_names == ("a", "b")
+    with pytest.raises(InputError, match=r"ap is a folder: name one file in it"):
+        datasets.load("./ap")
+
+
 @pytest.mark.parametrize("name", ["sinthetic", "reuters-42", "", "a\0b", "x" * 5000])
 def test_load_unknown_name(name):
     """A name that is neither a data set nor a file is refused with the known names, the nearest first."""
@@ -255,6 +267,37 @@ def test_benchmark_sets(tmp_path, monkeypatch):
     np.testing.assert_array_equal(datasets.load("mnist").values, np.arange(8).reshape(2, 4))
     with pytest.raises(InputError, match="Did you mean 'wiki'"):
         datasets.load("wik")
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "words"),
+    [
+        ("ap/titles.txt.gz", gzip.compress(b"1\tone\n")[:-5], r"titles\.txt\.gz: the compressed file is cut short"),
+        ("ap/titles.txt", "one\ntwo\n", "2 lines for 1 rows"),
+        ("ap/titles.txt", b"\xff\n", r"titles\.txt, line 1: .*UTF-8"),
+        ("mnist/mnist.npz", b"junk", r"mnist\.npz: not an archive with x_train"),
+        ("house110/passage_view.npz", b"PK\x03\x04", r"passage_view\.npz: not an archive with votes"),
+        ("movielens100k/ml-100k.inter", "1\tone\t3\n", "user<tab>item<tab>rating"),
+        ("movielens100k/u.data", b"1\t1\t3\t\xff\n", "user<tab>item<tab>rating"),
+    ],
+)
+def test_damaged_benchmark_sets(tmp_path, monkeypatch, file, content, words):
+    """One sentence that names the file."""
+    monkeypatch.setenv("PP_MODELS_DATA", str(tmp_path))
+    fill(tmp_path, {file: content})
+    for matrix in ("ap/bow.npz", "house110/bills.npz"):
+        (tmp_path / matrix).parent.mkdir(exist_ok=True)
+        scipy.sparse.save_npz(tmp_path / matrix, scipy.sparse.csr_array([[1, 2]]))
+    with pytest.raises(InputError, match=words) as caught:
+        datasets.load(file.split("/")[0])
+    assert "\n" not in str(caught.value)
+
+
+def test_films_without_ratings(tmp_path, monkeypatch):
+    """Titles of films that nobody rated are left out, and a film without a title keeps its number."""
+    monkeypatch.setenv("PP_MODELS_DATA", str(tmp_path))
+    fill(tmp_path, {"movielens100k/ml-100k.inter": "u\ti\tr\n1\t1\t3\n1\t2\t3\n", "movielens100k/ml-100k.item": "i\tt\n2\tB\t1995\n9\tZ\n"})
+    assert datasets.load("movielens100k").column_names == ("1", "B")
 
 
 def test_missing_benchmark_sets(tmp_path, monkeypatch):

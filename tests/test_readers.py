@@ -4,6 +4,7 @@ import gzip
 import io
 import os
 import re
+import time
 
 import numpy as np
 import pytest
@@ -12,7 +13,8 @@ import scipy.sparse
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from pp_models import readers, scanning
+from pp_models import readers, scanning, writers
+from pp_models.data import counts
 from pp_models.errors import InputError
 
 COUNTS = np.array([[2, 0, 1, 0], [0, 0, 0, 0], [0, 12, 0, 3], [1, 0, 0, 130]])
@@ -396,6 +398,24 @@ def test_unreadable_file(tmp_path):
     fails(path, "permissions")
 
 
+def test_endless_number(tmp_path):
+    """Digits without end that are no number after all are refused at once: the time does not grow with their square."""
+    begin = time.perf_counter()
+    fails(write(tmp_path, "x.csv", b"0,0," + b"1" * 100_000 + b"x\n"), "line 1", "not a number")
+    assert time.perf_counter() - begin < 5  # it took minutes
+
+
+@pytest.mark.parametrize("name", ["x.csv", "docword.x.txt"])
+def test_one_wrong_index_takes_no_memory(tmp_path, name):
+    """A row or column far beyond those of thousands of good lines, or announced in a header, is refused, in blocks too."""
+    lines = "".join(f"{i},0,1\n" for i in range(5000))
+    wrong = {"x.csv": lines + "14000000,0,1\n", "docword.x.txt": "1\n14000000\n1\n1 1 1\n"}[name]
+    path = write(tmp_path, name, wrong.encode())
+    fails(path, "consecutively")
+    with pytest.raises(InputError, match="consecutively"):
+        list(readers.blocks(path))
+
+
 def test_endless_line(tmp_path, monkeypatch):
     """A line of any length does not fill the memory."""
     monkeypatch.setattr(scanning, "BLOCK_BYTES", 64)
@@ -531,6 +551,17 @@ def test_bad_votes(tmp_path, content, parts):
     with pytest.raises(InputError) as caught:
         readers.read_text_and_votes(path)
     assert all(part in str(caught.value) for part in ("x.votes.csv", *parts)) and str(caught.value).endswith(".")
+
+
+def test_votes_are_no_counts(tmp_path):
+    """Read as counts, the nays would be lost: so that is refused, as a whole, in blocks, and in writing."""
+    path = write(tmp_path, "x.votes.csv", b"0,0,1\n0,1,0\n")
+    fails(path, "is that of votes")
+    with pytest.raises(InputError, match="is that of votes"):
+        list(readers.blocks(path))
+    with pytest.raises(InputError, match="is that of votes"):
+        writers.write(counts([[1, 2]]), path, overwrite=True)
+    assert readers.read_text_and_votes(path).votes.nnz == 2
 
 
 def test_missing_votes_and_silent_bills(tmp_path):

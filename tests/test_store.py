@@ -2,6 +2,8 @@
 
 import contextlib
 import json
+import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -16,7 +18,7 @@ from hypothesis import strategies as st
 
 import inference
 from pp_models import datasets, files, readers, scanning, store
-from pp_models.data import counts
+from pp_models.data import counts, ratings, text_and_votes
 from pp_models.database import Database
 from pp_models.errors import InputError
 
@@ -79,11 +81,30 @@ def test_any_counts_survive(tmp_path, small, choice):
     same(store.read(store.write(tmp_path / "x.store", iter(parts), overwrite=True)), counts(X))
 
 
+def test_totals_beyond_single_precision(tmp_path):
+    """Rows of more tokens than single precision counts have their exact totals, in memory and on disk."""
+    data = counts([[2**24 - 1, 2**24 - 1, 1]])
+    found = store.read(store.write(tmp_path / "x.store", data))
+    assert data.total == found.total == data.totals[0] == found.totals[0] == 2**25 - 1
+
+
 def test_columns_beyond_sixteen_bits(tmp_path):
     """Shards hold columns in the narrowest type that fits, and all columns come back."""
     columns = np.array([0, 255, 256, 65535, 65536, 99_999])
     X = scipy.sparse.csr_array((np.ones(6), (np.arange(6), columns)), shape=(6, 100_000))
     same(store.read(store.write(tmp_path / "x.store", X)), counts(X))
+
+
+def test_more_shards_than_open_files(tmp_path, monkeypatch):
+    """A store may have more shards than a process may have files open at first."""
+    monkeypatch.setattr(store, "SHARD_ENTRIES", 1)
+    path = store.write(tmp_path / "x.store", [[[1, 2]]] * 80)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/dev/fd")) + 50, before[1]))
+    try:
+        assert len(store.read(path).matrix.shards) == 80
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def test_batches_are_the_same(tmp_path, small):
@@ -192,12 +213,69 @@ def test_nothing_is_overwritten_unasked(tmp_path):
         store.write(tmp_path / "file.store", data, overwrite=True)
 
 
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_a_disk_that_fails_at_any_moment(tmp_path, monkeypatch, call):
+    """Whichever operation on the disk fails, the folder is the old store or, where the manifest was replaced before, the new one."""
+    old, new = corpus(), corpus(seed=1)
+    real, found = getattr(os, call), []
+    for number in range(100):
+        path, left = store.write(tmp_path / "x.store", old, overwrite=True), [number]
+
+        def failing(*arguments, left=left):
+            left[0] -= 1
+            if left[0] == -1:
+                raise OSError(28, "No space left on device")
+            return real(*arguments)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, call, failing)
+            with contextlib.suppress(InputError):
+                store.write(path, new, overwrite=True)
+        found.append({old.hash: "old", new.hash: "new"}[store.read(path).hash])
+        if left[0] >= 0:
+            break
+    assert found[0] == "old" and found[-1] == "new" and found == sorted(found, reverse=True) and left[0] == 0
+
+
+def test_a_store_that_appears_meanwhile_is_not_overwritten(tmp_path, monkeypatch):
+    """Another process may finish a store between the first look and the lock."""
+    path = tmp_path / "x.store"
+
+    def late(folder, advice):
+        monkeypatch.setattr(store, "lock", files.lock)
+        store.write(folder, corpus())
+        return files.lock(folder, advice)
+
+    monkeypatch.setattr(store, "lock", late)
+    with pytest.raises(InputError, match="already holds a store"):
+        store.write(path, corpus(seed=1))
+    same(store.read(path), corpus())
+
+
+def test_a_store_that_is_replaced_while_it_is_opened(tmp_path, monkeypatch):
+    """A reader that meets a writer gets one of the two stores, not a complaint of damage."""
+    path, check = store.write(tmp_path / "x.store", corpus()), store._check_file
+
+    def meanwhile(*arguments):
+        monkeypatch.setattr(store, "_check_file", check)
+        store.write(path, corpus(seed=1), overwrite=True)
+        check(*arguments)
+
+    monkeypatch.setattr(store, "_check_file", meanwhile)
+    same(store.read(path), corpus(seed=1))
+
+
 def test_one_writer_at_a_time(tmp_path):
     """While one process writes, a second is refused, and what the first wrote stays."""
     path = store.write(tmp_path / "x.store", corpus())
     with contextlib.closing(files.lock(path, "wait")), pytest.raises(InputError, match="open for writing already, by process"):
         store.write(path, corpus(seed=1), overwrite=True)
     same(store.read(path), corpus())
+
+
+def failing_source():
+    yield np.ones((1, 2))
+    raise FileNotFoundError(2, "No such file or directory", "theirs.txt")
 
 
 @pytest.mark.parametrize(
@@ -208,6 +286,9 @@ def test_one_writer_at_a_time(tmp_path):
         ([[[1, 2]]], {"column_names": ["a"]}, "1 column names for 2 columns"),
         ([[[1, 2]]], {"row_names": ["a", "b"]}, "2 row names for 1 rows"),
         ([[[1, 2]]], {"column_names": ["a\nb", "c"]}, "line of its own"),
+        ([text_and_votes([[1]], [[1]])], {}, "not text_and_votes"),
+        ([ratings([0], [0], [1.0])], {}, "not ratings"),
+        (failing_source(), {}, "rows to be stored cannot be read .*theirs.txt"),
         ("nowhere.npz", {}, "does not exist"),
         (5, {}, "not from int"),
     ],

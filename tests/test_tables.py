@@ -71,7 +71,8 @@ def test_dense_formats_agree(tmp_path):
         ("two.csv", b"0,1\n1,2\n", "2 column"),
         ("gap.csv", b"1,1,5\n2,2,4\n", "user 0 has no ratings: number users consecutively from 0"),
         ("item.csv", b"0,0,5\n1,2,4\n", "item 1 has no ratings"),
-        ("ids.csv", b"0,0,5\n900000000,1,4\n", "number users and items consecutively"),
+        ("ids.csv", b"0,0,5\n900000000,1,4\n", "900000001 rows for 2 entries are too many: number the rows consecutively"),
+        ("comment.csv", b"0,0,5\n#1,1,4\n", "does not hold the numbers"),
         ("first.csv", b"0,0,abc\n1,1,4\n", "does not hold the numbers"),
         ("packed.npy.gz", b"", "only text may be gzipped"),
         ("negative.csv", b"0,-1,3\n", "count both from 0"),
@@ -94,6 +95,13 @@ def test_damage(tmp_path, name, content, words):
     with pytest.raises(InputError, match=words) as error:
         read_ratings(path)
     assert name in str(error.value)
+
+
+def test_a_shape_takes_no_memory(tmp_path):
+    """An archive may announce any shape; one that its ratings cannot fill is refused."""
+    scipy.sparse.save_npz(tmp_path / "r.npz", scipy.sparse.coo_array(([1.0], ([0], [0])), shape=(2**40, 3)))
+    with pytest.raises(InputError, match=r"r\.npz: 1099511627776 rows for 1 entries are too many"):
+        read_ratings(tmp_path / "r.npz")
 
 
 def test_missing_file(tmp_path):

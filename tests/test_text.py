@@ -70,6 +70,18 @@ def test_a_folder_of_files(tmp_path):
     assert datasets.load(str(tmp_path)).hash == data.hash
 
 
+@pytest.mark.parametrize("name", ["bow.npz", "docword.x.txt", "x.ldac.gz"])
+def test_a_vocabulary_is_no_document(tmp_path, name):
+    """A folder with a file of counts and its vocabulary is not a folder of documents; with a table beside them, documents still are."""
+    (tmp_path / "vocab.txt").write_text("cat\nmat\n")
+    (tmp_path / "table.csv").write_text("author,year\n")
+    assert text.is_text(tmp_path)
+    (tmp_path / name).write_bytes(b"")
+    assert not text.is_text(tmp_path)
+    with pytest.raises(InputError, match="name one file in it"):
+        datasets.load(tmp_path)
+
+
 @pytest.mark.parametrize("together", [1, 2, 3])
 def test_blocks_change_nothing(tmp_path, monkeypatch, together):
     """How many documents are counted together does not matter."""
@@ -163,6 +175,10 @@ def test_bad_files(tmp_path, monkeypatch):
         ({"stop_words": "englisch"}, "neither 'english' nor 'none' nor a file"),
         ({"mindf": 3}, "Did you mean 'min_df'"),
         ({"vectoriser": object()}, "CountVectorizer"),
+        ({"vocabulary": "words"}, "a list of words"),
+        ({"vocabulary": 5}, "a list of words"),
+        ({"vocabulary": ["cat", "mat", "cat"]}, "'cat' more than once"),
+        ({"stop_words": 5}, "stop_words must be"),
     ],
 )
 def test_bad_options(tmp_path, options, words):

@@ -3,6 +3,7 @@
 import gzip
 import itertools
 import os
+import shutil
 
 import numpy as np
 import pytest
@@ -152,6 +153,28 @@ def test_nothing_is_overwritten_unasked(tmp_path):
     same(readers.read(tmp_path / "x.npz"), other)
 
 
+def test_a_file_that_appears_meanwhile_is_not_overwritten(tmp_path):
+    """Another process may write there while the rows are written."""
+    data, other = counts([[1, 2]], ["a", "b"]), counts([[3, 4]], ["c", "d"])
+    theirs, mine = fresh(tmp_path), tmp_path / "mine"
+    writers.write(data, theirs / "x.csv")
+    with pytest.raises(InputError, match=r"x\.csv is there already"):
+        writers.write(other, mine / "x.csv", on_rows=lambda _: shutil.copytree(theirs, mine, dirs_exist_ok=True))
+    same(readers.read(mine / "x.csv"), data)
+    assert sorted(os.listdir(mine)) == ["x.csv", "x.vocab"]
+
+
+def test_links_stay_links(tmp_path):
+    """What is written over a link is written to where it leads."""
+    (tmp_path / "elsewhere").mkdir()
+    writers.write(counts([[1, 2]]), tmp_path / "elsewhere" / "y.csv")
+    (tmp_path / "x.csv").symlink_to(tmp_path / "elsewhere" / "y.csv")
+    with pytest.raises(InputError, match="is there already"):
+        writers.write(counts([[3, 4]]), tmp_path / "x.csv")
+    writers.write(counts([[3, 4]]), tmp_path / "x.csv", overwrite=True)
+    assert (tmp_path / "x.csv").is_symlink() and readers.read(tmp_path / "elsewhere" / "y.csv").total == 7
+
+
 def test_names_of_others_are_not_taken_over(tmp_path):
     """Data without names are not written to where other names lie and would be read with them."""
     (tmp_path / "vocab.txt").write_text("a\nb\n")
@@ -174,6 +197,32 @@ def test_a_failure_leaves_what_was_there(tmp_path, monkeypatch):
             writers.write(other, tmp_path / "x.csv", overwrite=True)
         assert sorted(os.listdir(tmp_path)) == ["x.csv", "x.vocab"]
         same(readers.read(tmp_path / "x.csv"), data)
+
+
+def test_names_stay_with_their_data(tmp_path, monkeypatch):
+    """Whichever file cannot be put in place, old data keep their old names, and names that were not there are not there."""
+    data, other = counts([[1, 2]], ["a", "b"]), counts([[3, 4]], ["c", "d"], ["r"])
+    real = os.replace
+    for number in range(3):
+        writers.write(data, tmp_path / "x.csv", overwrite=True)
+        left = [number]
+
+        def failing(*arguments, left=left):
+            left[0] -= 1
+            if left[0] == -1:
+                raise OSError(5, "Input/output error")
+            real(*arguments)
+
+        with monkeypatch.context() as patch, pytest.raises(InputError, match="cannot be written"):
+            patch.setattr(os, "replace", failing)
+            writers.write(other, tmp_path / "x.csv", overwrite=True)
+        assert sorted(os.listdir(tmp_path)) == ["x.csv", "x.vocab"]
+        same(readers.read(tmp_path / "x.csv"), data)
+    (tmp_path / "x.rows").mkdir()
+    with pytest.raises(InputError, match="cannot be written"):
+        writers.write(other, tmp_path / "x.csv", overwrite=True)
+    assert sorted(os.listdir(tmp_path)) == ["x.csv", "x.rows", "x.vocab"]
+    same(readers.read(tmp_path / "x.csv"), data)
 
 
 BAD = {
