@@ -28,7 +28,7 @@ def convert(source: str, target: str, kind: str | None = None, overwrite: bool =
         if into.suffix.lower() == store.SUFFIX:
             if kind not in (None, "counts"):
                 raise InputError(f"A store holds counts, not {kind}: write to a file.")
-            store.write(into, _source(source, named, options), overwrite=overwrite, on_rows=on_rows)
+            store.write(into, _source(source, named, kind, options), overwrite=overwrite, on_rows=on_rows)
             written: Data = store.read(into, verify=False)
         else:
             written = packaged.load(source, kind) if named else packaged.read(path, kind, **options)
@@ -36,9 +36,12 @@ def convert(source: str, target: str, kind: str | None = None, overwrite: bool =
     return f"{written.kind}: {written.num_rows} rows x {written.num_columns} columns, {written.num_entries} entries, written to {into}"
 
 
-def _source(source: str, named: bool, options: dict[str, Any]) -> Any:
+def _source(source: str, named: bool, kind: str | None, options: dict[str, Any]) -> Any:
     if named:
-        return packaged.load(source, "counts")
+        data = packaged.load(source, kind)
+        if data.kind != "counts":
+            raise InputError(f"{source} is {data.kind} data, and a store holds counts: add --kind counts to keep those alone, or write to a file.")
+        return data
     return store.Source(*text.blocks(source, **options)) if options else usable(source)
 
 

@@ -255,6 +255,7 @@ BAD_DATA = {
     "unknown format": (["data", "convert", "good.csv", "x.parquet"], "none of the known"),
     "unknown kind": (["data", "info", "good.csv", "--kind", "count"], "Did you mean 'counts'"),
     "store of ratings": (["data", "convert", "good.csv", "x.store", "--kind", "ratings"], "A store holds counts"),
+    "store of images": (["data", "convert", "digits", "x.store"], "digits is dense data, and a store holds counts"),
     "not text": (["data", "convert", "good.csv", "x.npz", "--min-df", "2"], "not raw text"),
     "bad frequency": (["data", "convert", "raw.docs", "x.npz", "--min-df", "few"], "--min-df takes a number"),
     "other files": (["data", "convert", "good.csv", "mine.store"], "other files"),
