@@ -22,8 +22,8 @@ from scipy.stats import gaussian_kde
 
 from inference import topic_tools
 from inference.comparison import MAX_RHAT, Comparison
-from inference.files import write_whole
 from pp_models.base import factor_axes
+from pp_models.files import write_whole
 
 COLOURS = {"gibbs": "#0072B2", "nuts": "#56B4E9", "cavi": "#D55E00", "svi": "#E69F00", "numpyro_svi": "#CC79A7", "map": "#009E73"}
 SPARE_COLOURS = ("#999933", "#882255", "#44AA99", "#AA4499", "#DDCC77", "#6699CC", "#117733")

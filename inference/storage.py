@@ -18,7 +18,6 @@ import jax
 import numpy as np
 
 from inference import objective as obj
-from inference.files import write_whole
 from inference.fitting import Fit
 from inference.posterior import Draws, Mixture, Point, Variational
 from pp_models import discovery
@@ -26,6 +25,7 @@ from pp_models.base import declare, split_hyper
 from pp_models.data import Data
 from pp_models.errors import InputError
 from pp_models.families import Pair
+from pp_models.files import write_whole
 
 FORMAT = 1
 

@@ -22,7 +22,6 @@ import numpy as np
 
 from inference import fitting, storage
 from inference import objective as obj
-from inference.files import write_whole
 from inference.fitting import Fit
 from inference.posterior import Variational
 from inference.progress import Progress
@@ -33,6 +32,7 @@ from pp_models.base import choose_variant, split_learned
 from pp_models.batches import growing_layout, power_of_two
 from pp_models.database import Database
 from pp_models.errors import Diverged, InputError, unknown
+from pp_models.files import write_whole
 
 FORMAT = 1
 MOST_FIRST = 10_000  # rows that the starting point and data-dependent defaults are taken from

@@ -150,7 +150,7 @@ def run_fit(chosen: argparse.Namespace) -> int:
     import jax
 
     import inference
-    from inference.files import write_whole
+    from pp_models.files import write_whole
 
     options = settings["options"][chosen.engine]
     shown = {"progress": False if chosen.quiet else None, "evaluate_every": chosen.evaluate_every}
@@ -228,7 +228,7 @@ def run_evaluate(chosen: argparse.Namespace) -> int:
     if chosen.json == "-":
         print(text)
         return 0
-    from inference.files import write_whole
+    from pp_models.files import write_whole
 
     path = Path(chosen.json)
     try:

@@ -353,7 +353,7 @@ def _scaled(matrix: Any, length: float) -> Any:
 def text_and_votes(C: Any, B: Any, column_names: Any = None, row_names: Any = None) -> Data:
     """Bills x words counts C with bills x members votes B: 1 yea, 0 nay, nan missing. C may be None: votes alone."""
     votes = _array(B, "Votes").astype(float)
-    if votes.ndim != 2 or votes.size == 0:
+    if votes.ndim != 2 or (C is None and votes.size == 0):
         raise InputError(f"Votes must be a two-dimensional array, bills by members and one row per bill, but have shape {votes.shape}.")
     seen = ~np.isnan(votes)
     if not np.all(np.isin(votes[seen], (0.0, 1.0))):

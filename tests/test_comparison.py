@@ -14,7 +14,8 @@ import xarray
 
 import inference
 import pp_models
-from inference import align, arviz_bridge, comparison, files, report
+from inference import align, arviz_bridge, comparison, report
+from pp_models import files
 from pp_models.errors import InputError
 
 LDA = pp_models.load("lda")
