@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 import scipy.sparse
+import xarray
 
 import inference
 from pp_models import data as data_
@@ -55,6 +56,17 @@ def test_fit_then_evaluate(corpus, tmp_path, capsys):
     assert printed["measures"][0]["value"] == pytest.approx(shown["completion"][0], abs=1e-4)  # four digits are shown
     assert main(["evaluate", str(out), "--data", str(corpus), *names, str(tmp_path / "scores.json")]) == 0
     assert json.loads((tmp_path / "scores.json").read_text()) == printed
+
+
+def test_names_reach_the_results(tmp_path):
+    """Words and documents are called in `posterior.nc` what the files beside the counts call them."""
+    (tmp_path / "small.csv").write_text("0,0,3\n0,1,1\n1,2,2\n2,0,1\n")
+    (tmp_path / "small.vocab").write_text("ape\nbee\ncat\n")
+    (tmp_path / "small.rows").write_text("first\nsecond\nthird\n")
+    arguments = ["--data", str(tmp_path / "small.csv"), "--set", "num_topics=2", "num_epochs=3", "--out", str(tmp_path / "out"), "--devices", "1"]
+    assert main(["fit", "lda", *arguments]) == 0
+    stored = xarray.open_dataset(tmp_path / "out" / "posterior.nc", group="posterior", engine="h5netcdf")
+    assert list(stored["column"].values) == ["ape", "bee", "cat"] and list(stored["row"].values) == ["first", "second", "third"]
 
 
 def test_evaluate_refuses(corpus, tmp_path, capsys):

@@ -146,6 +146,24 @@ def test_diversity_by_hand():
     assert inference.diversity(np.eye(5), 1).value == 1
 
 
+def test_reuters():
+    """Rankings and coherence on a real corpus equal those written out above, to 1e-4 and better, document by document and topic by topic."""
+    pytest.importorskip("lda")
+    data = pp_models.datasets.load("reuters")
+    counts = data.matrix.toarray()
+    topics = np.stack([counts[k::8].sum(0) + 0.1 for k in range(8)])  # any will do
+    topics /= topics.sum(1, keepdims=True)
+    fit, some = point(topics, data), data.select(np.arange(0, data.num_rows, 8))
+    observed, held = splits.split_columns(some)
+    found = inference.precision_recall_at(fit, some, 20)
+    for measure, terms in zip(found, by_hand(topics, 0.2, observed.matrix.toarray(), held.matrix.toarray(), 20), strict=True):
+        np.testing.assert_allclose(measure.terms, terms, atol=1e-4)
+    best = [np.argsort(-topic, kind="stable")[:10] for topic in topics]
+    pairs = [npmi_by_hand(words, counts)[np.triu_indices(10, 1)].mean() for words in best]
+    np.testing.assert_allclose(inference.coherence(fit, data, "npmi", 10).terms, pairs, atol=1e-4)
+    assert inference.diversity(fit, 10).value == pytest.approx(len({int(word) for words in best for word in words}) / 80)
+
+
 def test_coherence_of_chains_relabels_draws(corpus):
     """Of a chain whose draws switch labels, the topics are the same as without."""
     topics, data = corpus
