@@ -213,6 +213,7 @@ def test_far_starts_come_back(problem):
     assert fits[1].bound > fits[0].bound - 0.01 * abs(fits[0].bound)
 
 
+@pytest.mark.slow
 def test_points_have_no_density(problem):
     """q's log density counts a point as NumPyro's Delta does: nothing at the point, minus infinity elsewhere."""
     posterior = inference.fit("correlated_nmf", problem.data, "cavi", problem.hyper, num_epochs=3, progress=False).posterior

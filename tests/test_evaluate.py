@@ -176,7 +176,7 @@ def test_one_document_does_not_tell_its_error(data, fit):
 def test_reuters():
     """On Reuters, too, the score is the formula's, computed apart in NumPy: 1e-4, from single precision."""
     folder = Path(pytest.importorskip("lda").__file__).parent / "tests"
-    train, heldout, _ = evaluate.hold_out(readers.read(folder / "reuters.ldac"), 0.2)
+    train, heldout, _ = evaluate.hold_out(readers.read(folder / "reuters.ldac"), 0.05)
     with jax.enable_x64(False):
         fit = inference.fit("lda", train, "svi", {"num_topics": 20}, num_epochs=3, batch_size=64)
         topics, found = fit.posterior.mean("beta").astype(np.float64), inference.document_completion(fit, heldout).value

@@ -137,7 +137,7 @@ def test_weights_do_not_depend_on_the_parametrisation(linear):
 # Curvature --------------------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("model", [lg_nmf, lg_nmf_votes, lg_op])
+@pytest.mark.parametrize("model", [pytest.param(lg_nmf, marks=pytest.mark.slow), lg_nmf_votes, pytest.param(lg_op, marks=pytest.mark.slow)])
 def test_curvature_is_the_hessians_blocks(model):
     """Gradient and diagonal blocks of jax.hessian of the log joint, row by row (1e-6)."""
     hyper, data = model.example(jax.random.key(0))

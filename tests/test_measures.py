@@ -316,6 +316,7 @@ def test_information_criteria_are_arvizs(chain):
         assert other.value == pytest.approx(wanted.elpd_waic / chain.data.total)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Estimated shape parameter")
 def test_information_criteria_prefer_the_better_model():
     """Documents of two topics that share no word are explained better by two topics than by one, by more than three errors of the rows' differences.

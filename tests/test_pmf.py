@@ -221,7 +221,7 @@ def test_bad_input(point, call, words):
         call(point, planted())
 
 
-@pytest.mark.parametrize("name", ["pmf", "bayesian_pmf"])
+@pytest.mark.parametrize("name", ["pmf", pytest.param("bayesian_pmf", marks=pytest.mark.slow)])
 def test_draws_are_turned_onto_each_other(name):
     """Draws turned at random come back to where they were; what does not depend on the rotation stays (1e-6: of single precision)."""
     model = pp_models.load(name)
