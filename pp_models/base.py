@@ -46,7 +46,7 @@ class Model:
     log_local:  (hyper, stats, batch, key=None) -> F's part for the rows of a batch
     init:       (key, hyper, data) -> natural parameters of every site; `data` is a `Data` or a `Batch`
     predict:    (hyper, values) -> (rows, columns) expected observations given site values
-    symmetry:   what the posterior is invariant to: permutation, signed_permutation, rotation, scale or none
+    symmetry:   what the posterior is invariant to: permutation, signed_permutation, rotation, scale (and permutation) or none; see `inference.align`
     example:    (key) -> (hyper, data): the tiny problem of the shared tests
     observed:   name of the observed site
     resolve:    (hyper, data) -> hyper with the paper's data-dependent defaults filled in, checked
@@ -61,7 +61,8 @@ class Model:
     variant:    (hyper, kind of data) -> the declaration to use, of the same name and Hyper, where they decide on sites' families
     damped:     the sites in whose statistics F is not linear even when the auxiliaries are given: their target is a Newton step, which engines cut
                 (`families.newton_step`) and, where the bound must not fall, backtrack. They have no complete conditional to sample
-    rotated:    the sites of a space known up to a common rotation, for symmetry "rotation" or beside a permutation; the first decides which
+    rotated:    the sites of a space known up to a common rotation, for symmetry "rotation" or beside a permutation, or, for symmetry
+                "signed_permutation", up to the signs of its axes; the first, a global one, decides which
     moves:      (hyper, key, values, batch) -> values: a transition that leaves the posterior as it is, for what Gibbs blocks move slowly
     gridded:    the hyper-parameters, fields of Hyper and sites where they are not given, that may be put on a grid (`inference.inla`)
     balance:    (hyper) -> two dicts site -> prior precision: factors of a product, the first times c is as likely as the second divided by c

@@ -29,7 +29,8 @@ import scipy.sparse
 from pp_models import data as data_
 from pp_models.data import Data
 from pp_models.errors import InputError, unknown
-from pp_models.logs import Growing, Header, Logs, StoredLogs, explained, read_header
+from pp_models.files import explained
+from pp_models.logs import Growing, Header, Logs, StoredLogs, read_header
 
 KINDS = ("counts", "dense")
 DEPTH = 16  # segments a row may be spread over before a write takes some along

@@ -54,15 +54,15 @@ def synthetic(
     """Hyper-parameters, data drawn from the model's own prior, and the values of the latent sites that made them.
 
     The hyper-parameters are those of the model's example where none are given. `row_length` is the mean number of tokens of a row, for
-    models that take the rows' totals as given. Of ratings, half are observed. Models of other data answer with their `example`, whose latent
-    values are not known.
+    models that take the rows' totals as given. Of ratings, half are observed. Models of other data, and models without a prior to draw from, answer
+    with their `example`, whose latent values are not known.
     """
     check_count("num_rows", num_rows)
     check_count("num_columns", num_columns)
     check_positive("row_length", row_length)
     own, example = model.example(key)
     hyper = {**own._asdict(), **_as_dict(hyper)}
-    if model.kind not in ("counts", "ratings"):
+    if model.kind not in ("counts", "ratings") or not model.proper(own):
         return make_hyper(model, hyper, example), example, {}
 
     lengths, draw = jax.random.split(key)

@@ -8,6 +8,10 @@ class InputError(ValueError):
     """Bad input: one sentence that names the problem and the fix. The command line prints it and exits with 2."""
 
 
+class TooLarge(InputError):
+    """The problem is too large for the time or memory there is: fewer rows would do."""
+
+
 class Diverged(ArithmeticError):
     """A fit left the finite numbers. The command line prints it and exits with 1."""
 

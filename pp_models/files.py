@@ -1,9 +1,10 @@
 """Files and folders that are written whole or not at all, by one process at a time."""
 
+import contextlib
 import fcntl
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -78,3 +79,14 @@ def lock(folder: Path, advice: str) -> BinaryIO:
     file.truncate(0)
     file.write(str(os.getpid()).encode())
     return file
+
+
+@contextlib.contextmanager
+def explained(folder: Path) -> Iterator[None]:
+    """Trouble with the disk in one sentence."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise InputError(f"{folder} is damaged: {Path(error.filename).name} is missing; restore the folder from a copy.") from error
+    except OSError as error:
+        raise InputError(f"{folder} cannot be used ({error.strerror or error}): check its permissions and the disk.") from error

@@ -16,14 +16,14 @@ import contextlib
 import json
 import os
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
 import numpy as np
 
 from pp_models.errors import InputError
-from pp_models.files import lock, sync_folder
+from pp_models.files import explained, lock, sync_folder
 
 Header = dict[str, Any]
 FORMAT = 1
@@ -317,14 +317,3 @@ def read_header(folder: Path) -> Header:
     if found != FORMAT:
         raise InputError(f"{folder} has format {found}, but this version reads format {FORMAT}: upgrade, or make the database again.")
     return header
-
-
-@contextlib.contextmanager
-def explained(folder: Path) -> Iterator[None]:
-    """Trouble with the disk while opening, in one sentence."""
-    try:
-        yield
-    except FileNotFoundError as error:
-        raise InputError(f"{folder} is damaged: {Path(error.filename).name} is missing; restore the folder from a copy.") from error
-    except OSError as error:
-        raise InputError(f"{folder} cannot be opened ({error.strerror or error}): check its permissions and the disk.") from error

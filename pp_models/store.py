@@ -42,7 +42,7 @@ from pp_models import readers, text
 from pp_models.data import Data, count_matrix
 from pp_models.database import Database
 from pp_models.errors import InputError
-from pp_models.files import lock, sync_folder, write_whole
+from pp_models.files import explained, lock, sync_folder, write_whole
 from pp_models.scanning import usable
 
 SUFFIX = ".store"
@@ -208,7 +208,7 @@ def _strangers(folder: Path) -> list[str]:
 def read(path: str | Path, verify: bool = True) -> Corpus:
     """The corpus in a store. verify: check the checksums of all that is stored, not only that everything is there."""
     folder = usable(path)
-    with _explained(folder):
+    with explained(folder):
         while True:
             manifest = _manifest(folder)
             try:
@@ -292,17 +292,6 @@ def _mapped(file: Path, kind: str, maps: list[mmap.mmap]) -> np.ndarray:
     return np.frombuffer(pages, kind)
 
 
-@contextlib.contextmanager
-def _explained(folder: Path) -> Iterator[None]:
-    """Trouble with the disk in one sentence."""
-    try:
-        yield
-    except FileNotFoundError as error:
-        raise InputError(f"{folder} is damaged: {Path(error.filename).name} is missing; restore the folder from a copy.") from error
-    except OSError as error:
-        raise InputError(f"{folder} cannot be used ({error.strerror or error}): check its permissions and the disk.") from error
-
-
 # Writing ------------------------------------------------------------------------------------------------------------------------
 
 
@@ -329,7 +318,7 @@ def write(
     on_rows:    called with the number of rows of each block that was written
     """
     folder = usable(path)
-    with _explained(folder):
+    with explained(folder):
         made = _prepare(folder, overwrite)
         with contextlib.closing(lock(folder, "wait for it, or name another folder")):
             _refuse_to_replace(folder, overwrite)  # another process may have written one before the lock was ours

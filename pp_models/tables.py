@@ -11,19 +11,19 @@ Text may be gzipped. Names of columns and rows may lie beside the file, one a li
 file becomes an `InputError` that names it. Counts are read by `readers`.
 """
 
+import contextlib
 import gzip
 import warnings
-import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import scipy.sparse
 
-from pp_models import readers
+from pp_models import binary, readers
 from pp_models.data import Data, dense, ratings
 from pp_models.errors import InputError
-from pp_models.scanning import check_shape
+from pp_models.scanning import check_shape, existing, explained
 
 
 def read_ratings(path: Path, complete: bool = True) -> Data:
@@ -31,7 +31,7 @@ def read_ratings(path: Path, complete: bool = True) -> Data:
     with _explained(path):
         suffix = _suffix(path)
         if suffix == ".npz":
-            matrix = _sparse(path)
+            matrix = binary.load_sparse(path)
             check_shape(path, matrix.shape, matrix.nnz)
             return ratings(matrix.row, matrix.col, matrix.data, shape=matrix.shape, **_names(path))
         if suffix == ".npy":
@@ -66,23 +66,15 @@ def _names(path: Path) -> dict[str, Any]:
     return {"column_names": beside.columns, "row_names": beside.rows}
 
 
-class _explained:
+@contextlib.contextmanager
+def _explained(path: Path) -> Iterator[None]:
     """Whatever goes wrong inside is an InputError that names the file."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __enter__(self) -> None:
-        if not self.path.is_file():
-            raise InputError(f"{self.path}: there is no such file: check the path.")
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, InputError):
-            raise error if str(self.path) in str(error) else InputError(f"{self.path}: {error}") from error
-        if isinstance(error, EOFError | zlib.error | gzip.BadGzipFile):
-            raise InputError(f"{self.path}: the compressed file is cut short or damaged: fetch or write it again.") from error
-        if isinstance(error, OSError):
-            raise InputError(f"{self.path}: the file cannot be read ({error.strerror or error}): check its permissions and the disk.") from error
+    existing(path)
+    try:
+        with explained(path):
+            yield
+    except InputError as error:
+        raise error if str(path) in str(error) else InputError(f"{path}: {error}") from error
 
 
 def _suffix(path: Path) -> str:
@@ -94,22 +86,10 @@ def _suffix(path: Path) -> str:
     return suffix
 
 
-def _sparse(path: Path) -> Any:
-    try:
-        with path.open("rb") as file:
-            matrix = scipy.sparse.load_npz(file)  # never unpickles
-        return scipy.sparse.coo_matrix(matrix)
-    except Exception as error:  # foreign bytes make NumPy, zipfile and SciPy raise a dozen unrelated types
-        raise InputError("not a complete sparse matrix: write it again with scipy.sparse.save_npz.") from error
-
-
 def _array(path: Path) -> np.ndarray:
-    try:
-        array = np.lib.format.open_memmap(path, mode="r")  # never unpickles, and a header cannot ask for memory that the file does not fill
-    except Exception as error:  # see _sparse
-        raise InputError("not a complete array: write it again with numpy.save.") from error
-    if array.ndim != 2 or array.dtype.kind not in "biuf":
-        raise InputError(f"a two-dimensional array of numbers is needed, but this one is {array.dtype} with shape {array.shape}: convert it.")
+    array = binary.mapped_array(path)
+    if array.dtype.kind not in "biuf":
+        raise InputError(f"an array of numbers is needed, but this one is {array.dtype}: convert it.")
     return np.asarray(array, np.float64)
 
 

@@ -195,16 +195,13 @@ def _ldac_lines(data: Data, suffix: str, told: Callable[[int], Any]) -> Iterator
         number = min(ROWS_TOGETHER, data.num_rows - row)
         lengths = np.bincount(triples[:, 0] - row, minlength=number)
         row += number
-        short = row == data.num_rows and largest + 1 < data.num_columns and data.column_names is None
         pairs = (" %d:%d" * len(triples) % tuple(triples[:, 1:].ravel().tolist())).split(" ")[1:]
-        lines, place = [], 0
-        for length in lengths.tolist():
-            lines.append(" ".join([str(length), *pairs[place : place + length]]))
-            place += length
-        if short:  # an entry of 0 in the last column
-            length = int(lengths[-1])
-            lines[-1] = " ".join([str(length + 1), *lines[-1].split(" ")[1:], f"{data.num_columns - 1}:0"])
-        yield ("\n".join(lines) + "\n").encode()
+        if row == data.num_rows and largest + 1 < data.num_columns and data.column_names is None:
+            pairs.append(f"{data.num_columns - 1}:0")
+            lengths[-1] += 1
+        heads = ("\n%d " * number % tuple(lengths.tolist())).split(" ")[:-1]  # of documents, each before its pairs
+        words = np.insert(np.array(pairs, object), np.cumsum(lengths) - lengths, heads)
+        yield (" ".join(words.tolist()).replace(" \n", "\n")[1:] + "\n").encode()
 
 
 _LINES: dict[str, Callable[[Data, str, Callable[[int], Any]], Iterator[bytes]]] = {
@@ -226,11 +223,10 @@ def _dense_lines(data: Data, mark: str) -> Iterator[bytes]:
 
 
 def _rating_lines(data: Data, mark: str) -> Iterator[bytes]:
-    entries = data.matrix.tocoo()
+    entries, form = data.matrix.tocoo(), mark.join(("%d", "%d", "%.9g")) + "\n"
     for first in range(0, len(entries.data), 1 << 16):
         part = slice(first, first + (1 << 16))
-        rows = zip(entries.row[part].tolist(), entries.col[part].tolist(), entries.data[part].tolist(), strict=True)
-        yield "".join(f"{user}{mark}{item}{mark}{value:.9g}\n" for user, item, value in rows).encode()
+        yield _lines(np.stack([entries.row[part], entries.col[part], entries.data[part].astype(np.float64)], axis=1), form)
 
 
 def _check_complete(data: Data, path: Path) -> None:

@@ -13,7 +13,7 @@ import scipy.sparse
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from pp_models import readers, scanning, writers
+from pp_models import binary, readers, scanning, writers
 from pp_models.data import counts
 from pp_models.errors import InputError
 
@@ -245,7 +245,7 @@ def in_blocks(path):
 def test_blocks_are_the_whole(tmp_path, monkeypatch, name, size):
     """The blocks, one below the other, are what `read` gives, however much is read together."""
     monkeypatch.setattr(scanning, "BLOCK_BYTES", size)
-    monkeypatch.setattr(readers, "BLOCK_ENTRIES", max(size // 8, 1))
+    monkeypatch.setattr(binary, "BLOCK_ENTRIES", max(size // 8, 1))
     X = np.concatenate([COUNTS, COUNTS[::-1], COUNTS])
     path = write(tmp_path, name, FORMATS[name](X))
     found, number = in_blocks(path)

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import inference
-from pp_models import datasets, files, readers, scanning, store
+from pp_models import binary, datasets, files, scanning, store
 from pp_models.data import counts, ratings, text_and_votes
 from pp_models.database import Database
 from pp_models.errors import InputError
@@ -140,7 +140,7 @@ def test_any_file_becomes_a_store(tmp_path, small, monkeypatch, name):
 
     writers.write(corpus(), tmp_path / name)
     monkeypatch.setattr(scanning, "BLOCK_BYTES", 40)
-    monkeypatch.setattr(readers, "BLOCK_ENTRIES", 5)
+    monkeypatch.setattr(binary, "BLOCK_ENTRIES", 5)
     same(store.read(store.write(tmp_path / "y.store", tmp_path / name)), corpus())
 
 

@@ -105,7 +105,7 @@ def test_a_shape_takes_no_memory(tmp_path):
 
 
 def test_missing_file(tmp_path):
-    with pytest.raises(InputError, match="no such file"):
+    with pytest.raises(InputError, match="does not exist"):
         read_ratings(tmp_path / "nowhere.csv")
 
 
