@@ -4,17 +4,27 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 
+class Stage(NamedTuple):
+    """How far a sampler has come. phase: its name. share: of the whole run, from 0 to 1. usable: whether there are draws of the posterior yet."""
+
+    phase: str
+    share: float
+    usable: bool
+
+
 class Algorithm(NamedTuple):
     """An engine bound to a problem.
 
     init:      (key, start) -> state; `start` holds values for some sites, or is empty
     step:      (key, state, batches) -> (state, info); one batch per device, info a NamedTuple of scalars; the run ends where its `finished` is true
-    posterior: (state) -> Posterior
+    posterior: (state) -> Posterior; of a sampler that is still warming up, the chains' present values as one draw each
+    stage:     (state) -> Stage, of samplers; None where every step leaves an answer
     """
 
     init: Callable[..., Any]
     step: Callable[..., tuple[Any, Any]]
     posterior: Callable[..., Any]
+    stage: Callable[..., Stage] | None = None
 
 
 class Engine(NamedTuple):

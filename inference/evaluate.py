@@ -149,14 +149,11 @@ def complete_rows(problem: obj.Problem, shared: dict[str, jax.Array], data: Data
     return logs
 
 
-def global_sites(posterior: Any, num_draws: int | None = None, seed: int = 0) -> dict[str, jax.Array]:
-    """(draws, ...) values of the global sites: draws of a Markov chain or a grid, and else the point or the mean, once.
-
-    num_draws: None for that; a number also draws from a distribution.
-    """
+def global_sites(posterior: Any, num_draws: int = 20, seed: int = 0, from_q: bool = False) -> dict[str, jax.Array]:
+    """(draws, ...) values of the global sites: draws of a Markov chain or a grid, or with `from_q` of a distribution; else the point or the mean."""
     sites, kind = posterior.problem.model.shared, posterior.kind
-    if kind in ("draws", "mixture") or (kind == "variational" and num_draws is not None):
-        sampled = posterior.sample(jax.random.key(seed), 20 if num_draws is None else num_draws)
+    if kind in ("draws", "mixture") or (kind == "variational" and from_q):
+        sampled = posterior.sample(jax.random.key(seed), num_draws)
         return {site: jnp.asarray(sampled[site]) for site in sites}
     return {site: jnp.asarray(posterior.mean(site))[None] for site in sites}
 
@@ -199,8 +196,7 @@ def document_completion(
     check_count("num_draws", num_draws)
     most = MOST_ROWS if scale.undo is _same and has_topics(fit.model) else max(1, MOST_CELLS // heldout.num_columns)
     plan = plan_for(heldout, min(heldout.num_rows, most), folds=folds, seed=seed, num_local=num_local, scale=scale)
-    drawn = fit.posterior.kind in ("draws", "mixture")
-    shared, logs = global_sites(fit.posterior, num_draws if drawn else None, seed), np.zeros(heldout.num_rows)
+    shared, logs = global_sites(fit.posterior, num_draws, seed), np.zeros(heldout.num_rows)
     for first in range(0, heldout.num_rows, plan.size):  # batches of rows
         rows = np.arange(first, min(first + plan.size, heldout.num_rows))
         logs[rows] = complete_rows(fit.problem, shared, heldout, rows, plan)

@@ -322,7 +322,7 @@ def log_evidence(
         check_count(name, number)
     if num_draws is not None:
         check_count("num_draws", num_draws)
-    shared = global_sites(fit.posterior, num_draws, seed)
+    shared = global_sites(fit.posterior, num_draws or 20, seed, from_q=num_draws is not None)
     given = [_judge(fit, {site: x[m] for site, x in shared.items()}, heldout.num_columns) for m in range(len(shared["beta"]))]
     corpus, logs = _sequences(heldout, seed), np.zeros((heldout.num_rows, len(given), num_repeats))
     particles = num_particles if method == "left_to_right" else 1

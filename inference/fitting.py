@@ -1,18 +1,19 @@
 """The loop around every engine: batches in, steps, history, a stopping rule and a progress bar, posterior out."""
 
+import contextlib
 import functools
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from inference import evaluate
 from inference import objective as obj
-from inference.engine import Engine
+from inference.blocks import over_draws
+from inference.engine import Algorithm, Engine, Stage
 from inference.posterior import Posterior
 from inference.progress import Progress
 from inference.registry import engines, load_engine, make_options
@@ -35,6 +36,7 @@ class Fit:
         history: dict[str, np.ndarray],
         seconds: float,
         provenance: dict[str, Any] | None = None,
+        stopped: str | None = None,
     ) -> None:
         self.problem = problem
         self._provenance = provenance
@@ -43,6 +45,7 @@ class Fit:
         self.posterior = posterior
         self.history = history
         self.seconds = seconds
+        self.stopped = stopped  # None, or a sentence where `max_seconds` ended the run early
 
     @property
     def model(self) -> Any:
@@ -76,8 +79,9 @@ class Fit:
         if self.data is None:
             raise InputError("This fit was loaded without its data: pass data= to inference.load.")
         batch = self.data.pack()
-        stacked = {site: jnp.asarray(draws[site]) for site in self.model.families}
-        return np.asarray(_log_joints(self.model, self.problem.structure, self.problem.values, stacked, batch), np.float64)
+        stacked, problem = {site: draws[site] for site in self.model.families}, self.problem
+        found = over_draws(lambda block: _log_joints(self.model, problem.structure, problem.values, block, batch), stacked)
+        return np.asarray(found, np.float64)
 
     def to_arviz(self, num_draws: int = 1000) -> Any:
         """ArviZ InferenceData (DataTree with ArviZ 1): posterior, log_likelihood, observed_data, sample_stats."""
@@ -126,9 +130,11 @@ def fit(
     key: jax.Array | None = None,
     *,
     init: Mapping[str, Any] | None = None,
-    progress: bool | None = None,
+    progress: bool | str | None = None,
     devices: Any = None,
     evaluate_every: int = 0,
+    max_seconds: float | None = None,
+    watch: Callable[[int, float, Callable[[], Posterior]], Any] | None = None,
     **options: Any,
 ) -> Fit:
     """Fit a model to data by an engine.
@@ -138,15 +144,22 @@ def fit(
                    empirical Bayes; hyper="learn", or {"num_topics": 50, "learn": "all"}, learns all that can be; `fit.hyper` holds the result
     key:           JAX random key (default: jax.random.key(0))
     init:          where to begin: natural parameters of global sites (variational engines), or values of any site (map, gibbs)
-    progress:      True or False to force the progress bar; by default it is shown on a terminal
+    progress:      True or False to force the progress bar; by default it is shown on a terminal. Text is shown there before the bar's title
     devices:       devices to use (default: all)
     evaluate_every: of engines that step on batches of documents, score every so many-th batch before it is learned from, by document completion
                    (P 11.6), into `fit.history["heldout"]`, in nats per word; in the first pass over the data these documents are new. The fit is the
                    same with and without, and its seconds leave scoring out (0: never)
+    max_seconds:   the run ends with the first step that ends later than this, counted from the end of the first step, which compiles; `fit.stopped`
+                   then says so. A sampler keeps the draws it has; with none yet, or where a tenth of the time shows that the run would take ten
+                   times as long, it raises InputError with an estimate of the whole run's time
+    watch:         (step, seconds, posterior) called after each step, `posterior` being a function without arguments that returns the posterior so
+                   far: of a sampler in warm-up, the chains' present values. The clock stands still meanwhile. Neither this nor a `max_seconds` that
+                   is not reached changes the fit, but every step is waited for, so that batches are no longer packed while one runs
     options:       the engine's own, e.g. num_epochs, batch_size; see its Options
     """
     chosen = load_engine(engine)
     checked = make_options(chosen, options)
+    check_loop(max_seconds, watch, progress)
     problem = make_problem(model, data, hyper, devices)
     if not chosen.sharded:
         problem = problem._replace(devices=problem.devices[:1])
@@ -155,35 +168,113 @@ def fit(
     check_evaluation(chosen, problem, evaluate_every)
     start = check_init(chosen, problem, dict(init or {}))
     key = jax.random.key(0) if key is None else key
-    begin = time.perf_counter()
+    clock = Clock()
     algorithm = chosen.build(problem, checked)
     init_key, batch_key, step_key = jax.random.split(key, 3)
     state = algorithm.init(init_key, start)
     history: list[dict[str, Any]] = []
     num_steps, window = run_length(chosen, checked, problem)
-    with Progress(f"{problem.model.name} by {engine}", num_steps, progress) as bar:
+    limit = Limit(f"{problem.model.name} by {engine}", max_seconds, num_steps, algorithm)
+    with Progress(limit.title, num_steps, progress) as bar:
+        bar.enter(limit.stage(state).phase)
+
+        def settle() -> None:
+            if history and "clock" in history[-1]:
+                settle_row(history[-1])
+                bar.update(history[-1])
+
         for step, batches in enumerate(feed(chosen, checked, problem, batch_key, num_steps)):
             scores: dict[str, Any] = {"heldout": None} if evaluate_every else {}
             if evaluate_every and (step + 1) % evaluate_every == 0:
-                if history:
-                    settle_row(history[-1])
-                stopped = time.perf_counter()
-                scores = {"heldout": evaluate.score_batch(algorithm.posterior(state), problem.data, batches, checked.batch_size)}
-                begin += time.perf_counter() - stopped
+                settle()
+                with clock.standing():
+                    scores = {"heldout": evaluate.score_batch(algorithm.posterior(state), problem.data, batches, checked.batch_size)}
             state, info = algorithm.step(jax.random.fold_in(step_key, step), state, batches)
-            if history:  # the step before has surely ended: read its numbers while this one runs
-                settle_row(history[-1])
-                bar.update(history[-1])
-            history.append({"step": step, **info._asdict(), **scores, "clock": begin})
-            if getattr(info, "finished", False) or _finished(history, window, getattr(checked, "tolerance", 0.0)):
+            settle()  # the step before has surely ended: read its numbers while this one runs
+            history.append({"step": step, **info._asdict(), **scores, "clock": clock.begin})
+            bar.enter(limit.stage(state).phase)
+            if watch is not None or max_seconds is not None:
+                jax.block_until_ready(jax.tree.leaves(state))
+                settle()
+            if watch is not None:
+                with clock.standing():
+                    watch(step, history[-1]["seconds"], functools.partial(algorithm.posterior, state))
+            if getattr(info, "finished", False) or _finished(history, window, getattr(checked, "tolerance", 0.0)) or limit.reached(history, state):
                 break
-        if history:
-            settle_row(history[-1])
-            bar.update(history[-1])
+        settle()
     jax.block_until_ready(jax.tree.leaves(state))
-    seconds = time.perf_counter() - begin
+    seconds = clock.seconds
     posterior = algorithm.posterior(state)
-    return Fit(posterior.problem, engine, checked._asdict(), posterior, columns(history), seconds)
+    return Fit(posterior.problem, engine, checked._asdict(), posterior, columns(history), seconds, stopped=limit.stopped)
+
+
+class Clock:
+    """Seconds since it was made, those spent in `standing` left out."""
+
+    def __init__(self) -> None:
+        self.begin = time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self.begin
+
+    @contextlib.contextmanager
+    def standing(self) -> Iterator[None]:
+        since = time.perf_counter()
+        yield
+        self.begin += time.perf_counter() - since
+
+
+class Limit:
+    """`max_seconds` of a run, and what becomes of it when they are over."""
+
+    FAR = 10  # times as long as there is time: hopeless
+
+    def __init__(self, title: str, max_seconds: float | None, num_steps: int, algorithm: Algorithm) -> None:
+        self.title = title
+        self.stopped: str | None = None
+        self._max_seconds, self._num_steps, self._algorithm = max_seconds, num_steps, algorithm
+        self._shares: list[float] = []
+
+    def stage(self, state: Any) -> Stage:
+        """How far the run is; an engine that is no sampler has an answer after each step."""
+        return self._algorithm.stage(state) if self._algorithm.stage else Stage("", 0.0, True)
+
+    def reached(self, history: list[dict[str, Any]], state: Any) -> bool:
+        """Whether the run ends here. Raises InputError for a sampler without draws whose time is over, or far too short.
+
+        The first step compiles, and the time begins at its end. How fast a sampler in warm-up is shows after a tenth of the time and two more steps;
+        it gathers speed as it adapts, so the last two steps stand for what is to come.
+        """
+        if self._max_seconds is None:
+            return False
+        seconds, stage, steps = [row["seconds"] for row in history[-3:]], self.stage(state), len(history)
+        self._shares = [*self._shares[-2:], stage.share]
+        spent = seconds[-1] - history[0]["seconds"]
+        over = spent > self._max_seconds
+        if steps > 1 and not stage.usable:
+            needed = spent + (1 - stage.share) * (seconds[-1] - seconds[0]) / (self._shares[-1] - self._shares[0])
+            hopeless = steps > 2 and self.FAR * spent > self._max_seconds and needed > self.FAR * self._max_seconds
+            if over or hopeless:
+                about = f"{needed:,.0f}" if needed >= 10 else f"{needed:.1g}"
+                raise InputError(
+                    f"{self.title} would take about {about} seconds, but max_seconds is {self._max_seconds:g} and it is still warming up: "
+                    "give it more time, fit fewer rows, or lower num_warmup and num_samples."
+                )
+        if over and steps < self._num_steps:
+            self.stopped = f"stopped by max_seconds after {steps} of {self._num_steps} steps"
+        return self.stopped is not None
+
+
+def check_loop(max_seconds: Any, watch: Any, progress: Any) -> None:
+    """Refuse what is not a time, a function or a choice of bar."""
+    number = isinstance(max_seconds, int | float | np.number) and not isinstance(max_seconds, bool)
+    if max_seconds is not None and not (number and max_seconds > 0):
+        raise InputError(f"max_seconds must be a positive number of seconds, or None for no limit, not {max_seconds!r}.")
+    if watch is not None and not callable(watch):
+        raise InputError(f"watch must be a function (step, seconds, posterior), not {watch!r}.")
+    if progress is not None and not isinstance(progress, bool | str):
+        raise InputError(f"progress must be True, False, None, or text for before the bar's title, not {progress!r}.")
 
 
 def check_evaluation(engine: Engine, problem: obj.Problem, every: Any) -> None:

@@ -2,11 +2,13 @@
 
 For each site in turn: draw the auxiliaries given everything (a key into `log_local`), read the block's natural parameter off the gradient, draw
 the block, or, where its conditional cannot be drawn from, make a transition that leaves it as it is. Every block gets auxiliaries of its own, so each
-is a valid Gibbs step whatever the model. Where blocks move slowly the model may add moves of its own (`Model.moves`). Chains run side by side on the
-devices.
+is a valid Gibbs step whatever the model. Where blocks move slowly the model may add moves of its own (`Model.moves`).
+
+Chains run side by side on the devices. A chain's draws depend on the key, its number and the size of the chunks (`chunk_size`: data, and num_samples
+below 50), not on the other chains, nor, rounding aside, on the devices. With the same warm-up and chunks, a run of 100 draws is the first half of
+a run of 200.
 """
 
-import math
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,9 +17,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from inference import objective as obj
-from inference.engine import Algorithm, Engine
+from inference.chains import Rounds, check_size
+from inference.engine import Algorithm, Engine, Stage
 from inference.posterior import Draws
-from pp_models.base import Model, Sites, log_joint, value_shapes
+from pp_models.base import Model, Sites, log_joint
 from pp_models.errors import InputError
 
 
@@ -31,10 +34,11 @@ class Options(NamedTuple):
 
 
 class State(NamedTuple):
-    """Per chain: t(x) of every site. Chunks of warm-up still to run, and the draws kept so far, on the host."""
+    """t(x) of every site, a round of chains at a time. Chunks run. On the host, (draws, log joints): the last ones, and those of the chunks kept."""
 
-    chains: tuple[Sites, ...]
-    warming: int
+    chains: list[Sites]
+    step: int
+    last: Any
     kept: tuple[Any, ...]
 
 
@@ -63,17 +67,25 @@ def sweep(model: Any, hyper: Any, key: jax.Array, stats: Sites, batch: Any) -> S
     return {site: family.stats(moved[site]) for site, family in model.families.items()}
 
 
-@partial(jax.jit, static_argnames=("model", "structure", "num_kept"))
-def _run(model, structure, values, key, stats, batch, num_kept, thin):
-    """`num_kept` draws, one every `thin` sweeps."""
-    hyper = obj.make(model, structure, values)
+class Setting(NamedTuple):
+    """What a program is compiled for."""
+
+    model: Model
+    structure: Any
+    num_kept: int
+
+
+def _run(setting: Setting, shared: Any, thin: Any, own: Any) -> Any:
+    """A chain's next `num_kept` draws, one every `thin` sweeps."""
+    (values, batch), (key, stats), model = shared, own, setting.model
+    hyper = obj.make(model, setting.structure, values)
 
     def one(stats, key):
         stats = jax.lax.fori_loop(0, thin, lambda i, t: sweep(model, hyper, jax.random.fold_in(key, i), t, batch), stats)
         draws = {site: model.families[site].value(t) for site, t in stats.items()}
         return stats, (draws, log_joint(model, hyper, draws, batch))
 
-    return jax.lax.scan(one, stats, jax.random.split(key, num_kept))
+    return jax.lax.scan(one, stats, jax.random.split(key, setting.num_kept))
 
 
 @partial(jax.jit, static_argnames=("model",))
@@ -94,15 +106,8 @@ def num_steps(options: Options, problem: obj.Problem) -> int:
     return -(-options.num_warmup // chunk) - (-options.num_samples // chunk)
 
 
-MOST_NUMBERS = 1_000_000_000  # in the draws that are kept
-
-
-def _check_size(problem: obj.Problem, options: Options) -> None:
-    """Draws must fit into memory, and counts of tokens into single precision."""
-    data, shapes = problem.data, value_shapes(problem.model, problem.hyper, problem.data)
-    numbers = sum(math.prod(shape) for shape in shapes.values()) * options.num_samples * options.num_chains
-    if numbers > MOST_NUMBERS:
-        raise InputError(f"The draws would hold {numbers:.1e} numbers, more than {MOST_NUMBERS:.0e}: lower num_samples and raise thin.")
+def _check_counts(data: Any) -> None:
+    """Counts of tokens must fit into single precision."""
     if data.kind == "counts" and max(data.matrix.sum(0).max(), data.matrix.sum(1).max()) >= 2**24:
         raise InputError(f"gibbs counts tokens in single precision, up to {2**24 - 1} in a row or column, but there are more: rescale the counts.")
 
@@ -115,42 +120,41 @@ def suits(model: Model) -> str:
 
 
 def build(problem: obj.Problem, options: Options) -> Algorithm:
-    model, structure, values = problem.model, problem.structure, problem.values
-    _check_size(problem, options)
-    chunk = chunk_size(options, problem)
-    devices = [problem.devices[chain % len(problem.devices)] for chain in range(options.num_chains)]
-    copies = {device: problem.data.pack(device=device) for device in set(devices)}
+    check_size(problem, options)
+    _check_counts(problem.data)
+    model, chunk = problem.model, chunk_size(options, problem)
+    setting = Setting(model, problem.structure, chunk)
+    rounds = Rounds(problem, options.num_chains)
+    num_warming, total = -(-options.num_warmup // chunk), num_steps(options, problem)
 
     def init(key, start):
         chains = []
-        for chain, device in enumerate(devices):
+        for chain in range(options.num_chains):
             init_key, draw_key = jax.random.split(jax.random.fold_in(key, chain))
             natural = model.init(init_key, problem.hyper, problem.data)
             stats = _first(model, draw_key, natural)
             stats |= {site: model.families[site].stats(jnp.asarray(x, float)) for site, x in start.items()}
-            chains.append(jax.device_put(stats, device))
-        return State(tuple(chains), -(-options.num_warmup // chunk), ())
+            chains.append(stats)
+        return State(rounds.place(chains), 0, None, ())
 
     def step(key, state, batches):
-        thin = 1 if state.warming else options.thin
-        # keys first: one made later would wait in its device's queue behind the first chain, and the others with it
-        keys = [jax.device_put(jax.random.fold_in(key, chain), device) for chain, device in enumerate(devices)]
-        rows = [copies[device] for device in devices]
-        results = [_run(model, structure, values, k, stats, batch, chunk, thin) for k, stats, batch in zip(keys, state.chains, rows, strict=True)]
-        log_joints = [np.asarray(lj, np.float64) for _, (_, lj) in results]
-        chains = tuple(stats for stats, _ in results)
-        info = Info(np.mean([lj[-1] for lj in log_joints]))
-        if state.warming:
-            return State(chains, state.warming - 1, ()), info
-        draws = {site: np.stack([np.asarray(d[site]) for _, (d, _) in results]) for site in model.families}
-        return State(chains, 0, (*state.kept, (draws, np.stack(log_joints)))), info
+        warming = state.step < num_warming
+        results = rounds.run(_run, setting, 1 if warming else options.thin, list(zip(rounds.keys(key), state.chains, strict=True)))
+        draws = [jax.tree.map(lambda x: x[:, -1:], kept) if warming else kept for _, kept in results]
+        found, log_joints = rounds.read(draws)
+        kept = (found, log_joints.astype(np.float64))
+        last = jax.tree.map(lambda x: x[:, -1:], kept)
+        after = State([chains for chains, _ in results], state.step + 1, last, () if warming else (*state.kept, kept))
+        return after, Info(last[1].mean())
 
     def posterior(state):
-        keep = slice(options.num_samples)
-        draws = {site: np.concatenate([d[site] for d, _ in state.kept], axis=1)[:, keep] for site in model.families}
-        return Draws(problem, draws, {"lp": np.concatenate([lj for _, lj in state.kept], axis=1)[:, keep]})
+        draws, log_joints = jax.tree.map(lambda *x: np.concatenate(x, axis=1)[:, : options.num_samples], *(state.kept or (state.last,)))
+        return Draws(problem, draws, {"lp": log_joints})
 
-    return Algorithm(init, step, posterior)
+    def stage(state):
+        return Stage("warm-up" if state.step < num_warming else "draws", state.step / total, bool(state.kept))
+
+    return Algorithm(init, step, posterior, stage)
 
 
 ENGINE = Engine("gibbs", Options, build, kind="draws", rows="none", init="values", suits=suits, num_steps=num_steps)

@@ -24,8 +24,10 @@ from pp_models.errors import unknown
 
 
 class Options(NamedTuple):
-    """num_epochs: sweeps at most. num_local: local iterations per sweep, and rounds over coordinates that have no
-    closed form. basis: identity, log or auto. tolerance: relative change to stop at."""
+    """num_epochs: sweeps at most. num_local: local iterations per sweep, and rounds over coordinates without a closed form.
+
+    basis: identity, log or auto. tolerance: relative change to stop at.
+    """
 
     num_epochs: int = 500
     num_local: int = 1

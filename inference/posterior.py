@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from inference import objective as obj
+from inference.blocks import over_draws
 from pp_models import families as fam
 from pp_models import positive_normal as pos
 from pp_models.base import Sites
@@ -76,9 +77,9 @@ def _log_density(family, natural, values):
     return jax.lax.map(lambda x: jnp.sum(fam.log_density(family, natural, family.stats(x))), values)
 
 
-@partial(jax.jit, static_argnames=("family", "num_draws"))
-def _sample(family, key, natural, num_draws):
-    return jax.lax.map(lambda k: family.value(family.sample(k, natural)), jax.random.split(key, num_draws))
+@partial(jax.jit, static_argnames=("family",))
+def _sample(family, keys, natural):
+    return jax.lax.map(lambda k: family.value(family.sample(k, natural)), keys)
 
 
 class _Sites:
@@ -133,12 +134,15 @@ class Variational(_Sites):
     def sample(self, key: jax.Array, num_draws: int) -> dict[str, np.ndarray]:
         families = self.problem.model.families
         keys = jax.random.split(key, len(families))
-        return {s: np.asarray(_sample(families[s], k, self.natural(s), num_draws)) for s, k in zip(families, keys, strict=True)}
+        draws = {s: jax.random.split(k, num_draws) for s, k in zip(families, keys, strict=True)}
+        return {s: over_draws(partial(_sample, families[s], natural=self.natural(s)), k) for s, k in draws.items()}
 
     def log_density(self, draws: dict[str, Any]) -> np.ndarray:
         families = self.problem.model.families
         terms = [
-            _log_density(families[s], self.natural(s), jnp.asarray(x)) if families[self._check(s)].has_density else self._at_point(s, x)
+            over_draws(partial(_log_density, families[s], self.natural(s)), np.asarray(x))
+            if families[self._check(s)].has_density
+            else self._at_point(s, x)
             for s, x in draws.items()
         ]
         return np.sum([np.asarray(term, np.float64) for term in terms], axis=0)

@@ -71,8 +71,7 @@ def precision_recall_at(
         raise InputError("observed must be counts of the same rows and columns as those held out.")
     elif observed.matrix.multiply(heldout.matrix).nnz:
         raise InputError("A column that is held out is also observed in the same row: leave it out of one of the two.")
-    drawn = fit.posterior.kind in ("draws", "mixture")
-    shared, problem = global_sites(fit.posterior, num_draws if drawn else None, seed), fit.problem
+    shared, problem = global_sites(fit.posterior, num_draws, seed), fit.problem
     plan = plan_for(observed, min(observed.num_rows, max(1, MOST_CELLS // observed.num_columns)))
     number = min(M, observed.num_columns)
     hits, size = np.zeros(observed.num_rows), np.zeros(observed.num_rows)

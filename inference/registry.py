@@ -30,9 +30,28 @@ def load_engine(name: str) -> "Engine":
     return importlib.import_module(f"inference.{name}").ENGINE
 
 
-def default_reference(model: Any) -> str:
-    """The sampler to judge other engines by: gibbs, or nuts where gibbs does not apply."""
+COMPARED = ("cavi", "svi", "trust_region", "numpyro_svi", "map", "laplace", "inla", "gibbs", "nuts")  # where they apply
+QUICK = ("cavi", "trust_region", "numpyro_svi", "map", "laplace", "inla", "nuts")
+POINTS = ("map", "stochastic_map")  # where nothing else does
+
+
+def default_reference(model: Any, hyper: Any = None, quick: bool = False) -> str | None:
+    """The sampler to judge other engines by: gibbs, or nuts where gibbs does not apply; None where there is no posterior to sample from.
+
+    quick: nuts, of which a few hundred draws of a small problem are worth as many, whatever the model.
+    """
+    if hyper is not None and not model.proper(hyper):
+        return None
+    if quick:
+        return "nuts"
     return "nuts" if load_engine("gibbs").suits(model) else "gibbs"
+
+
+def default_engines(model: Any, hyper: Any, quick: bool = False) -> list[str]:
+    """The engines that a comparison is made of: those of `COMPARED`, or for a quick one of `QUICK`, that apply to the model."""
+    if not model.proper(hyper):
+        return [name for name in POINTS if not load_engine(name).suits(model)]
+    return [name for name in (QUICK if quick else COMPARED) if not load_engine(name).suits(model)]
 
 
 def make_options(engine: "Engine", given: dict[str, Any]) -> Any:

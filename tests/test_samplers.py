@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import scipy.sparse
 from jax.scipy.special import gammaln
-from numpyro.infer import log_likelihood
+from numpyro.infer import MCMC, NUTS, log_likelihood
 
 import inference
-from inference import gibbs
+from inference import gibbs, nuts
 from pp_models import base
 from pp_models.data import Data
 from pp_models.errors import InputError
@@ -136,6 +136,65 @@ def test_geweke_catches_a_broken_sampler(problem):
         return gibbs.sweep(model, hyper, key, stats, batch.replace(entries=entries))
 
     assert np.abs(scores(problem, overconfident)).max() > 2 * LIMIT
+
+
+@pytest.mark.representative("lda")
+def test_nuts_is_numpyros(problem):
+    """A chain, the second one here, is the one that NumPyro's own MCMC runs with its key: the same warm-up, draws and statistics.
+
+    The programs are compiled differently, and a chain magnifies the last digit by a few times at each of its 25 transitions.
+    """
+    fit = inference.fit(problem.model.name, problem.data, "nuts", problem.hyper, jax.random.key(3), num_samples=10, num_warmup=15, progress=False)
+    init_key = jax.random.split(jax.random.key(3), 3)[0]
+    stock = MCMC(NUTS(problem.model.generate), num_warmup=15, num_samples=10, num_chains=1, progress_bar=False)
+    stock.run(jax.random.fold_in(init_key, 1), problem.hyper, problem.data.pack(), extra_fields=("num_steps", "potential_energy", "energy"))
+    extra, stats = stock.get_extra_fields(), fit.posterior.sample_stats
+    np.testing.assert_array_equal(stats["n_steps"][1], extra["num_steps"])
+    np.testing.assert_allclose(stats["lp"][1], -extra["potential_energy"], rtol=1e-5)
+    np.testing.assert_allclose(stats["energy"][1], extra["energy"], rtol=1e-5)
+    for site, draws in stock.get_samples().items():
+        np.testing.assert_allclose(fit.posterior.draws[site][1], draws, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.representative("lda")
+def test_chunks_and_other_chains_change_nothing(problem, monkeypatch):
+    """A chain's draws depend on its key alone: more draws, other chunks of nuts or another number of chains leave them as they are.
+
+    Other chunks are another program, so equal to rounding as above.
+    """
+    shared = {"hyper": problem.hyper, "key": jax.random.key(3), "progress": False}
+
+    def draws(engine, **options):
+        return inference.fit(problem.model.name, problem.data, engine, **shared, **options).posterior.draws
+
+    few, many = (draws("gibbs", num_samples=n, num_warmup=50, num_chains=c) for n, c in ((60, 1), (110, 2)))
+    first = draws("nuts", num_samples=10, num_warmup=15, num_chains=2)
+    monkeypatch.setattr(nuts, "REPORTS", 3)
+    again = draws("nuts", num_samples=14, num_warmup=15, num_chains=1)
+    for site in problem.model.families:
+        np.testing.assert_array_equal(many[site][:1, :60], few[site])
+        np.testing.assert_allclose(again[site][:, :10], first[site][:1], rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.representative("lda")
+def test_samplers_compile_once(problem):
+    """Another key, and other values of the hyper-parameters, compile nothing."""
+    compiled = []
+    changed = problem.hyper._replace(eta=0.9) if hasattr(problem.hyper, "eta") else problem.hyper
+    options = {"gibbs": {"num_samples": 50, "num_warmup": 20}, "nuts": {"num_samples": 10, "num_warmup": 15}}
+    try:
+        for engine, given in options.items():
+            for key, hyper in ((3, problem.hyper), (4, changed)):
+                compiled.clear()
+                if key == 4:
+                    jax.monitoring.register_event_duration_secs_listener(
+                        lambda name, *_, **__: compiled.append(name) if "backend_compile" in name else None
+                    )
+                inference.fit(problem.model.name, problem.data, engine, hyper, jax.random.key(key), progress=False, **given)
+            assert not compiled, engine
+            jax.monitoring.clear_event_listeners()
+    finally:
+        jax.monitoring.clear_event_listeners()
 
 
 @pytest.mark.slow

@@ -1,0 +1,79 @@
+"""What the samplers share: chains side by side on the devices, and whether their draws fit into memory.
+
+A round is as many chains as there are devices, one on each, run by one program that is compiled once for all of them and has nothing to exchange
+between them. Where there are more chains than devices there are several rounds; the last one is filled up with chains that nobody looks at.
+"""
+
+import math
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from inference.objective import Problem
+from pp_models.base import value_shapes
+from pp_models.errors import InputError
+
+MOST_NUMBERS = 1_000_000_000  # in the draws that are kept
+_AXIS = "chains"
+
+
+class Rounds:
+    """Where the chains of a problem run."""
+
+    def __init__(self, problem: Problem, num_chains: int) -> None:
+        self.devices = tuple(dict.fromkeys(problem.devices))[:num_chains]
+        self.num_chains = num_chains
+        self._mesh = Mesh(np.array(self.devices), (_AXIS,))
+        self.shared = self._put((problem.values, problem.data.pack()), PartitionSpec())
+
+    def _put(self, tree: Any, spec: PartitionSpec) -> Any:
+        return jax.device_put(tree, NamedSharding(self._mesh, spec))
+
+    def keys(self, key: jax.Array) -> list[Any]:
+        """A key for every chain, which depends on its number alone, a round at a time."""
+        size = len(self.devices)
+        each = jax.vmap(jax.random.fold_in, (None, 0))(key, np.arange(-(-self.num_chains // size) * size))
+        return [self._put(each[i : i + size], PartitionSpec(_AXIS)) for i in range(0, len(each), size)]
+
+    def place(self, chains: list[Any]) -> list[Any]:
+        """Something for every chain, a round at a time. What fills up the last round is a copy of the last chain's."""
+        size = len(self.devices)
+        chains = chains + chains[-1:] * (-len(chains) % size)
+        stacked = [jax.tree.map(lambda *x: np.stack(x), *chains[i : i + size]) for i in range(0, len(chains), size)]
+        return [self._put(one, PartitionSpec(_AXIS)) for one in stacked]
+
+    def run(self, function: Callable[..., Any], setting: Any, common: Any, own: list[Any]) -> list[Any]:
+        """`function(setting, shared, common, own)` for every chain: all rounds are sent off, none is waited for.
+
+        shared: hyper-parameters' values and the rows. common: the same for all chains. own: each chain's, a round at a time, as the results are.
+        Compiled once for a function, a setting, and shapes.
+        """
+        program = _program(function, setting, self._mesh)
+        return [program(self.shared, common, one) for one in own]
+
+    def read(self, results: list[Any]) -> Any:
+        """The chains' results on the host, the chains in front."""
+        return jax.tree.map(lambda *x: np.concatenate([np.asarray(part) for part in x])[: self.num_chains], *results)
+
+
+@lru_cache(maxsize=64)
+def _program(function: Callable[..., Any], setting: Any, mesh: Mesh) -> Any:
+    def on_one_device(shared, common, own):
+        result = function(setting, shared, common, jax.tree.map(lambda x: x[0], own))
+        return jax.tree.map(lambda x: x[None], result)
+
+    everyone, each = PartitionSpec(), PartitionSpec(_AXIS)
+    return jax.jit(jax.shard_map(on_one_device, mesh=mesh, in_specs=(everyone, everyone, each), out_specs=each, check_vma=False))
+
+
+def check_size(problem: Problem, options: Any) -> None:
+    """Draws must fit into memory."""
+    shapes = value_shapes(problem.model, problem.hyper, problem.data)
+    numbers = sum(math.prod(shape) for shape in shapes.values()) * options.num_samples * options.num_chains
+    if numbers > MOST_NUMBERS:
+        remedy = "lower num_samples and raise thin" if "thin" in options._fields else "lower num_samples"
+        raise InputError(f"The draws would hold {numbers:.1e} numbers, more than {MOST_NUMBERS:.0e}: {remedy}.")
