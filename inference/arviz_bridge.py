@@ -2,15 +2,18 @@
 
 import importlib
 import warnings
+from functools import partial
 from typing import Any
 
 import arviz
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpyro.infer import log_likelihood
+from numpyro import handlers
 
-from pp_models.base import Model
+from inference import objective as obj
+from inference.blocks import over_draws
+from pp_models.base import Model, factor_axes
 
 MODERN = int(arviz.__version__.split(".")[0]) >= 1
 INTERVAL = (0.05, 0.95)  # whose quantiles the tail effective sample size is about
@@ -26,38 +29,61 @@ def from_groups(groups: dict[str, dict[str, np.ndarray]], dims: dict[str, list[s
         return arviz.from_dict(**groups, dims=dims, coords=coords)  # type: ignore[arg-type]
 
 
-def _array_stats() -> Any:
+def array_stats() -> Any:
     """ArviZ's functions on plain arrays."""
     return importlib.import_module("arviz_stats.base").array_stats if MODERN else arviz
 
 
-def pareto_khat(log_ratios: np.ndarray) -> float | None:
-    """The Pareto shape of the largest importance ratios; None where a ratio is not a number."""
+def smoothed_weights(log_ratios: np.ndarray) -> tuple[np.ndarray | None, float | None]:
+    """Pareto-smoothed importance weights, which sum to one, and the Pareto shape of the largest ratios; None where a ratio is not a number.
+
+    Ratios that are all alike, to a thousandth, are those of an exact q: there is no tail to fit, and the shape is 0.
+    """
     log_ratios = np.asarray(log_ratios, np.float64)
     if not np.all(np.isfinite(log_ratios)):
-        return None
-    stats = _array_stats()
+        return None, None
+    if np.ptp(log_ratios) < 1e-3:
+        return np.full(len(log_ratios), 1 / len(log_ratios)), 0.0
+    stats = array_stats()
     centred = log_ratios - log_ratios.max()
-    return float(stats.psislw(-centred if MODERN else centred)[1])  # 1.x takes log likelihoods, whose weights are their inverse
+    logs, khat = stats.psislw(-centred if MODERN else centred)  # 1.x takes log likelihoods, whose weights are their inverse
+    weights = np.exp(np.asarray(logs) - np.max(logs))
+    return weights / weights.sum(), float(khat)
 
 
 def chain_diagnostics(values: np.ndarray) -> dict[str, float | None]:
-    """The worst rank-normalised R-hat and effective sample sizes over functionals (chains, draws, functionals). One chain is judged by its halves."""
+    """The worst rank-normalised R-hat and effective sample sizes over functionals (chains, draws, functionals). One chain is judged by its halves.
+
+    None where they are not defined: too few draws, or some that are not finite.
+    """
+    nothing: dict[str, float | None] = {"rhat": None, "ess_bulk": None, "ess_tail": None}
     if len(values) == 1:
         half = values.shape[1] // 2
         values = values[0, : 2 * half].reshape(2, half, -1)
     values = np.asarray(values, np.float64)
+    if values.shape[1] < 4 or not np.all(np.isfinite(values)):
+        return nothing
     moving = values[..., values.std((0, 1)) > 0]
     columns = np.moveaxis(moving, -1, 0)
     if not len(columns):
-        return {"rhat": None, "ess_bulk": None, "ess_tail": None}
-    stats = _array_stats()
+        return nothing
+    stats = array_stats()
     tail = {"method": "tail", "prob": INTERVAL} if MODERN else {"method": "tail"}
-    return {
-        "rhat": max(float(stats.rhat(column)) for column in columns),
-        "ess_bulk": min(float(stats.ess(column, method="bulk")) for column in columns),
-        "ess_tail": min(float(stats.ess(column, **tail)) for column in columns),
+    found = {
+        "rhat": np.max([float(stats.rhat(column)) for column in columns]),
+        "ess_bulk": np.min([float(stats.ess(column, method="bulk")) for column in columns]),
+        "ess_tail": np.min([float(stats.ess(column, **tail)) for column in columns]),
     }
+    return {name: float(value) if np.isfinite(value) else None for name, value in found.items()}
+
+
+def energy_fraction(energy: np.ndarray) -> float | None:
+    """E-BFMI of the worst chain, from energies (chains, draws): below 0.3 momenta are drawn anew too timidly for the posterior's tails."""
+    energy = np.asarray(energy, np.float64)
+    spread = energy.var(axis=1)
+    if energy.shape[1] < 4 or not np.all(spread > 0):
+        return None
+    return float(np.min(np.mean(np.diff(energy, axis=1) ** 2, axis=1) / spread))
 
 
 def convert(fit: Any, num_draws: int = 1000) -> Any:
@@ -84,14 +110,9 @@ def convert(fit: Any, num_draws: int = 1000) -> Any:
 
 
 def _names(model: Model, data: Any, draws: dict[str, np.ndarray]) -> tuple[dict[str, list[str]], dict[str, Any]]:
-    """Dimension names: rows, factors, columns, by the shapes that design §5 fixes; vocabulary and row names as coordinates."""
-    dims: dict[str, list[str]] = {}
-    for site, x in draws.items():
-        rank = x.ndim - 2
-        if rank == 2:
-            dims[site] = ["row", "factor"] if site in model.local else ["factor", "column"]
-        else:
-            dims[site] = [f"{site}_dim_{i}" for i in range(rank)]
+    """Dimension names, and vocabulary and row names as coordinates where sites have such a dimension."""
+    sizes = None if data is None else (data.num_rows, data.num_columns)
+    dims = {site: site_dimensions(model, site, x.shape[2:], sizes) for site, x in draws.items()}
     coords = {}
     if data is not None:
         if data.column_names is not None and any("column" in names for names in dims.values()):
@@ -101,19 +122,53 @@ def _names(model: Model, data: Any, draws: dict[str, np.ndarray]) -> tuple[dict[
     return dims, coords
 
 
+def site_dimensions(model: Model, site: str, shape: tuple[int, ...], sizes: tuple[int, int] | None = None) -> list[str]:
+    """A name for each axis of a site: "row", "factor" or "column" where it is one, and its own otherwise. sizes: (rows, columns) of the data."""
+    factors = {len(shape) + axis for axis in factor_axes(model)[site]}
+    names = []
+    for axis, size in enumerate(shape):
+        if axis == 0 and site in model.local:
+            name = "row"
+        elif axis in factors and "factor" not in names:
+            name = "factor"
+        elif axis not in factors and sizes is not None and size == sizes[1] and "column" not in names:
+            name = "column"
+        else:
+            name = f"{site}_dim_{axis}"
+        names.append(name)
+    return names
+
+
 def _data_groups(fit: Any, draws: dict[str, np.ndarray], dims: dict[str, list[str]]) -> dict[str, dict[str, np.ndarray]]:
     """The observations and each row's log likelihood under each draw, where a dense matrix of them is affordable."""
     data, model = fit.data, fit.model
     chains, count = next(iter(draws.values())).shape[:2]
     if data.num_rows * data.num_columns * chains * count > MOST_CELLS or not model.proper(fit.hyper):
         return {}
-    flat = {site: jnp.asarray(x.reshape(-1, *x.shape[2:])) for site, x in draws.items()}
-    batch = data.pack()
-    terms = np.asarray(log_likelihood(model.generate, flat, fit.hyper, batch)[model.observed], np.float64)
-    per_row = terms.reshape(chains, count, data.num_rows, -1).sum(-1)
+    per_row = likelihood_of_rows(fit, {site: x.reshape(-1, *x.shape[2:]) for site, x in draws.items()}).reshape(chains, count, -1)
     dims[model.observed] = ["row"]
+    batch = data.pack()
     observed = np.asarray(batch.totals if batch.dense is None else batch.dense)
     return {"log_likelihood": {model.observed: per_row}, "observed_data": {model.observed: observed}}
+
+
+def likelihood_of_rows(fit: Any, flat: dict[str, np.ndarray], data: Any = None) -> np.ndarray:
+    """(draws, rows): the log likelihood of each row of the data, those fitted or others, under each draw (draws, ...)."""
+    problem, batch = fit.problem, (fit.data if data is None else data).pack()
+    found = over_draws(lambda block: _row_logs(fit.model, problem.structure, problem.values, block, batch), flat)
+    return np.asarray(found, np.float64)
+
+
+@partial(jax.jit, static_argnames=("model", "structure"))
+def _row_logs(model, structure, values, draws, batch):
+    hyper = obj.make(model, structure, values)
+
+    def one(draw):
+        trace = handlers.trace(handlers.substitute(handlers.seed(model.generate, jax.random.key(0)), data=draw)).get_trace(hyper, batch)
+        logs = trace[model.observed]["fn"].log_prob(trace[model.observed]["value"])
+        return jnp.sum(logs.reshape(batch.num_rows, -1), axis=1)
+
+    return jax.lax.map(one, draws)
 
 
 def has_group(tree: Any, name: str) -> bool:
