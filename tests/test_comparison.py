@@ -1,21 +1,21 @@
-"""Laws of the comparison, on posteriors that are known because they are made up here; one small real run at the end."""
+"""Laws of the comparison, on posteriors that are known because they are made up here; small real runs at the end."""
 
 import functools
 import json
-import re
+import os
 import warnings
 from types import SimpleNamespace
-from xml.etree import ElementTree
 
 import jax
+import jsonschema
 import numpy as np
 import pytest
 import xarray
 
 import inference
 import pp_models
-from inference import align, arviz_bridge, comparison, report
-from pp_models import files
+from inference import align, arviz_bridge, comparison, fitting, report, results, summary
+from inference.registry import default_engines
 from pp_models.errors import InputError
 
 LDA = pp_models.load("lda")
@@ -49,7 +49,8 @@ class FakePosterior:
         self.kind, self._draws, self._width = kind, draws, width
         self.sites = ["theta", "beta"]
         self.draws = {site: value.reshape(2, -1, *value.shape[1:]) for site, value in draws.items()} if kind == "draws" else None
-        self.sample_stats = {"diverging": np.zeros((2, len(draws["beta"]) // 2), bool)}
+        number = len(draws["beta"]) // 2
+        self.sample_stats = {"diverging": np.zeros((2, number), bool), "energy": np.random.default_rng(0).normal(size=(2, number))}
 
     def mean(self, site):
         return self._draws[site].mean(0)
@@ -80,11 +81,11 @@ class Tree:
 
 def fake_fit(engine, posterior, data, bound=-100.0):
     steps = np.arange(1, 6)
-    history = {"step": steps, "seconds": 0.1 * steps, "bound": bound - 50.0 / steps if posterior.kind == "variational" else np.full(5, np.nan)}
-    hyper = LDA.Hyper(NUM_TOPICS)
-    return SimpleNamespace(
-        model=LDA, hyper=hyper, data=data, engine=engine, seconds=0.5, history=history, posterior=posterior, log_joint=log_density, to_arviz=Tree
-    )
+    history = {"step": steps, "seconds": 0.1 * steps, "bound": bound - 50.0 / steps**4 if posterior.kind == "variational" else np.full(5, np.nan)}
+    problem = fitting.make_problem("lda", data, {"num_topics": NUM_TOPICS})
+    posterior.problem = problem
+    named = {"model": LDA, "hyper": problem.hyper, "data": data, "engine": engine, "seconds": 0.5, "history": history, "options": {}}
+    return SimpleNamespace(**named, posterior=posterior, problem=problem, log_joint=log_density, to_arviz=lambda *_, **__: Tree(), stopped=None)
 
 
 def posteriors():
@@ -101,29 +102,36 @@ def posteriors():
 
 
 def constant_score(fit, data, folds):
-    return SimpleNamespace(value=-2.5)
+    return SimpleNamespace(value=-2.5, standard_error=0.1)
 
 
-def start(patch, found, data=None, score=constant_score, **arguments):
-    """`compare` with made-up engines."""
+def no_evidence(*_, **__):
+    raise InputError("made up")
+
+
+def start(patch, found, data=None, **arguments):
+    """`compare` with made-up engines. A function in place of a posterior is called."""
 
     def fit(model, data, engine, **rest):
         if found[engine] is None:
             raise FloatingPointError("The bound became inf at step 3.")
+        if callable(found[engine]):
+            found[engine]()
         if engine == "map":
             warnings.warn("There is no mode.", stacklevel=1)
         return fake_fit(engine, found[engine], data)
 
     patch.setattr(inference, "fit", fit, raising=False)
-    patch.setattr(inference, "document_completion", score, raising=False)
-    arguments = {"engines": [name for name in found if name != "gibbs"], "num_draws": 4000} | arguments
-    return comparison.compare("lda", corpus() if data is None else data, **arguments)
+    patch.setattr(inference, "document_completion", constant_score, raising=False)
+    patch.setattr(comparison.yardstick.bridge, "log_evidence", no_evidence)
+    given = {"engines": [name for name in found if name != "gibbs"], "num_draws": 4000, "reference": "gibbs", "hyper": {"num_topics": NUM_TOPICS}}
+    return comparison.compare("lda", corpus() if data is None else data, **given | arguments)
 
 
 def few(*engines, num_draws=400):
     """A reference and the named engines, with fewer draws, where no figure is looked at."""
     draws = gaussian_draws(num_draws, seed=20)
-    kinds = {"gibbs": "draws", "cavi": "variational", "svi": "variational", "map": "point"}
+    kinds = {"gibbs": "draws", "nuts": "draws", "cavi": "variational", "svi": "variational", "map": "point"}
     return {name: FakePosterior(kinds[name], {site: value.copy() for site, value in draws.items()}) for name in ("gibbs", *engines)}
 
 
@@ -146,7 +154,7 @@ def test_a_relabelled_copy_is_at_distance_zero(compared):
     assert row["wasserstein_sd"] == 0
     assert row["sd_ratio"] == 1
     assert row["sites"]["theta"]["wasserstein_sd"] == 0
-    assert row["invariant"]["mean_error_sd"] < 1e-3  # sums over topics in another order, in single precision
+    assert row["invariant"]["expected data"]["mean_error_sd"] < 1e-3  # sums over topics in another order
     np.testing.assert_array_equal(compared.draws["nuts"]["beta"], compared.draws["gibbs"]["beta"])
 
 
@@ -156,7 +164,7 @@ def test_an_exact_posterior_agrees(compared):
     assert row["mean_error_sd"] < 0.05
     assert row["sd_ratio"] == pytest.approx(1, abs=0.02)
     assert row["coverage90"] == pytest.approx(0.9, abs=0.02)
-    assert row["invariant"]["coverage90"] == pytest.approx(0.9, abs=0.02)
+    assert row["invariant"]["expected data"]["coverage90"] == pytest.approx(0.9, abs=0.02)
     assert row["verdict"] == "means agree; right width"
 
 
@@ -165,7 +173,7 @@ def test_half_the_sd_is_reported_as_half(compared):
     row = compared.summary["engines"]["svi"]
     assert row["sd_ratio"] == pytest.approx(0.5, rel=0.02)
     assert row["sites"]["theta"]["sd_ratio"] == pytest.approx(0.5, rel=0.02)
-    assert row["invariant"]["sd_ratio"] == pytest.approx(0.5, rel=0.02)
+    assert row["invariant"]["expected data"]["sd_ratio"] == pytest.approx(0.5, rel=0.02)
     assert row["coverage90"] == pytest.approx(0.589, abs=0.02)  # P(|z| < 1.645 / 2)
     assert row["wasserstein_sd"] == pytest.approx(0.5 * np.sqrt(2 / np.pi), abs=0.02)
     assert "narrow" in row["verdict"]
@@ -195,84 +203,163 @@ def test_engines_are_ordered_by_agreement(compared):
     assert list(compared.summary["engines"]) == ["gibbs", "nuts", "cavi", "svi", "map", "numpyro_svi"]
 
 
+def test_the_table_of_quantities_is_the_summary_in_full(compared):
+    """Averages of its columns are the figures of the summary, and every quantity has a name."""
+    table = compared.quantities.sel(engine="svi").to_dataframe()
+    beta = table[table["site"] == "beta"]
+    assert len(beta) == NUM_TOPICS * NUM_COLUMNS and "beta[3, 10]" in set(beta["label"]) and beta["label"].is_unique
+    row = compared.summary["engines"]["svi"]["sites"]["beta"]
+    assert np.abs(beta["mean_shift_sd"]).mean() == pytest.approx(row["mean_error_sd"])
+    assert beta["sd_ratio"].median() == pytest.approx(row["sd_ratio"])
+    assert beta["wasserstein_sd"].mean() == pytest.approx(row["wasserstein_sd"])
+
+
+def test_bounds_say_when_they_were_reached(compared):
+    """-100 - 50 / t^4 ends at -100.08; -100.62 after the third of five steps of 0.1 s is the first within 1 % of it."""
+    row = compared.summary["engines"]["cavi"]
+    assert row["bound"] == pytest.approx(-100.08) and row["seconds_to_1pct"] == pytest.approx(0.3)
+
+
 def test_results_are_reported_as_they_come(run):
     seen = []
     run(few("map", "cavi"), on_result=lambda engine, row: seen.append((engine, json.dumps(row, allow_nan=False))))
     assert [engine for engine, _ in seen] == ["gibbs", "map", "cavi"]
 
 
-def test_summary_is_plain_json(run):
+def test_summary_is_plain_json_that_fits_its_schema(run, compared):
     found = few("cavi", "svi")
     found["svi"]._draws["theta"][:] = np.nan
-    summary = run(found).summary
-    again = json.loads(json.dumps(summary, allow_nan=False))
-    assert again == summary
-    assert {"python", "jax", "numpyro", "arviz", "numpy", "pp_models"} <= set(summary["versions"])
-    assert summary["data_hash"] == corpus().hash
-    assert summary["seed"] == 0
-    assert summary["engines"]["svi"]["sites"]["theta"]["mean_error_sd"] is None
-    assert summary["engines"]["cavi"]["heldout"] == -2.5
+    told = run(found).summary
+    assert json.loads(json.dumps(told, allow_nan=False)) == told
+    assert {"python", "jax", "numpyro", "arviz", "numpy", "pp_models"} <= set(told["versions"])
+    assert told["data_hash"] == corpus().hash
+    assert told["seed"] == 0
+    assert told["engines"]["svi"]["sites"]["theta"]["mean_error_sd"] is None
+    assert told["engines"]["cavi"]["heldout"] == -2.5
+    for one in (told, compared.summary):
+        jsonschema.Draft202012Validator(summary.schema()).validate(one)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.Draft202012Validator(summary.schema()).validate({**told, "engines": {"cavi": {}}})
 
 
 def test_seed_is_recorded(run):
     assert run(few("cavi"), key=jax.random.key(17)).summary["seed"] == 17
 
 
+# The reference ----------------------------------------------------------------------------------------------------------------
+
+
 def test_chains_in_different_modes_are_called_not_converged(run):
-    """Half of the reference's draws sit 8 sds away: no relabelling explains that, and no engine is judged by it."""
+    """Half of the reference's draws sit 8 sds away: no relabelling explains that, it is said, and no engine is judged by it."""
     found = few("cavi")
     for value in found["gibbs"].draws.values():
         value[1] += 0.032
-    summary = run(found).summary
-    assert summary["converged"] is False
-    assert summary["engines"]["gibbs"]["rhat"] > 1.05
-    assert summary["engines"]["cavi"]["verdict"].startswith("not judged")
+    told = run(found).summary
+    assert told["converged"] is False
+    assert told["engines"]["gibbs"]["rhat"] > 1.05
+    assert told["engines"]["gibbs"]["modes"]["groups"] == [[0], [1]]
+    assert any("has not converged" in note for note in told["engines"]["gibbs"]["notes"])
+    assert told["engines"]["cavi"]["verdict"].startswith("not judged")
+
+
+def test_the_sampler_with_more_effective_draws_is_the_reference(run):
+    """Without a word from the user: gibbs' draws creep (every draw kept 20 times), nuts' are independent."""
+    found = few("nuts", "cavi", num_draws=800)
+    for value in found["gibbs"].draws.values():
+        value[:] = np.repeat(value[:, ::20], 20, axis=1)
+    told = run(found, reference=None).summary
+    assert told["reference"] == "nuts" and next(iter(told["engines"])) == "nuts"
+    assert told["engines"]["gibbs"]["mean_error_sd"] is not None
+    assert run(found, reference="gibbs").summary["reference"] == "gibbs"
+
+
+def test_without_a_reference_nobody_is_judged(run):
+    """Asked for, or because the sampler failed: bounds and held-out scores are still compared, and a part of the rows is offered."""
+    for found, reference in ((few("cavi", "map"), "none"), (few("cavi", "map") | {"gibbs": None}, "gibbs")):
+        told = run(found, reference=reference).summary
+        assert told["reference"] is None and told["converged"] is None
+        assert told["engines"]["cavi"]["verdict"].startswith("not judged") and told["engines"]["cavi"]["heldout"] == -2.5
+        assert told["engines"]["cavi"]["mean_error_sd"] is None
+        jsonschema.validate(told, summary.schema())
+    assert "--rows" in told["engines"]["gibbs"]["error"]
+
+
+def test_nothing_could_be_fitted(run):
+    with pytest.raises(InputError, match="No engine could be fitted"):
+        run({"gibbs": None, "cavi": None})
 
 
 def test_mcmc_diagnostics(compared):
     row = compared.summary["engines"]["gibbs"]
     assert compared.summary["converged"] is True
     assert row["rhat"] < 1.02
-    assert 1500 < row["ess_bulk"] < 8000  # 4,000 independent draws; the smallest of 201 estimates
+    assert 1500 < row["ess_bulk"] < 8000  # 4,000 independent draws; the smallest of some hundred estimates
     assert row["ess_tail"] > 1000
-    assert row["divergences"] == 0
+    assert row["divergences"] == 0 and row["modes"] is None
+    assert row["ebfmi"] == pytest.approx(2, abs=0.2)  # of independent energies: var(a - b) / var(a)
 
 
 def test_khat_finds_the_pareto_shape():
     """exp(0.8 e) with e exponential is Pareto with shape k = 0.8; the opposite sign has a bounded tail, k = -0.8 in the limit."""
     e = np.random.default_rng(1).exponential(size=4000)
-    assert arviz_bridge.pareto_khat(0.8 * e) == pytest.approx(0.8, abs=0.25)
-    assert arviz_bridge.pareto_khat(-0.8 * e) < 0
-    assert arviz_bridge.pareto_khat(np.array([0.0, np.nan, 1.0])) is None
+    assert arviz_bridge.smoothed_weights(0.8 * e)[1] == pytest.approx(0.8, abs=0.25)
+    weights, khat = arviz_bridge.smoothed_weights(-0.8 * e)
+    assert khat < 0 and weights.sum() == pytest.approx(1)
+    assert arviz_bridge.smoothed_weights(np.array([0.0, np.nan, 1.0])) == (None, None)
 
 
 def test_khat_of_a_posterior_that_is_too_narrow(compared):
     """Half the sd in 30 dimensions: the ratios have no variance. Chains and points have no density, hence no k-hat."""
     rows = compared.summary["engines"]
-    assert rows["svi"]["khat"] > 0.7
+    assert rows["svi"]["khat"] > 0.7 and rows["svi"]["psis"] is None
     assert rows["gibbs"]["khat"] is rows["map"]["khat"] is None
 
 
-def test_constant_quantities_are_left_out():
-    one = np.ones((100, 2))
-    one[:, 0] = np.random.default_rng(0).normal(size=100)
-    result = comparison.agreement(comparison.quantities(one), comparison.quantities(one))
-    assert result["quantities"] == 1
-    assert result["mean_error_sd"] == 0
-    empty = comparison.agreement(comparison.quantities(np.ones((9, 2))), comparison.quantities(np.ones((9, 2))))
-    assert empty["mean_error_sd"] is None
+def test_weighting_is_reported_where_it_works(compared):
+    """cavi's density is the joint's up to a constant: all weights are alike, and weighted moments are those of the draws."""
+    row = compared.summary["engines"]["cavi"]
+    assert row["khat"] < 0.7
+    assert row["psis"]["mean_error_sd"] == pytest.approx(row["mean_error_sd"], abs=1e-6)
+    assert row["psis"]["sd_ratio"] == pytest.approx(row["sd_ratio"], abs=1e-3)  # divided by n, not by n - 1
 
 
-def test_wasserstein_of_a_shift_is_the_shift():
-    x = np.random.default_rng(0).normal(size=(500, 1))
-    moved = comparison.agreement(comparison.quantities(x), comparison.quantities(x + 0.7 * x.std(ddof=1)))
-    assert moved["wasserstein_sd"] == pytest.approx(0.7, rel=1e-6)
+# Interrupted, resumed, refused ------------------------------------------------------------------------------------------------
+
+
+def interrupt():
+    raise KeyboardInterrupt
+
+
+def test_ctrl_c_keeps_what_is_finished(run):
+    """And says what is missing; before anything is finished it is an interruption like any other."""
+    found = run(few("cavi") | {"svi": interrupt, "map": None}, engines=["cavi", "svi", "map"])
+    assert found.summary["partial"] == "Interrupted: svi and map were not run. Run the same command again to go on."
+    assert list(found.fits) == ["gibbs", "cavi"] and found.summary["engines"]["cavi"]["verdict"]
+    with pytest.raises(KeyboardInterrupt):
+        run({"gibbs": interrupt, "cavi": None})
+
+
+def test_a_budget_that_is_used_up_is_said(run, monkeypatch):
+    """Each engine gets its share of what is left; those that come after the end are not run."""
+    clock = iter([0.0, 10.0, 70.0, 200.0])
+    monkeypatch.setattr(comparison.time, "perf_counter", lambda: next(clock, 300.0))
+    shares = []
+    monkeypatch.setattr(comparison.Task, "fit", lambda task, engine, place, seconds: (shares.append(seconds), interrupt()))
+    with pytest.raises(KeyboardInterrupt):
+        run(few("cavi", "svi"), budget=110.0)
+    assert shares == [pytest.approx(100 * 3 / 5)]
+    with pytest.raises(InputError, match=r"budget of 110 s was used up"):
+        found = comparison.Clock.__new__(comparison.Clock)
+        found.budget, found.begin = 110.0, 0.0
+        monkeypatch.setattr(comparison.time, "perf_counter", lambda: 111.0)
+        found.share(1, 1)
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         ({"engines": ["cavy"]}, "cavi"),
+        ({"engines": []}, "at least one"),
         ({"reference": "gibs"}, "gibbs"),
         ({"engines": ["cavi"], "options": {"svi": {}}}, "svi"),
         ({"engines": ["cavi"], "options": {"cavi": {"num_epoch": 3}}}, "num_epochs"),
@@ -280,6 +367,9 @@ def test_wasserstein_of_a_shift_is_the_shift():
         ({"engines": ["cavi"], "reference": "map"}, "no sampler"),
         ({"data": np.ones((3, 3))}, "pp_models.data.counts"),
         ({"hyper": {"num_topic": 3}}, "num_topics"),
+        ({"budget": 0}, "budget"),
+        ({"rows": 0}, "rows"),
+        ({"num_draws": 0}, "num_draws"),
     ],
 )
 def test_bad_input_is_refused_before_anything_runs(run, monkeypatch, arguments, words):
@@ -288,79 +378,102 @@ def test_bad_input_is_refused_before_anything_runs(run, monkeypatch, arguments, 
         run(few("cavi"), **arguments)
 
 
-# The report -------------------------------------------------------------------------------------------------------------------
-
-
-def test_report_is_one_page_with_every_engine(compared, tmp_path):
-    report.write(compared, tmp_path)
-    page = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert len(page) < 2_000_000
-    assert not re.search(r"https?:|src=[\"'](?!data:)|@import|<script|<link", page)
-    for engine in compared.summary["engines"]:
-        assert engine in page
-    assert page.count("<svg") >= 6
-    assert page.count("<svg") == page.count('role="img"') == page.count("aria-label=")
-    for figure in re.findall(r"<svg.*?</svg>", page, re.DOTALL):
-        ElementTree.fromstring(figure)  # well formed
-    identifiers = re.findall(r'\bid="([^"]+)"', page)
-    assert len(identifiers) == len(set(identifiers))
-    assert "mathdefault" not in page
-    assert "There is no mode." in page
-    assert compared.summary["data_hash"] in page
-    assert "has not converged" not in page
-    assert json.loads((tmp_path / "summary.json").read_text()) == compared.summary
-    assert {file.name for file in tmp_path.iterdir()} == {"report.html", "summary.json", *(f"{name}.nc" for name in compared.fits)}
-
-
-def test_report_warns_in_red_when_the_reference_has_not_converged(run, tmp_path):
-    found = few("cavi")
-    for value in found["gibbs"].draws.values():
-        value[1] += 0.032
-    report.write(run(found), tmp_path)
-    assert 'class="warning"' in (tmp_path / "report.html").read_text(encoding="utf-8")
-
-
-def test_words_are_escaped(run, tmp_path):
-    """A vocabulary may hold anything, dollar signs and angle brackets included."""
-    names = ["<b>bold</b>", "$x_1$", "a&b", "$", "\\alpha", *(f"word{i}" for i in range(NUM_COLUMNS - 5))]
-    report.write(run(few("cavi"), data=corpus(names)), tmp_path)
-    page = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert "<b>bold</b>" not in page
-    assert "&lt;b&gt;bold" in page
-
-
-def test_table_has_a_line_per_engine(compared):
-    lines = report.table(compared).splitlines()
-    for engine in compared.summary["engines"]:
-        assert sum(line.split()[0] == engine for line in lines if line.strip()) == 1
-    assert max(map(len, lines)) <= 140
-
-
-def test_an_interrupted_write_keeps_the_old_page(compared, tmp_path, monkeypatch):
-    report.write(compared, tmp_path)
-    before = (tmp_path / "report.html").read_text(encoding="utf-8")
-    monkeypatch.setattr(files.os, "replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
-    with pytest.raises(OSError, match="disk full"):
-        report.write(compared, tmp_path)
-    assert (tmp_path / "report.html").read_text(encoding="utf-8") == before
-    assert not [file for file in tmp_path.iterdir() if "tmp" in file.name]
+def test_every_model_has_engines_to_compare():
+    """Where there is a posterior, a sampler to judge by; where there is none, two ways to a point."""
+    for name in pp_models.available():
+        model = pp_models.load(name)
+        hyper, _ = model.example(jax.random.key(0))
+        engines = default_engines(model, hyper)
+        assert len(engines) >= 2, name
+        assert ("nuts" in engines) == model.proper(hyper), name
 
 
 # For real ---------------------------------------------------------------------------------------------------------------------
 
+QUICK = {"gibbs": {"num_samples": 300, "num_warmup": 100, "num_chains": 2}, "cavi": {"num_epochs": 50}, "map": {"num_epochs": 30}}
 
-def test_a_real_comparison_end_to_end(tmp_path):
-    """Two engines on the model's example: figures where they should be, and files that ArviZ opens. What they say is tested elsewhere."""
+
+def small(folder=None, engines=("cavi",), **more):
     hyper, data = LDA.example(jax.random.key(0))
-    options = {"gibbs": {"num_samples": 300, "num_warmup": 100, "num_chains": 2}, "cavi": {"num_epochs": 50}}
-    result = comparison.compare("lda", data, engines=["cavi"], hyper=hyper, options=options, progress=False)
+    options = {name: QUICK[name] for name in ("gibbs", *engines)}
+    return comparison.compare("lda", data, "gibbs", engines, hyper, options=options, progress=False, num_draws=400, folder=folder, **more)
+
+
+def test_a_real_comparison_end_to_end_goes_on_where_it_stopped(tmp_path, monkeypatch):
+    """Two engines on the model's example: figures where they should be, and files that ArviZ opens. A second call fits only what is missing, and says
+    the same of the rest; a damaged fit is made again; another seed is refused. What the figures say is tested elsewhere."""
+    result = small(tmp_path)
     row = result.summary["engines"]["cavi"]
     assert row["notes"] == []
     for name in ("seconds", "bound", "mean_error_sd", "sd_ratio", "coverage90", "wasserstein_sd", "khat", "heldout"):
         assert np.isfinite(row[name]), name
+    assert row["heldout_curve"][0][1] < 0 and row["heldout_curve"][-1][0] <= row["seconds"]
     assert result.summary["engines"]["gibbs"]["rhat"] > 0.99
     assert row["sd_ratio"] < 1  # mean-field topics are too narrow
-    assert row["heldout"] < 0
     report.write(result, tmp_path)
     with xarray.open_dataset(tmp_path / "cavi.nc", group="posterior") as posterior:
         assert posterior["beta"].shape[-2:] == (3, 9)
+
+    (tmp_path / "fits" / "cavi.npz").write_bytes(b"PK broken")
+    fitted, fit = [], fitting.fit
+    monkeypatch.setattr(inference, "fit", lambda *a, engine, **k: (fitted.append(engine), fit(*a, engine=engine, **k))[1], raising=False)
+    again = small(tmp_path, ("cavi", "map"))
+    assert fitted == ["cavi", "map"]
+    same = ("mean_error_sd", "sd_ratio", "khat", "heldout", "bound")
+    assert {name: again.summary["engines"]["cavi"][name] for name in same} == {name: row[name] for name in same}
+    assert again.summary["engines"]["gibbs"]["rhat"] == result.summary["engines"]["gibbs"]["rhat"]
+    with pytest.raises(InputError, match="another seed"):
+        small(tmp_path, key=jax.random.key(1))
+    results.clear(tmp_path)
+    assert not os.listdir(tmp_path / "fits")
+
+
+# What is known of the truth ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def conjugate():
+    """LDA with one topic is conjugate: beta ~ Dirichlet(eta + word counts), and mean field is exact. Two samplers and cavi, 4,000 draws each."""
+    counts = np.random.default_rng(3).multinomial(60, np.random.default_rng(4).dirichlet(np.full(6, 2.0)), size=8)
+    options = {"gibbs": {"num_samples": 2000, "num_warmup": 50}, "nuts": {"num_samples": 2000, "num_warmup": 500}}
+    hyper = {"num_topics": 1, "alpha": 1.0, "eta": 0.7}
+    data = pp_models.data.counts(counts)
+    return counts, comparison.compare("lda", data, "gibbs", ["cavi", "nuts"], hyper, options=options, progress=False, num_draws=4000, quick=True)
+
+
+def test_exact_engines_on_a_conjugate_model(conjugate):
+    """Means within 0.05 sd and widths within 3 %: of 4,000 draws each, means differ by 0.018 sd and widths by 1.6 % on average (nuts has fewer
+    effective ones), and all three are the closed form."""
+    counts, result = conjugate
+    concentration = 0.7 + counts.sum(0)
+    mean = concentration / concentration.sum()
+    sd = np.sqrt(mean * (1 - mean) / (concentration.sum() + 1))
+    for engine in ("cavi", "nuts"):
+        row = result.summary["engines"][engine]
+        assert row["mean_error_sd"] < 0.05 and 0.97 < row["sd_ratio"] < 1.03, engine
+        assert row["verdict"] == "means agree; right width", engine
+    for engine in ("gibbs", "cavi", "nuts"):
+        found = result.draws[engine]["beta"][:, 0]
+        assert np.abs((found.mean(0) - mean) / sd).max() < 0.08, engine  # the largest of six, of which each has 0.016 or, of nuts, a little more
+        np.testing.assert_allclose(found.std(0) / sd, 1, atol=0.06, err_msg=engine)
+    assert result.summary["engines"]["cavi"]["khat"] < 0.7  # q is the posterior
+
+
+def test_mean_field_is_too_narrow_where_it_is_known_to_be():
+    """Held to the stored reference posteriors of two samplers: topics of LDA and factors of PMF come out narrower by mean field, and k-hat is large.
+
+    That is how far q is from the posterior, not how it was fitted: both run to their fixed point."""
+    from pathlib import Path
+
+    from inference import agreement, reference
+
+    for name, site in (("lda", "beta"), ("pmf", "v")):
+        known = reference.stored(name, Path(__file__).parent / "references")
+        fit = inference.fit(name, known.data, "cavi", known.hyper, progress=False, num_epochs=300)
+        draws = fit.posterior.sample(jax.random.key(0), 1000)
+        aligned = align.align_draws(fit.model, draws, known.pivot)
+        exact = known.draws[site].reshape(-1, *known.draws[site].shape[2:])
+        found = agreement.agreement(agreement.quantities(exact), agreement.quantities(aligned[site]))
+        assert found["sd_ratio"] < 0.95, (name, found)
+        khat = arviz_bridge.smoothed_weights(fit.log_joint(draws) - fit.posterior.log_density(draws))[1]
+        assert khat > 0.7, (name, khat)

@@ -1,0 +1,76 @@
+"""Words follow from figures by stated limits, and say what they rest on."""
+
+import re
+
+import pytest
+
+from inference import verdicts
+
+GOOD = {"rhat": 1.004, "ess_bulk": 900.0, "divergences": 0, "ebfmi": 0.9, "modes": None}
+
+
+def row(error, ratio, kind="variational", **more):
+    return {"mean_error_sd": error, "sd_ratio": ratio, "kind": kind, "invariant": None, **more}
+
+
+@pytest.mark.parametrize(
+    ("error", "ratio", "words"),
+    [
+        (0.05, 1.0, "means agree; right width"),
+        (0.2, 0.94, "means slightly off; slightly too narrow"),
+        (0.6, 0.48, "means off; far too narrow"),
+        (0.1, 0.5, "means agree; too narrow"),
+        (0.1, 1.25, "means agree; too wide"),
+        (3.0, 1.0, f"{verdicts.OTHER_ANSWER}; right width"),
+    ],
+)
+def test_words_and_the_rule_behind_them(error, ratio, words):
+    """A limit belongs to the words above it, and the rule repeats both figures."""
+    verdict, rule = verdicts.of_engine(row(error, ratio), True)
+    assert verdict == words
+    assert f"{error:.2f} sd" in rule and f"sd ratio {ratio:.2f}" in rule
+    low_high = re.findall(r"\(([^)]*)\)", rule)
+    assert len(low_high) == 2
+
+
+def test_nobody_is_judged_without_a_reference_that_converged():
+    assert verdicts.of_engine(row(0.0, 1.0), False)[0].startswith("not judged")
+    assert verdicts.of_engine(row(0.0, 1.0), None)[0].startswith("not judged")
+    assert verdicts.of_engine(row(0.0, 1.0), None, judged=False)[0].startswith("not judged")
+    assert verdicts.of_engine(row(None, None), True)[0].startswith("not judged")
+    assert verdicts.of_engine(row(float("nan"), 1.0), True)[0].startswith("not judged")
+
+
+def test_same_predictions_by_other_factors():
+    found = verdicts.of_engine(row(2.0, 0.9, invariant={"expected data": {"mean_error_sd": 0.1}}), True)
+    assert found[0].startswith("other factors, nearly the same predictions") and "0.10 sd" in found[1]
+
+
+def test_a_point_is_silent_about_uncertainty():
+    assert "point" in verdicts.of_engine(row(0.1, None, kind="point"), True)[0]
+    assert verdicts.of_engine(row(0.74, None, kind="point"), True)[0].startswith("0.7 sd from the means")
+
+
+@pytest.mark.parametrize(
+    ("worse", "word"),
+    [
+        ({"rhat": 1.2}, "R-hat 1.20"),
+        ({"rhat": None}, "could not be computed"),
+        ({"ess_bulk": 12.0}, "12 effective draws"),
+        ({"divergences": 30}, "30 of 2000"),
+        ({"ebfmi": 0.1}, "E-BFMI"),
+        ({"modes": {"groups": [[0], [1]], "text": "Chains 1 and 2 are in different modes."}}, "different modes"),
+    ],
+)
+def test_every_sign_of_trouble_is_named(worse, word):
+    """Any one of them is enough, and the red sentence says which."""
+    assert verdicts.trouble(GOOD, 2000) == []
+    reasons = verdicts.trouble(GOOD | worse, 2000)
+    assert len(reasons) == 1 and word in verdicts.advice("gibbs", reasons)
+
+
+def test_a_chain_that_is_only_good_enough_comes_with_a_caution():
+    assert verdicts.caution(GOOD) == ""
+    assert "1.030" in verdicts.caution(GOOD | {"rhat": 1.03})
+    assert "120 effective" in verdicts.caution(GOOD | {"ess_bulk": 120.0})
+    assert "not be told apart" in verdicts.caution(GOOD | {"rhat_aligned": 1.3})
