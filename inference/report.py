@@ -1,73 +1,42 @@
-"""The page people look at: one self-contained HTML file with the table, the plots and how to get the same numbers again.
+"""The page people look at: one self-contained HTML file with the verdict, the table, the figures and how to get the same numbers again.
 
-Figures are small inline SVGs that flow into one column on a phone; their ink is the page's own text colour, so they follow light and dark.
-Each engine has one colour and one line style everywhere (Okabe and Ito's palette, safe for colour-blind readers).
+Figures are small inline SVGs (`figures`, `figures_latent`, `figures_chains`) that flow into one column on a phone; the model's equations are MathML
+(`typeset`); `page.css` and `page.js` are put into the file, which needs neither a network nor a server. Without its script the page still shows all,
+but tables do not sort. What a comparison lacks, a reference, a truth, held-out data, leaves its part of the page out.
 """
 
 import functools
-import html
-import io
 import json
-import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
+from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import matplotlib
-import numpy as np
-from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullFormatter
-from scipy.stats import gaussian_kde
-
-from inference import topic_tools
-from inference.comparison import MAX_RHAT, Comparison
-from pp_models.base import factor_axes
+from inference import figures, figures_chains, figures_latent, palette, selection, svg, typeset
+from inference import report_tables as tables
+from inference.report_tables import chip
+from inference.typeset import escape
 from pp_models.files import write_whole
 
-COLOURS = {"gibbs": "#0072B2", "nuts": "#56B4E9", "cavi": "#D55E00", "svi": "#E69F00", "numpyro_svi": "#CC79A7", "map": "#009E73"}
-SPARE_COLOURS = ("#999933", "#882255", "#44AA99", "#AA4499", "#DDCC77", "#6699CC", "#117733")
-DASHES = ("-", "--", "-.", ":")
-INK = "#010203"  # stands for the page's text colour until the figure is inlined
-STYLE: Any = {
-    "svg.fonttype": "none",
-    "text.parse_math": False,
-    "font.size": 11,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "axes.titlecolor", "xtick.color", "ytick.color"), INK),
-}
-MAX_TOPICS = 6  # drawn; the tables show more
-MAX_POINTS = 150  # in a scatter plot
-NUM_WORDS = 8
+if TYPE_CHECKING:
+    from inference.comparison import Comparison
 
-COLUMNS = (  # of the table: figure, heading, format, what it means
-    ("seconds", "seconds", "{:.1f}", "wall time of the fit, compilation included"),
-    ("bound", "bound", "{:.1f}", "last lower bound of the log evidence (ELBO)"),
-    ("mean_error_sd", "mean error", "{:.2f}", "mean distance of posterior means, in reference sd; 0 is right"),
-    ("sd_ratio", "sd ratio", "{:.2f}", "median posterior sd over the reference's; 1 is right"),
-    ("coverage90", "cover 90%", "{:.2f}", "share of reference draws in the engine's 90% interval; 0.90 is right"),
-    ("wasserstein_sd", "W1", "{:.2f}", "1-Wasserstein distance in reference sd; 0 is right"),
-    ("khat", "k-hat", "{:.2f}", "Pareto k of the importance ratios; above 0.7 weighting cannot repair it"),
-    ("heldout", "held-out", "{:.3f}", "log probability per held-out word or rating, nats; larger is better"),
-    ("rhat", "R-hat", "{:.3f}", "worst over invariant functionals; 1.00 is converged"),
-    ("ess_bulk", "ESS bulk", "{:.0f}", "smallest effective sample size of invariant functionals"),
-    ("ess_tail", "ESS tail", "{:.0f}", "the same in the tails"),
-    ("divergences", "diverg.", "{:d}", "divergent transitions of the sampler"),
-)
-TERMINAL = ("seconds", "bound", "mean_error_sd", "sd_ratio", "coverage90", "khat", "heldout", "rhat")
+GOOD_KHAT, WORST_KHAT = 0.5, 0.7
+CONTENT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 
 
-def write(comparison: Comparison, folder: str | Path, command: str | None = None) -> Path:
-    """Write report.html, summary.json and one .nc file per engine; returns the page's path. Each file appears whole or not at all."""
+def write(comparison: "Comparison", folder: str | Path, command: str | None = None) -> Path:
+    """Write report.html, summary.json, agreement.csv and one .nc file per engine; returns the page's path. Each file appears whole or not at all."""
     folder = Path(folder)
     text = json.dumps(comparison.summary, indent=2, allow_nan=False) + "\n"
     write_whole(folder / "summary.json", lambda path: path.write_text(text, encoding="utf-8"))
+    tidy = comparison.quantities.to_dataframe().reset_index()
+    write_whole(folder / "agreement.csv", lambda path: tidy.to_csv(path, index=False, lineterminator="\n"))
     page = render(comparison, command)
     write_whole(folder / "report.html", lambda path: path.write_text(page, encoding="utf-8"))
     for engine, fit in comparison.fits.items():
-        tree = fit.to_arviz()
-        write_whole(folder / f"{engine}.nc", functools.partial(_write_tree, tree))
+        write_whole(folder / f"{engine}.nc", functools.partial(_write_tree, fit.to_arviz()))
     return folder / "report.html"
 
 
@@ -75,420 +44,321 @@ def _write_tree(tree: Any, path: Path) -> None:
     tree.to_netcdf(str(path))
 
 
-def table(comparison: Comparison) -> str:
-    """The engines as a plain-text table for the terminal, its main figures only."""
-    rows = comparison.summary["engines"]
-    columns = [column for column in _columns(rows) if column[0] in TERMINAL]
-    lines = [["engine", *(heading for _, heading, _, _ in columns), "verdict"]]
-    for engine, row in rows.items():
-        lines.append([engine, *(_format(row.get(name), form) for name, _, form, _ in columns), row["error"] or row["verdict"]])
-    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]) - 1)]
-    text = [
-        "  ".join([line[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(line[1:-1], widths[1:], strict=True)), line[-1][:50]])
-        for line in lines
-    ]
-    if comparison.summary["converged"] is False:
-        text += ["", _not_converged(comparison)]
-    return "\n".join(text)
+def table(comparison: "Comparison") -> str:
+    """The engines as a plain-text table for the terminal, and what must be said about the run."""
+    said = [words for words in (comparison.summary.get("partial"), _not_converged(comparison), _no_reference(comparison)) if words]
+    return "\n".join([*tables.for_terminal(comparison.summary["engines"]), *(["", *said] if said else [])])
 
 
-def _columns(rows: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str, str, str]]:
-    return [column for column in COLUMNS if any(row.get(column[0]) is not None for row in rows.values())]
+def _not_converged(comparison: "Comparison") -> str:
+    if comparison.summary.get("converged") is not False:
+        return ""
+    rhat = comparison.summary["engines"].get(comparison.reference, {}).get("rhat")
+    known = "" if rhat is None else f" (R-hat {rhat:.2f})"
+    return f"The reference {comparison.reference} has not converged{known}: no engine is judged by it. Run longer chains (num_samples, num_warmup)."
 
 
-def _format(value: Any, form: str) -> str:
-    return "-" if value is None else form.format(value)
-
-
-def _not_converged(comparison: Comparison) -> str:
-    rhat = comparison.summary["engines"][comparison.reference]["rhat"]
-    return (
-        f"The reference ({comparison.reference}) has not converged: R-hat {rhat:.2f} is above {MAX_RHAT}. "
-        "No engine is judged by it; run longer chains (num_samples, num_warmup)."
-    )
+def _no_reference(comparison: "Comparison") -> str:
+    if comparison.reference is not None:
+        return ""
+    failed = [engine for engine in ("gibbs", "nuts") if comparison.summary["engines"].get(engine, {}).get("error")]
+    why = f"{' and '.join(failed)} failed" if failed else "no sampler was run or applies to this model"
+    return f"There is no reference ({why}), so engines stand side by side and none is judged."
 
 
 # The page ---------------------------------------------------------------------------------------------------------------------
 
 
-def render(comparison: Comparison, command: str | None = None) -> str:
+def render(comparison: "Comparison", command: str | None = None) -> str:
     """The whole page as text."""
-    title = f"{comparison.summary['title']}: engines against {comparison.reference}"
-    with matplotlib.rc_context(STYLE):
-        sections = [
-            _header(comparison),
-            _warning(comparison),
-            _section("How well the engines agree", _engine_table(comparison)),
-            _section("Bounds against time", _figures(bound_figures(comparison))),
-            _section("Posterior densities of the topics' largest words", _figures(density_figures(comparison))),
-            _section("Posterior means", _figures(mean_figures(comparison))),
-            _section("Posterior widths", _figures(width_figures(comparison))),
-            _section("Topics side by side", topic_tables(comparison)),
-            _section("How to reproduce", _reproduce(comparison, command)),
-        ]
-    body = "\n".join(part for part in sections if part)
+    sections = {
+        "Model and data": _model(comparison),
+        "Engines": tables.engine_table(comparison) + tables.details_tables(comparison),
+        "Bound and score against time": _against_time(comparison),
+        "Parameters": _parameters(comparison),
+        "Widths": _widths(comparison),
+        "Means": _means(comparison),
+        "Topics side by side": _topics(comparison),
+        "Components": _profiles(comparison),
+        "Latent maps": _maps(comparison),
+        "Hyper-parameters on a grid": _grids(comparison),
+        "The reference's chains": _chains(comparison),
+        "Warnings and notes": _notes(comparison),
+        "How to reproduce": _reproduce(comparison, command),
+    }
+    sections = {heading: content for heading, content in sections.items() if content}
+    body = "\n".join(f'<section id="{_anchor(heading)}"><h2>{escape(heading)}</h2>\n{content}</section>' for heading, content in sections.items())
+    contents = "".join(f'<li><a href="#{_anchor(heading)}">{escape(heading)}</a></li>' for heading in sections)
+    engines = [*comparison.summary["engines"], "truth"]
+    title = comparison.summary["title"] + (f": engines against {comparison.reference}" if comparison.reference else ": engines side by side")
     return (
-        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{html.escape(title)}</title><style>{CSS}</style></head>\n<body><main>\n{body}\n</main></body></html>\n"
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<meta http-equiv="Content-Security-Policy" content="{CONTENT_POLICY}"><link rel="icon" href="data:,">'
+        f"<title>{escape(title)}</title><style>{_package_text('page.css')}{palette.styles(engines)}</style></head>\n"
+        f"<body>{palette.marker_definitions()}<main>\n{_headline(comparison)}\n"
+        f'<nav aria-label="Contents"><ul>{contents}</ul></nav>\n{body}\n</main><div id="tip" role="tooltip" hidden></div>'
+        f"<script>{_package_text('page.js')}</script></body></html>\n"
     )
 
 
-def _section(heading: str, content: str) -> str:
-    return f"<section><h2>{html.escape(heading)}</h2>\n{content}</section>" if content else ""
+def _package_text(name: str) -> str:
+    return resources.files("inference").joinpath(name).read_text(encoding="utf-8")
 
 
-def _header(comparison: Comparison) -> str:
-    summary, data = comparison.summary, comparison.summary["data"]
-    story = sys.modules[comparison.model.log_local.__module__].__doc__ or ""
-    hyper = ", ".join(f"{name} = {_number(value)}" for name, value in summary["hyper"].items())
-    source = "drawn from the model's own prior" if comparison.truth is not None else "given"
-    of_entries = data["kind"] == "ratings"
-    heldout = data["entries_heldout"] if of_entries else data["rows_heldout"]
-    fitted = f"{data['entries'] - heldout:,} ratings" if of_entries else f"{data['rows_fitted']:,} rows"
-    facts = (
-        f"{data['rows']:,} rows × {data['columns']:,} columns, {data['entries']:,} entries, total {data['total']:,.0f} ({source}). "
-        f"{fitted} are fitted, {heldout:,} held out to score."
-    )
-    return (
-        f"<header><h1>{html.escape(summary['title'])}</h1>"
-        f"<p class='lead'>How {_engine_list(comparison)} compare with {_chip(comparison.reference)}</p>"
-        f"<p><b>Data.</b> {html.escape(facts)}</p><p><b>Hyper-parameters.</b> {html.escape(hyper)}</p>"
-        f"<details><summary>The generative story</summary><pre>{html.escape(story.strip())}</pre></details></header>"
-    )
+def _anchor(heading: str) -> str:
+    return "".join(sign if sign.isalnum() else "-" for sign in heading.lower())
 
 
-def _engine_list(comparison: Comparison) -> str:
-    return ", ".join(_chip(engine) for engine in comparison.summary["engines"] if engine != comparison.reference)
-
-
-def _chip(engine: str) -> str:
-    return f'<span class="chip" style="--c:{colour(engine)}">{html.escape(engine)}</span>'
-
-
-def _number(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def _warning(comparison: Comparison) -> str:
-    failed = [f"{engine} failed: {row['error']}" for engine, row in comparison.summary["engines"].items() if row["error"]]
-    notes = [f"{engine}, {note}" for engine, row in comparison.summary["engines"].items() for note in row.get("notes") or []]
-    unsure = [_not_converged(comparison)] if comparison.summary["converged"] is False else []
-    boxes = [f'<p class="warning" role="alert">{html.escape(text)}</p>' for text in unsure]
-    return "\n".join(boxes + [f'<p class="note">{html.escape(text)}</p>' for text in failed + notes])
-
-
-def _engine_table(comparison: Comparison) -> str:
-    rows = comparison.summary["engines"]
-    columns = _columns(rows)
-    head = "".join(f'<th scope="col" title="{html.escape(meaning)}">{html.escape(heading)}</th>' for _, heading, _, meaning in columns)
-    body = []
-    for engine, row in rows.items():
-        words = f"failed: {row['error']}" if row["error"] else row["verdict"]
-        cells = "".join(f"<td>{_format(row.get(name), form)}</td>" for name, _, form, _ in columns)
-        body.append(f'<tr><th scope="row">{_chip(engine)}</th><td class="words">{html.escape(words)}</td>{cells}</tr>')
-    meanings = "".join(f"<dt>{html.escape(heading)}</dt><dd>{html.escape(meaning)}</dd>" for _, heading, _, meaning in columns)
-    return (
-        f'<div class="scroll" tabindex="0"><table><thead><tr><th scope="col">engine</th><th scope="col" class="words">verdict</th>{head}</tr></thead>'
-        f"<tbody>{''.join(body)}</tbody></table></div>{_invariant_table(comparison)}"
-        f"<details><summary>What the columns mean</summary><dl>{meanings}</dl>{RULES}</details>"
-    )
-
-
-def _invariant_table(comparison: Comparison) -> str:
-    """The same figures per site, and on the expected observations, where no alignment is needed."""
-    body = []
-    for engine, row in comparison.summary["engines"].items():
-        parts = {**(row.get("sites") or {}), "expected data": row.get("invariant")}
-        for name, part in parts.items():
-            if part:
-                cells = "".join(f"<td>{_format(part[key], form)}</td>" for key, _, form, _ in COLUMNS if key in part)
-                body.append(
-                    f'<tr><th scope="row">{_chip(engine)}</th><td class="words">{html.escape(name)}</td>{cells}<td>{part["quantities"]:,}</td></tr>'
-                )
-    head = "".join(f'<th scope="col">{html.escape(h)}</th>' for key, h, _, _ in COLUMNS if key in AGREEMENT)
-    return (
-        '<details><summary>Site by site, and on the expected data, which no labelling of topics can change</summary><div class="scroll" tabindex="0">'
-        f'<table><thead><tr><th scope="col">engine</th><th scope="col" class="words">quantity</th>{head}<th scope="col">how many</th></tr></thead>'
-        f"<tbody>{''.join(body)}</tbody></table></div></details>"
-    )
-
-
-AGREEMENT = ("mean_error_sd", "sd_ratio", "coverage90", "wasserstein_sd")
-RULES = (
-    "<p>The first table is about the aligned global sites. Engines are ordered by W1, which sees location and width at once. "
-    "Means agree below 0.2 reference sd, are slightly off below 0.5 and off below 1. Widths are right between 0.95 and 1.05 of the reference's. "
-    f"A reference with R-hat above {MAX_RHAT} judges nobody.</p>"
-)
-
-
-def topic_tables(comparison: Comparison) -> str:
-    """The largest words of each aligned topic, one column per engine; words outside the reference's list are underlined."""
-    site = _topic_site(comparison)
-    if site is None:
-        return ""
-    means = {engine: draws[site].mean(0) for engine, draws in comparison.draws.items()}
-    if comparison.truth is not None:
-        means["truth"] = comparison.truth[site]
-    names = _word_names(comparison)
-    tops = {engine: topic_tools.largest(mean, NUM_WORDS) for engine, mean in means.items()}
-    blocks = []
-    for topic in range(min(len(tops[comparison.reference]), 2 * MAX_TOPICS)):
-        known = set(tops[comparison.reference][topic])
-        head = "".join(f'<th scope="col">{_chip(engine)}</th>' for engine in tops)
-        body = "".join(
-            "<tr>" + "".join(f"<td>{_word(names, top[topic, rank], known)}</td>" for top in tops.values()) + "</tr>"
-            for rank in range(tops[comparison.reference].shape[1])
-        )
-        content = f"<caption>Topic {topic + 1}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
-        blocks.append(f'<div class="scroll" tabindex="0"><table class="topics">{content}</table></div>')
-    return "\n".join(blocks) + "<p>Underlined: not among the reference's words of that topic.</p>"
-
-
-def _word(names: Callable[[int], str], index: int, known: set[int]) -> str:
-    name = html.escape(names(index))
-    return name if index in known else f"<u>{name}</u>"
-
-
-def _topic_site(comparison: Comparison) -> str | None:
-    """The global site of shape (K, columns), where there is one."""
-    draws, axes = comparison.draws[comparison.reference], factor_axes(comparison.model)
-    columns = comparison.data.num_columns
-    fits = (site for site in comparison.model.shared if draws[site].ndim == 3 and axes[site] == (-2,) and draws[site].shape[2] == columns)
-    return next(fits, None)
-
-
-def _word_names(comparison: Comparison) -> Callable[[int], str]:
-    data = comparison.data
-    names = topic_tools.names(data.column_names, data.num_columns)
-    return lambda index: f"w{index}" if data.column_names is None else names[index]
-
-
-def _reproduce(comparison: Comparison, command: str | None) -> str:
+def _headline(comparison: "Comparison") -> str:
+    """The title, what must be known before anything else, the reference's quality, and the best approximation in one sentence."""
     summary = comparison.summary
-    versions = ", ".join(f"{name} {version}" for name, version in summary["versions"].items())
+    rest = ", ".join(chip(engine) for engine in summary["engines"] if engine != comparison.reference)
+    against = (
+        f"{rest} against {chip(comparison.reference)}" if comparison.reference is not None and rest else rest or chip(comparison.reference or "")
+    )
     return (
-        f"<pre>{html.escape(command or default_command(comparison))}</pre><dl><dt>versions</dt><dd>{html.escape(versions)}</dd>"
-        f"<dt>seed</dt><dd>{summary['seed']}</dd><dt>data (SHA-256)</dt><dd class='hash'>{summary['data_hash']}</dd>"
-        f"<dt>engine options</dt><dd>{html.escape(json.dumps(summary['options']))}</dd></dl>"
-        "<p>All figures are in <code>summary.json</code>, the posteriors in one <code>.nc</code> file per engine (open with ArviZ).</p>"
+        f'<header><h1>{escape(summary["title"])}</h1><p class="lead">{against}</p>{_banners(comparison)}'
+        f'<div class="verdict">{_badges(comparison)}<p class="best">{_best(comparison)}</p></div></header>'
     )
 
 
-def default_command(comparison: Comparison) -> str:
+def _banners(comparison: "Comparison") -> str:
+    urgent = _not_converged(comparison)
+    boxes = [f'<p class="warning" role="alert">{escape(urgent)}</p>'] if urgent else []
+    quick = "A quick run: short fits and chains, for teaching; figures are rough." if comparison.summary.get("quick") else ""
+    said = (comparison.summary.get("partial"), _no_reference(comparison), quick)
+    boxes += [f'<p class="banner" role="status">{escape(words)}</p>' for words in said if words]
+    return "".join(boxes)
+
+
+def _badges(comparison: "Comparison") -> str:
+    """The reference and whether each of its diagnostics is good, fair or bad; a sign says it as well as the colour."""
+    if comparison.reference is None:
+        return ""
+    row = comparison.summary["engines"].get(comparison.reference, {})
+    limits = {  # good where this holds; fair where that does
+        "rhat": ("R-hat", "{:.3f}", lambda x: x <= 1.01, lambda x: x <= 1.05),
+        "ess_bulk": ("ESS bulk", "{:,.0f}", lambda x: x >= 400, lambda x: x >= 100),
+        "ess_tail": ("ESS tail", "{:,.0f}", lambda x: x >= 400, lambda x: x >= 100),
+        "divergences": ("divergences", "{:,.0f}", lambda x: x == 0, lambda x: x <= 5),
+        "ebfmi": ("E-BFMI", "{:.2f}", lambda x: x >= 0.3, lambda x: x >= 0.2),
+    }
+    parts = [f'<span class="badge">reference {chip(comparison.reference)}</span>']
+    for name, (words, form, good, fair) in limits.items():
+        if row.get(name) is not None:
+            tone, sign = ("good", "✓") if good(row[name]) else ("fair", "≈") if fair(row[name]) else ("bad", "!")
+            parts.append(f'<span class="badge {tone}"><b aria-hidden="true">{sign}</b> {words} {form.format(row[name])}</span>')
+    evidence = comparison.summary.get("evidence")
+    if evidence and evidence.get("log_evidence") is not None:
+        error = "" if evidence.get("error") is None else f" ± {evidence['error']:.2g}"
+        value = tables.shown(evidence["log_evidence"], "{:,.1f}")
+        parts.append(f'<span class="badge" title="{escape(str(evidence.get("method", "")))}">log evidence {value}{error}</span>')
+    return f'<p class="badges">{"".join(parts)}</p>'
+
+
+def _best(comparison: "Comparison") -> str:
+    """The approximation nearest to the reference, in one sentence."""
+    if comparison.reference is None or comparison.summary.get("converged") is False:
+        return "No engine is judged here; the figures below show where they differ."
+    for engine, row in comparison.summary["engines"].items():
+        if engine != comparison.reference and row.get("wasserstein_sd") is not None and row.get("kind") != "draws":
+            figures_said = [f"means {row['mean_error_sd']:.2f} sd off" if row.get("mean_error_sd") is not None else ""]
+            figures_said += [f"{row['sd_ratio']:.2f} of the width" if row.get("sd_ratio") is not None else "no width"]
+            figures_said += [f"{row['seconds']:.1f} s" if row.get("seconds") is not None else ""]
+            return f"Nearest approximation: {chip(engine)} – {escape(row['verdict'])} ({', '.join(filter(None, figures_said))})."
+    return "No approximation was judged: only Markov chains, or nothing that could be compared."
+
+
+# Sections ---------------------------------------------------------------------------------------------------------------------
+
+
+def _model(comparison: "Comparison") -> str:
+    module = sys.modules.get(comparison.model.log_local.__module__)
+    lines, rest = typeset.split_story((module.__doc__ if module is not None else None) or "")
+    rows = "".join(_equation(one) for one in typeset.process(lines))
+    equations = f'<div class="scroll plainbox"><table class="equations"><tbody>{rows}</tbody></table></div>' if rows else ""
+    story = f'<details><summary>The whole story of the model</summary><pre class="story">{escape(rest)}</pre></details>' if rest else ""
+    cards = {"Generative process": equations + story, "Data": _data(comparison)}
+    return '<div class="cards">' + "".join(f'<div class="card"><h3>{heading}</h3>{content}</div>' for heading, content in cards.items()) + "</div>"
+
+
+def _equation(one: typeset.Equation) -> str:
+    if not one.relation and not one.right:
+        return f'<tr><td class="case" colspan="4">{one.left}</td></tr>'
+    return f'<tr><td class="left">{one.left}</td><td>{one.relation}</td><td class="right">{one.right}</td><td class="comment">{one.comment}</td></tr>'
+
+
+def _data(comparison: "Comparison") -> str:
+    data, summary = comparison.summary["data"], comparison.summary
+    cells = data["rows"] * data["columns"]
+    of_entries = data["kind"] == "ratings"
+    heldout = data.get("entries_heldout") if of_entries else data.get("rows_heldout")
+    fitted = data["entries"] - (heldout or 0) if of_entries else data.get("rows_fitted")
+    unit = "ratings" if of_entries else "rows"
+    facts = {
+        "kind": f"{data['kind'].replace('_', ' ')}, " + ("drawn from the model's own prior" if comparison.truth is not None else "given"),
+        "size": f"{data['rows']:,} rows × {data['columns']:,} columns",
+        "entries": f"{data['entries']:,}" + (f", {data['entries'] / cells:.1%} of the cells" if cells else ""),
+        "total": f"{data['total']:,.0f}" if data.get("total") is not None else "",
+        "fitted": f"{fitted:,} {unit}" if fitted is not None else "",
+        "held out": f"{heldout:,} {unit}, to score" if heldout else "nothing",
+    }
+    hyper = "".join(f"<li>{typeset.symbol(name)} = {escape(_value(value))}</li>" for name, value in summary["hyper"].items() if value is not None)
+    terms = "".join(f"<dt>{name}</dt><dd>{escape(words)}</dd>" for name, words in facts.items() if words)
+    pictures = svg.gallery(figures_chains.data(comparison), "grid small")
+    return f'<dl class="facts">{terms}<dt>settings</dt><dd><ul class="hyper">{hyper}</ul></dd></dl>{pictures}'
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, list | tuple):
+        first = ", ".join(_value(one) for one in value[:5])
+        return f"({first})" if len(value) <= 5 else f"({first}, … {len(value):,} numbers)"
+    return str(value)
+
+
+def _against_time(comparison: "Comparison") -> str:
+    found = [*figures.bounds(comparison), *figures.heldout(comparison)]
+    if not found:
+        return ""
+    evidence = comparison.summary.get("evidence") or {}
+    hint = "Bounds rise to the log evidence as q nears the posterior; " if evidence.get("log_evidence") is not None else ""
+    rows = [engine for engine in comparison.summary["engines"] if engine in comparison.fits]
+    words = (
+        f"{hint}held-out scores are larger for better predictions, their bars one standard error."
+        if figures.heldout(comparison)
+        else hint.replace("; ", ".")
+    )
+    return tables.legend(rows) + (f'<p class="hint">{words[:1].upper()}{words[1:]}</p>' if words else "") + svg.gallery(found)
+
+
+def _parameters(comparison: "Comparison") -> str:
+    forests, densities = figures.forests(comparison), figures.densities(comparison)
+    if not forests:
+        return ""
+    hint = "Medians with 50% (thick) and 90% (thin) intervals of aligned parameters; axes are cut where an engine is far off. "
+    hint += "Chosen by the reference, not by agreement. Topics and components are counted from 1."
+    folded = f"<h3>Densities</h3>{svg.gallery(densities)}" if densities else ""
+    return f'{tables.legend(selection.shown(comparison), comparison.truth is not None)}<p class="hint">{hint}</p>{svg.gallery(forests)}{folded}'
+
+
+def _widths(comparison: "Comparison") -> str:
+    found = figures.widths(comparison)
+    hint = "Posterior sd over the reference's: median (marker), middle half (thick) and 90% (thin) of the entries. Left of the line is too narrow, "
+    return f'<p class="hint">{hint}which is what mean-field posteriors are known for; the band is within 5%.</p>{svg.gallery(found)}' if found else ""
+
+
+def _means(comparison: "Comparison") -> str:
+    found = figures.means(comparison)
+    hint = "Posterior means with one sd either way, against the reference; the line is equality. All panels of a site have the same axes."
+    parts = "".join(f"<h3>{typeset.symbol(site)}</h3>{svg.gallery(panels)}" for site, panels in found.items() if panels)
+    return f'<p class="hint">{hint}</p>{parts}' if parts else ""
+
+
+def _topics(comparison: "Comparison") -> str:
+    content = tables.topic_tables(comparison)
+    engine = selection.anchor(comparison)
+    hint = "The largest words of each aligned topic, the largest topics first. "
+    hint += f'<em class="new">Marked</em>: not among the words of {escape(engine or "")}.'
+    return f'<p class="hint">{hint}</p>{content}' if content else ""
+
+
+def _profiles(comparison: "Comparison") -> str:
+    found = figures_latent.profiles(comparison)
+    hint = "Each component's profile over the columns, the heaviest component first; the stronger the ink the larger, on one scale for all engines."
+    return f'<p class="hint">{hint}</p>{svg.gallery(found)}' if found else ""
+
+
+def _maps(comparison: "Comparison") -> str:
+    found = figures_latent.maps(comparison)
+    engine = selection.anchor(comparison)
+    hint = f"Means in the first two principal axes of {escape(engine or '')}'s, tied to {escape(engine or '')}'s by lines; ellipses are one sd."
+    parts = "".join(f"<h3>{typeset.symbol(site)}: {escape(_located(site))}</h3>{svg.gallery(panels)}" for site, panels in found.items() if panels)
+    return f'{tables.legend(selection.shown(comparison))}<p class="hint">{hint}</p>{parts}' if parts else ""
+
+
+def _located(site: str) -> str:
+    return {"v": "items", "u": "rows", "d1": "words", "d2": "members", "s": "rows", "ell": "topics"}.get(site, "locations")
+
+
+def _grids(comparison: "Comparison") -> str:
+    found = figures_latent.grids(comparison)
+    hint = "Grid points with their weights (areas, or heights over one parameter) over the reference's draws: contours hold 50% and 90% of them."
+    return f'<p class="hint">{hint}</p>{svg.gallery(found)}' if found else ""
+
+
+def _chains(comparison: "Comparison") -> str:
+    found = figures_chains.traces(comparison)
+    hint = "Chains side by side, and below how each chain's draws rank among all: flat bars where chains agree. "
+    hint += "The log joint first, then what mixes worst."
+    return f'<p class="hint">{hint}</p>{svg.gallery(found)}' if found else ""
+
+
+def _notes(comparison: "Comparison") -> str:
+    items = []
+    for engine, row in comparison.summary["engines"].items():
+        said = [("failed: " + row["error"], "bad")] if row.get("error") else []
+        said += [(row["modes"]["text"], "bad")] if row.get("modes") and row["modes"].get("text") else []
+        said += [(words, "") for words in (_khat_words(row), _psis_words(row), getattr(comparison.fits.get(engine), "stopped", None)) if words]
+        said += [(str(note), "") for note in row.get("notes") or []]
+        if said:
+            lines = "".join(f'<li class="{css or "said"}">{escape(words)}</li>' for words, css in said)
+            items.append(f'<div class="engine-notes">{chip(engine)}<ul>{lines}</ul></div>')
+    return "".join(items)
+
+
+def _khat_words(row: Mapping[str, Any]) -> str:
+    """k-hat in words."""
+    khat = row.get("khat")
+    if khat is None:
+        return ""
+    if khat < GOOD_KHAT:
+        return f"k-hat {khat:.1f}: q is so near the posterior that importance weighting repairs what is left."
+    if khat < WORST_KHAT:
+        return f"k-hat {khat:.1f}: importance weighting can still repair q, if with some noise."
+    return f"k-hat {khat:.1f}: q is too far from the posterior in this many dimensions for importance weighting to repair."
+
+
+def _psis_words(row: Mapping[str, Any]) -> str:
+    psis = row.get("psis")
+    if not psis or psis.get("mean_error_sd") is None:
+        return ""
+    ratio = "" if psis.get("sd_ratio") is None else f" and widths {psis['sd_ratio']:.2f} of the reference's"
+    return f"After Pareto-smoothed importance weighting means are {psis['mean_error_sd']:.2f} reference sd off{ratio}."
+
+
+def _reproduce(comparison: "Comparison", command: str | None) -> str:
+    summary = comparison.summary
+    line = command or summary.get("command") or default_command(comparison)
+    facts = {
+        "versions": ", ".join(f"{name} {version}" for name, version in summary["versions"].items()),
+        "seed": str(summary["seed"]),
+        "data (SHA-256)": summary["data_hash"],
+        "engine options": json.dumps({engine: given for engine, given in (summary.get("options") or {}).items() if engine in summary["engines"]}),
+        "draws": f"{summary['num_draws']:,} of each posterior" if summary.get("num_draws") else "",
+        "budget": f"{summary['budget']:g} s" if summary.get("budget") else "",
+        "alignment": summary.get("pivot") or "",
+    }
+    terms = "".join(f"<dt>{escape(name)}</dt><dd>{escape(words)}</dd>" for name, words in facts.items() if words)
+    return (
+        f'<div class="command"><pre id="command">{escape(line)}</pre>'
+        '<button type="button" class="copy" data-copy="command" hidden>copy</button></div>'
+        f"<dl>{terms}</dl><p>All figures are in <code>summary.json</code>, every quantity of every engine in <code>agreement.csv</code>, "
+        "the posteriors in one <code>.nc</code> file per engine (open with ArviZ).</p>"
+    )
+
+
+def default_command(comparison: "Comparison") -> str:
     """The command line that repeats this comparison, as far as the comparison itself knows it."""
     summary = comparison.summary
     others = ",".join(engine for engine in summary["engines"] if engine != comparison.reference)
     settings = " ".join(f"{name}={_plain_setting(value)}" for name, value in summary["hyper"].items() if value is not None)
     data = "" if comparison.truth is not None else " --data PATH"
-    return (
-        f"python -m pp_models compare {summary['model']}{data} --reference {comparison.reference} --engines {others} "
-        f"--seed {summary['seed']} --set {settings} --out DIR"
-    )
+    reference = f" --reference {comparison.reference}" if comparison.reference is not None else ""
+    engines = f" --engines {others}" if others else ""
+    return f"python -m pp_models compare {summary['model']}{data}{reference}{engines} --seed {summary['seed']} --set {settings} --out DIR"
 
 
 def _plain_setting(value: Any) -> str:
-    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-# Figures ----------------------------------------------------------------------------------------------------------------------
-
-
-def colour(engine: str) -> str:
-    """The engine's colour, the same in every report."""
-    if engine == "truth":
-        return "#808080"
-    return COLOURS.get(engine) or SPARE_COLOURS[sum(map(ord, engine)) % len(SPARE_COLOURS)]
-
-
-def dash(engine: str) -> str:
-    """The engine's line style: colour is never the only difference."""
-    known = list(COLOURS)
-    return DASHES[(known.index(engine) if engine in known else sum(map(ord, engine))) % len(DASHES)]
-
-
-def _figures(figures: Iterable[tuple[Figure, str]]) -> str:
-    parts = "".join(f"<figure>{inline(figure, words)}<figcaption>{html.escape(words)}</figcaption></figure>" for figure, words in figures)
-    return f'<div class="grid">{parts}</div>' if parts else ""
-
-
-def inline(figure: Figure, words: str) -> str:
-    """The figure as an SVG element without anything that refers outside the page, in the page's own ink."""
-    stream = io.StringIO()
-    with matplotlib.rc_context({"svg.hashsalt": words}):  # marks of two figures must not share an id
-        figure.savefig(stream, format="svg", transparent=True, bbox_inches="tight", metadata={"Date": None})
-    text = stream.getvalue()
-    text = text[text.index("<svg") :]
-    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    text = re.sub(r'\sxmlns(:\w+)?="[^"]*"', "", text)
-    text = re.sub(r'<g id="[^"]*"', "<g", text)
-    head, rest = text.split(">", 1)
-    head = re.sub(r'\s(width|height|version)="[^"]*"', "", head)
-    rest = rest.replace("xlink:href", "href").replace(INK, "currentColor")
-    return f'{head} role="img" aria-label="{html.escape(words)}">{rest}'
-
-
-def _axes(size: tuple[float, float] = (4.4, 3.1)) -> tuple[Figure, Any]:
-    figure = Figure(figsize=size, layout="constrained")
-    return figure, figure.add_subplot()
-
-
-def _legend(axes: Any, **options: Any) -> None:
-    axes.legend(frameon=False, fontsize=9, **options)
-
-
-def bound_figures(comparison: Comparison) -> list[tuple[Figure, str]]:
-    """ELBO curves against wall time: the whole run, and its end, where engines differ by little."""
-    curves = {engine: _curve(fit) for engine, fit in comparison.fits.items() if fit.posterior.kind == "variational"}
-    curves = {engine: curve for engine, curve in curves.items() if len(curve[0])}
-    if not curves:
-        return []
-    ends = [np.median(bound[-max(1, len(bound) // 10) :]) for _, bound in curves.values()]
-    starts = [bound[0] for _, bound in curves.values()]
-    best, spread = max(ends), max(ends) - min(ends)
-    close = max(1.5 * spread, 0.02 * (best - min(starts)), 1e-3 * abs(best))
-    figures = []
-    for zoomed, words in ((False, "Lower bound against wall time"), (True, "The same, near the final bounds")):
-        figure, axes = _axes()
-        for engine, (seconds, bound) in curves.items():
-            axes.plot(seconds, bound, dash(engine), color=colour(engine), label=engine, linewidth=1.6, marker="." if len(bound) < 15 else None)
-        if zoomed:
-            axes.set_ylim(best - close, best + 0.3 * close)
-        axes.set(xscale="log", xlabel="seconds after compilation (log scale)", ylabel="bound")
-        low, high = axes.get_xlim()
-        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 30 * low else (1,)))
-        axes.xaxis.set_major_formatter("{x:g}")
-        axes.xaxis.set_minor_formatter(NullFormatter())
-        _legend(axes)
-        figures.append((figure, words))
-    return figures
-
-
-def _curve(fit: Any, most: int = 300) -> tuple[np.ndarray, np.ndarray]:
-    """Seconds and bounds where a bound was evaluated, thinned. The clock starts when the first step, which compiles, is a usual step old."""
-    seconds, bound = np.asarray(fit.history["seconds"], float), np.asarray(fit.history["bound"], float)
-    usual = np.median(np.diff(seconds)) if len(seconds) > 1 else 0.0
-    seconds = np.maximum(seconds - seconds[:1] + usual, 1e-4)
-    place = np.flatnonzero(np.isfinite(bound))
-    if len(place) > most:
-        place = place[np.linspace(0, len(place) - 1, most).astype(int)]
-    return seconds[place], bound[place]
-
-
-def density_figures(comparison: Comparison) -> list[tuple[Figure, str]]:
-    """Each topic's two largest words: the reference's density filled, the engines' as lines, points as vertical lines."""
-    site = _topic_site(comparison)
-    if site is None:
-        return []
-    means, names = comparison.draws[comparison.reference][site].mean(0), _word_names(comparison)
-    sizes = means.sum(1) if comparison.model.families[site].name != "dirichlet" else means.max(1)
-    figures = []
-    for topic in np.sort(np.argsort(-sizes)[:MAX_TOPICS]):
-        words = np.argsort(-means[topic])[:2]
-        figure = Figure(figsize=(4.4, 4.2), layout="constrained")
-        for axes, word in zip(np.atleast_1d(figure.subplots(len(words))), words, strict=True):
-            draws = {engine: values[site][:, topic, word] for engine, values in comparison.draws.items()}
-            _densities(axes, draws, comparison.reference, None if comparison.truth is None else comparison.truth[site][topic, word])
-            axes.set_xlabel(names(word)[:40])
-        _legend(figure.axes[0], ncols=2, loc="upper left", bbox_to_anchor=(0, 1.0, 1, 0.35), mode="expand", borderaxespad=0)
-        figures.append((figure, f"Topic {topic + 1}: densities of {site} at {', '.join(names(word)[:40] for word in words)}"))
-    return figures
-
-
-def _densities(axes: Any, draws: Mapping[str, np.ndarray], reference: str, truth: Any) -> None:
-    centre, width = draws[reference].mean(), draws[reference].std()
-    low, high = max(min(x.min() for x in draws.values()), centre - 6 * width), min(max(x.max() for x in draws.values()), centre + 6 * width)
-    grid = np.linspace(low, high, 160)
-    for engine, values in draws.items():
-        if len(values) == 1:
-            axes.axvline(values[0], color=colour(engine), linestyle=dash(engine), linewidth=1.4, label=engine)
-            continue
-        if np.std(values) == 0 or not np.all(np.isfinite(values)):
-            continue
-        density = gaussian_kde(np.asarray(values[:: max(1, len(values) // 1000)], np.float64))(grid)
-        axes.plot(grid, density, dash(engine), color=colour(engine), linewidth=1.6, label=engine)
-        if engine == reference:
-            axes.fill_between(grid, density, color=colour(engine), alpha=0.2, linewidth=0)
-    if truth is not None:
-        axes.plot([truth], [0], marker="^", color=colour("truth"), markersize=8, clip_on=False, linestyle="none", label="truth")
-    axes.set(yticks=[], xlim=(low, high) if high > low else None, ylim=(0, None))
-    axes.spines["left"].set_visible(False)
-
-
-def mean_figures(comparison: Comparison) -> list[tuple[Figure, str]]:
-    """Posterior means of the global sites, engine against reference, with one sd either way."""
-    reference = _shared_draws(comparison, comparison.reference)
-    pick = np.argsort(-np.abs(reference.mean(0)))[:MAX_POINTS]
-    x, x_sd = reference[:, pick].mean(0), reference[:, pick].std(0)
-    figures = []
-    for engine in comparison.draws:
-        if engine == comparison.reference:
-            continue
-        draws = _shared_draws(comparison, engine)[:, pick]
-        y, y_sd = draws.mean(0), draws.std(0)
-        figure, axes = _axes((4.4, 3.6))
-        ends = [min(x.min(), y.min()), max(x.max(), y.max())]
-        axes.plot(ends, ends, color=INK, linewidth=0.8, alpha=0.6)
-        axes.errorbar(x, y, y_sd if len(draws) > 1 else None, x_sd, fmt=".", color=colour(engine), elinewidth=0.6, alpha=0.75)
-        axes.set(xlabel=f"{comparison.reference}, mean ± sd", ylabel=f"{engine}, mean ± sd" if len(draws) > 1 else f"{engine}, point")
-        words = (
-            f"{engine} against {comparison.reference}: the {len(pick)} largest entries of {', '.join(comparison.model.shared)}; the line is equality"
-        )
-        figures.append((figure, words))
-    return figures
-
-
-def width_figures(comparison: Comparison) -> list[tuple[Figure, str]]:
-    """Posterior sd over the reference's: median, middle half and middle nine tenths over the entries of the global sites."""
-    reference = _shared_draws(comparison, comparison.reference).std(0)
-    moves = reference > 0
-    engines = [engine for engine, row in comparison.summary["engines"].items() if row.get("sd_ratio") is not None]
-    if not engines or not moves.any():
-        return []
-    figure, axes = _axes((4.4, 1.2 + 0.45 * len(engines)))
-    for place, engine in enumerate(reversed(engines)):
-        ratio = _shared_draws(comparison, engine).std(0)[moves] / reference[moves]
-        five, quarter, half, three, most = np.quantile(ratio, (0.05, 0.25, 0.5, 0.75, 0.95))
-        axes.plot([five, most], [place, place], color=colour(engine), linewidth=1.2)
-        axes.plot([quarter, three], [place, place], color=colour(engine), linewidth=5, alpha=0.6, solid_capstyle="butt")
-        axes.plot([half], [place], "o", color=colour(engine), markersize=7)
-    axes.axvline(1, color=INK, linewidth=0.8, alpha=0.6)
-    axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_formatter("{x:g}")
-    low, high = axes.get_xlim()
-    axes.set_xlim(min(low, 0.45), max(high, 1.1))  # always a labelled tick on either side
-    axes.set(yticks=range(len(engines)), yticklabels=list(reversed(engines)), xlabel="sd / reference sd")
-    words = f"Widths relative to {comparison.reference}: median, middle half and 90% of the entries; left of the line is too narrow"
-    return [(figure, words)]
-
-
-def _shared_draws(comparison: Comparison, engine: str) -> np.ndarray:
-    """(n, quantities): all global sites side by side."""
-    draws = comparison.draws[engine]
-    return np.concatenate([draws[site].reshape(len(draws[site]), -1) for site in comparison.model.shared], axis=1)
-
-
-CSS = """
-:root{color-scheme:light dark;--paper:#fff;--ink:#1b1f24;--soft:#5c6570;--line:#d9dee4;--card:#f6f8fa;--bad:#b00020;--badcard:#fdecee}
-@media (prefers-color-scheme:dark){:root{--paper:#14171b;--ink:#e6e9ed;--soft:#a2abb6;--line:#333a43;--card:#1c2127;--bad:#ff8a95;--badcard:#3a1a1e}}
-*{box-sizing:border-box}
-body{margin:0;background:var(--paper);color:var(--ink);font:16px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif}
-main{max-width:1080px;margin:0 auto;padding:1rem}
-h1{font-size:1.7rem;line-height:1.2;margin:.6rem 0}h2{font-size:1.2rem;margin:2.2rem 0 .6rem;border-bottom:1px solid var(--line);padding-bottom:.2rem}
-.lead{font-size:1.05rem;color:var(--soft)}
-.chip{white-space:nowrap;font-weight:600}.chip::before{content:"";display:inline-block;width:.7em;height:.7em;border-radius:50%;background:var(--c);margin-right:.35em}
-.scroll{overflow-x:auto;margin:.6rem 0}
-table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:.92rem}
-th,td{padding:.35rem .6rem;text-align:right;border-bottom:1px solid var(--line);white-space:nowrap}
-th[scope=row],tr>:first-child{text-align:left}.words{text-align:left;white-space:normal;min-width:11rem}
-table.topics td,table.topics th{text-align:left}caption{text-align:left;font-weight:600;padding:.3rem 0}
-.grid{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(310px,100%),1fr));gap:1rem}
-figure{margin:0;padding:.6rem;background:var(--card);border:1px solid var(--line);border-radius:8px}
-figure svg{display:block;width:100%;height:auto;color:var(--ink)}
-figcaption{color:var(--soft);font-size:.85rem;margin-top:.4rem;overflow-wrap:anywhere}
-pre{overflow-x:auto;background:var(--card);border:1px solid var(--line);border-radius:8px;padding:.7rem;font-size:.85rem}
-details{margin:.8rem 0}summary{cursor:pointer;font-weight:600}
-dl{display:grid;grid-template-columns:auto 1fr;gap:.2rem 1rem}dt{font-weight:600}dd{margin:0;overflow-wrap:anywhere}
-.warning{color:var(--bad);background:var(--badcard);border:2px solid var(--bad);border-radius:8px;padding:.7rem 1rem;font-weight:600}
-.note{border-left:4px solid var(--line);padding:.2rem .8rem;color:var(--soft);overflow-wrap:anywhere}
-@media print{details{display:block}.scroll{overflow:visible}figure{break-inside:avoid}}
-"""
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
