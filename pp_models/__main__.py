@@ -36,6 +36,7 @@ measures of votes:             accuracy, auc, log_loss, brier, calibration_error
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; 0 on success, 2 on bad input, 130 when interrupted."""
     chosen = _parser().parse_args(arguments)
+    chosen.arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:
         return chosen.run(chosen)
     except InputError as error:
@@ -56,7 +57,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    commands = parser.add_subparsers(title="commands", required=True, metavar="list | fit | compare | evaluate | data")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="list | fit | compare | reference | evaluate | data")
 
     listing = commands.add_parser("list", help="the models and engines there are")
     listing.set_defaults(run=run_list)
@@ -71,11 +72,18 @@ def _parser() -> argparse.ArgumentParser:
 
     comparing = commands.add_parser("compare", help="fit a model by several engines and judge them against MCMC")
     comparing.add_argument("model", metavar="MODEL", help="a model's name")
+    comparing.add_argument("--engines", metavar="a,b,c", help="engines to judge (default: those that apply to the model)")
     comparing.add_argument(
-        "--engines", default="cavi,svi,trust_region,map,numpyro_svi,nuts", metavar="a,b,c", help="engines to judge (default: %(default)s)"
+        "--reference", metavar="E", help="the sampler to judge by (default: the one with most effective draws; none: judge nobody)"
     )
-    comparing.add_argument("--reference", metavar="E", help="the sampler to judge by (default: gibbs, or nuts where gibbs does not apply)")
+    comparing.add_argument("--quick", action="store_true", help="shorter fits and chains, and of drawn data less: for a first look, or a class")
+    comparing.add_argument(
+        "--budget", type=float, metavar="SECONDS", help="time to fit in: samplers get three shares, every other engine one; compiling comes on top"
+    )
+    comparing.add_argument("--rows", type=int, metavar="N", help="compare on a random part of so many rows")
     comparing.set_defaults(run=run_compare)
+
+    _add_reference_command(commands)
 
     evaluating = commands.add_parser(
         "evaluate", help="score a stored fit on held-out data", epilog=MEASURES, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -107,9 +115,23 @@ def _parser() -> argparse.ArgumentParser:
             metavar="NAME=VALUE",
             help="hyper-parameters and engine options; NAME=learn learns a hyper-parameter",
         )
-        command.add_argument("--devices", type=int, default=os.cpu_count() or 1, metavar="N", help="CPU devices to use (default: one per core)")
+        command.add_argument("--devices", type=int, metavar="N", help="CPU devices to use (default: one per core; one for a quick comparison)")
         command.add_argument("--quiet", action="store_true", help="no progress bars")
     return parser
+
+
+def _add_reference_command(commands: Any) -> None:
+    referring = commands.add_parser("reference", help="make or check a reference posterior: draws of two samplers that meet written criteria")
+    referring.add_argument("model", metavar="MODEL", help="a model's name")
+    what = referring.add_mutually_exclusive_group(required=True)
+    what.add_argument("--out", metavar="FILE", help="make it, and write it to this .npz file")
+    what.add_argument("--check", metavar="FILE", help="say what a file holds, and hold its figures to the criteria")
+    referring.add_argument("--again", action="store_true", help="with --check, run both samplers anew and hold them to what is stored")
+    referring.add_argument("--seed", type=int, default=1, metavar="N", help="random seed (default: 1)")
+    referring.add_argument("--overwrite", action="store_true", help="replace a file that is already there")
+    referring.add_argument("--devices", type=int, default=os.cpu_count() or 1, metavar="N", help="CPU devices to use (default: one per core)")
+    referring.add_argument("--quiet", action="store_true", help="no progress bars")
+    referring.set_defaults(run=run_reference)
 
 
 def _add_data_commands(commands: Any) -> None:
@@ -152,7 +174,7 @@ def run_fit(chosen: argparse.Namespace) -> int:
     import inference
     from pp_models.files import write_whole
 
-    options = settings["options"][chosen.engine]
+    options = settings["options"].get(chosen.engine, {})
     shown = {"progress": False if chosen.quiet else None, "evaluate_every": chosen.evaluate_every}
     fit = inference.fit(chosen.model, data, chosen.engine, hyper, jax.random.key(chosen.seed), **shown, **options)
     fit.save(folder / "fit.npz")
@@ -170,35 +192,80 @@ def run_fit(chosen: argparse.Namespace) -> int:
 
 
 def run_compare(chosen: argparse.Namespace) -> int:
-    """DIR/report.html, DIR/summary.json and one .nc per engine."""
-    names = [name for name in chosen.engines.split(",") if name]
+    """DIR/report.html, DIR/summary.json, DIR/agreement.csv and one .nc per engine; finished fits in DIR/fits."""
+    if chosen.budget is not None and not 0 < chosen.budget < float("inf"):
+        raise InputError(f"--budget must be a positive number of seconds, not {chosen.budget}.")
+    if chosen.rows is not None and chosen.rows < 1:
+        raise InputError(f"--rows must be at least 1, not {chosen.rows}.")
+    names = None if chosen.engines is None else [name for name in chosen.engines.split(",") if name]
     model, settings = _prepare(chosen, names)
     folder = _folder(chosen)
-    data, hyper, truth = _data(chosen, model, settings["hyper"])
+    data = None if chosen.data == "synthetic" else _data(chosen, model, settings["hyper"])[0]
     _make_folder(folder)
     import jax
 
     import inference
-    from inference import report
-
-    def tell(engine: str, row: dict[str, Any]) -> None:
-        print(f"{engine}: {row['error'] or row['verdict']}", flush=True)
+    from inference import report, results
 
     comparison = inference.compare(
         chosen.model,
         data,
         reference=chosen.reference,
         engines=names,
-        hyper=hyper,
+        hyper=settings["hyper"] or None,
         key=jax.random.key(chosen.seed),
         options=settings["options"],
         progress=False if chosen.quiet else None,
-        on_result=tell,
-        truth=truth,
+        on_result=_tell,
+        quick=chosen.quick,
+        budget=chosen.budget,
+        rows=chosen.rows,
+        folder=folder,
+        overwrite=chosen.overwrite,
+        command=f"pp-models {shlex.join(chosen.arguments)}",
     )
-    page = report.write(comparison, folder, f"pp-models {shlex.join(sys.argv[1:])}")
+    page = report.write(comparison, folder)
+    results.tidy(folder, comparison.fits)
     print(f"\n{report.table(comparison)}\n\nreport: {page}")
+    if comparison.summary["partial"]:
+        print(f"pp-models: {comparison.summary['partial']}", file=sys.stderr)
+        return 130
     return 0 if len(comparison.fits) > 1 else 1
+
+
+def _tell(engine: str, row: dict[str, Any]) -> None:
+    seconds = "" if row["seconds"] is None else f" ({row['seconds']:.1f} s)"
+    print(f"{engine}{seconds}: {'failed: ' + row['error'] if row['error'] else row['verdict']}", flush=True)
+
+
+def run_reference(chosen: argparse.Namespace) -> int:
+    """A reference posterior, made or checked; 1 where a criterion is not met."""
+    if chosen.devices < 1:
+        raise InputError(f"--devices must be at least 1, not {chosen.devices}.")
+    _use_devices(chosen.devices)
+    from inference import reference
+
+    progress = False if chosen.quiet else None
+    reference.find_recipe(chosen.model)
+    if chosen.check is not None:
+        found = reference.load(chosen.check)
+        if found.model != chosen.model:
+            raise InputError(f"{chosen.check} is a reference posterior of {found.model}, not of {chosen.model}: name that model.")
+        criteria = reference.check(found)
+        print(reference.describe(found))
+        if chosen.again:
+            anew = reference.check_again(found, chosen.seed, progress)
+            criteria += anew
+            print("\n".join(f"  {one.name}: {one.figure:.4g} ({one.limit}){'' if one.met else ' NOT MET'}" for one in anew))
+        return 0 if all(one.met for one in criteria) else 1
+    path = Path(chosen.out)
+    if path.exists() and not chosen.overwrite:
+        raise InputError(f"{path} is already there: choose another --out, or add --overwrite to replace it.")
+    _make_folder(path.parent)
+    found = reference.make(chosen.model, chosen.seed, progress=progress)
+    reference.save(found, path)
+    print(f"{reference.describe(found)}\n\nwritten to {path}")
+    return 0 if all(one.met for one in reference.check(found)) else 1
 
 
 def run_evaluate(chosen: argparse.Namespace) -> int:
@@ -268,19 +335,22 @@ def run_info(chosen: argparse.Namespace) -> int:
 # Shared by the commands --------------------------------------------------------------------------------------------------------
 
 
-def _prepare(chosen: argparse.Namespace, engines: list[str]) -> tuple[Any, dict[str, Any]]:
-    """Check every name before anything is compiled, choose the reference, and sort --set into hyper-parameters and engine options."""
-    if chosen.devices < 1:
+def _prepare(chosen: argparse.Namespace, engines: list[str] | None) -> tuple[Any, dict[str, Any]]:
+    """Check every name before anything is compiled, and sort --set into hyper-parameters and engine options. engines: None for all."""
+    quick = getattr(chosen, "quick", False)
+    if chosen.devices is not None and chosen.devices < 1:
         raise InputError(f"--devices must be at least 1, not {chosen.devices}.")
-    _use_devices(chosen.devices)
-    from inference.registry import default_reference, load_engine, make_options
+    _use_devices(chosen.devices or (1 if quick else os.cpu_count() or 1))
+    if quick:
+        _compile_fast()
+    from inference.registry import COMPARED, POINTS, default_reference, load_engine, make_options
     from pp_models.discovery import load
 
     model = load(chosen.model)
-    if "reference" in chosen:
-        chosen.reference = chosen.reference or default_reference(model)
-        engines = [*engines, chosen.reference]
-    loaded = [load_engine(name) for name in dict.fromkeys(engines)]
+    names = [*COMPARED, *POINTS] if engines is None else list(engines)
+    if "reference" in chosen and chosen.reference != "none":
+        names.append(chosen.reference or default_reference(model) or "gibbs")
+    loaded = [load_engine(name) for name in dict.fromkeys(names)]
     fields = {engine.name: engine.Options._fields for engine in loaded}
     known = {*model.Hyper._fields, *(name for names in fields.values() for name in names)}
     given = dict(_setting(text) for text in chosen.set)
@@ -290,6 +360,7 @@ def _prepare(chosen: argparse.Namespace, engines: list[str]) -> tuple[Any, dict[
     options = {engine.name: {n: v for n, v in given.items() if n in fields[engine.name]} for engine in loaded}
     for engine in loaded:
         make_options(engine, options[engine.name])
+    options = {name: one for name, one in options.items() if one}
     return model, {"hyper": {n: v for n, v in given.items() if n in model.Hyper._fields}, "options": options}
 
 
@@ -299,6 +370,13 @@ def _use_devices(number: int) -> None:
 
     with contextlib.suppress(RuntimeError):  # already in use: called from a running Python, which keeps its devices
         jax.config.update("jax_num_cpu_devices", number)
+
+
+def _compile_fast() -> None:
+    """Of a small problem, most of the time is compiling: a quick comparison leaves most of XLA's optimisations out."""
+    import jax
+
+    jax.config.update("jax_disable_most_optimizations", True)
 
 
 def _setting(text: str) -> tuple[str, Any]:
@@ -312,11 +390,12 @@ def _setting(text: str) -> tuple[str, Any]:
 
 
 def _folder(chosen: argparse.Namespace) -> Path:
-    """The output folder: new, empty, or to be overwritten on request."""
+    """The output folder: new, empty, to be overwritten on request, or of a comparison that goes on."""
     folder = Path(chosen.out)
     if folder.exists() and not folder.is_dir():
         raise InputError(f"--out {folder} is a file: name a folder.")
-    if folder.is_dir() and any(folder.iterdir()) and not chosen.overwrite:
+    goes_on = chosen.run is run_compare and (folder / "recipe.json").is_file()
+    if folder.is_dir() and any(folder.iterdir()) and not chosen.overwrite and not goes_on:
         raise InputError(f"{folder} already holds results: choose another --out, or add --overwrite to replace them.")
     return folder
 

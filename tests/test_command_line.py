@@ -154,6 +154,10 @@ BAD = {
     "unknown data": (["fit", "lda", "--data", "synthetc", "--out", "X"], "synthetic"),
     "missing fit": (["evaluate", "nowhere", "--data", "also-nowhere.npz"], "nowhere"),
     "unknown reference": (["compare", "lda", "--reference", "gibs", "--out", "X"], "Did you mean 'gibbs'"),
+    "no budget": (["compare", "lda", "--budget", "0", "--out", "X"], "--budget must be a positive number"),
+    "no rows": (["compare", "lda", "--rows", "0", "--out", "X"], "--rows must be at least 1"),
+    "no reference there": (["reference", "lda", "--check", "nowhere.npz"], "There is no reference posterior at nowhere.npz"),
+    "no posterior": (["reference", "nmf", "--out", "X"], "no prior"),
     "unknown engines": (["compare", "lda", "--engines", "cavi,svii", "--out", "X"], "Did you mean 'svi'"),
 }
 
@@ -184,6 +188,79 @@ def test_bad_files(contents, tmp_path, capsys):
     error = capsys.readouterr().err
     assert error.startswith("pp-models: ") and error.count("\n") == 1
     assert not (tmp_path / "out").exists()
+
+
+@pytest.fixture
+def compare(corpus, tmp_path):
+    """A small comparison, which writes to `out`."""
+    settings = ["num_topics=2", "num_samples=100", "num_warmup=20", "num_epochs=10"]
+    arguments = [
+        "compare",
+        "lda",
+        "--data",
+        str(corpus),
+        "--quick",
+        "--rows",
+        "26",
+        "--reference",
+        "gibbs",
+        "--devices",
+        "1",
+        "--quiet",
+        "--set",
+        *settings,
+    ]
+    return lambda engines, *more: main([*arguments, "--engines", engines, "--out", str(tmp_path / "out"), *more])
+
+
+def test_compare_keeps_what_is_finished_and_goes_on(compare, tmp_path, monkeypatch, capsys):
+    """Ctrl-C: a page that says what is missing, exit code 130. The same command again fits that alone. Everything is there at the end."""
+    fitted, fit = [], inference.fit
+
+    def stops(*positional, engine, **named):
+        fitted.append(engine)
+        if engine == "map" and fitted.count("map") == 1:
+            raise KeyboardInterrupt
+        return fit(*positional, engine=engine, **named)
+
+    monkeypatch.setattr(inference, "fit", stops, raising=False)
+    out = tmp_path / "out"
+    assert compare("cavi,map") == 130
+    assert "Interrupted: map was not run" in (out / "report.html").read_text(encoding="utf-8")
+    assert "Interrupted" in capsys.readouterr().err
+    assert compare("cavi,map") == 0
+    assert fitted == ["gibbs", "cavi", "map", "map"]
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["partial"] is None and set(summary["engines"]) == {"gibbs", "cavi", "map"} and summary["data"]["rows"] == 26
+    assert {"report.html", "agreement.csv", "recipe.json", "gibbs.nc", "cavi.nc", "map.nc"} <= {path.name for path in out.iterdir()}
+    assert "--rows 26" in (out / "report.html").read_text(encoding="utf-8")
+    assert compare("cavi,map", "--seed", "3") == 2
+    assert "another data and seed" in capsys.readouterr().err
+    assert compare("cavi", "--seed", "3", "--overwrite") == 0
+    assert fitted[4:] == ["gibbs", "cavi"]
+
+
+def test_compare_without_a_sampler_that_can_run(compare, tmp_path, monkeypatch, capsys):
+    """The sampler fails: the others are compared without it, and its row says why. All fail: exit code 2 and one sentence."""
+    from pp_models.errors import InputError
+
+    fit = inference.fit
+
+    def fails(*positional, engine, **named):
+        if engine in failing:
+            raise InputError("lda by gibbs would take about 900 seconds.")
+        return fit(*positional, engine=engine, **named)
+
+    monkeypatch.setattr(inference, "fit", fails, raising=False)
+    failing = {"gibbs"}
+    assert compare("cavi,map") == 0
+    told = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert told["reference"] is None and "900 seconds" in told["engines"]["gibbs"]["error"] and "--rows" in told["engines"]["gibbs"]["error"]
+    assert told["engines"]["cavi"]["verdict"].startswith("not judged")
+    failing = {"gibbs", "map", "cavi"}
+    capsys.readouterr()
+    assert compare("map", "--overwrite") == 2
+    assert "No engine could be fitted" in capsys.readouterr().err
 
 
 def test_truncated_fit_file(corpus, tmp_path, capsys):
