@@ -4,6 +4,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 OUT ?= results/compare-lda
+DATASETS ?= 100
+TABLES ?= results/calibration-tables.md
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -26,8 +28,10 @@ compare: .venv/.base ## the main job: engines against MCMC on LDA, and a report
 test: .venv/.test ## the tests, on two cores
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
 
-calibrate: .venv/.test ## the slow tests, and the shared ones as users run them: with XLA's optimisations
+calibrate: .venv/.test ## the slow tests, references re-checked, calibration tables, and shared tests with XLA's optimisations
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow
+	$(BIN)/python -m inference.calibration --datasets $(DATASETS) --out $(TABLES)
+	@echo "Calibration tables: $(abspath $(TABLES))"
 	JAX_DISABLE_MOST_OPTIMIZATIONS=0 $(BIN)/python -m pytest -n 2 --dist worksteal tests/test_*contract.py tests/test_eliminate.py tests/test_families.py tests/test_memory.py
 
 lint: .venv/.test ## ruff and mypy, changing nothing
