@@ -272,7 +272,7 @@ def test_benchmark_sets(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("file", "content", "words"),
     [
-        ("ap/titles.txt.gz", gzip.compress(b"1\tone\n")[:-5], r"titles\.txt\.gz: the compressed file is cut short"),
+        ("ap/titles.txt.gz", gzip.compress(b"1\tone\n", mtime=0)[:-5], r"titles\.txt\.gz: the compressed file is cut short"),
         ("ap/titles.txt", "one\ntwo\n", "2 lines for 1 rows"),
         ("ap/titles.txt", b"\xff\n", r"titles\.txt, line 1: .*UTF-8"),
         ("mnist/mnist.npz", b"junk", r"mnist\.npz: not an archive with x_train"),
