@@ -167,7 +167,8 @@ def test_one_topic_documents_converge_at_once():
     assert float(part.iterations) / 2 <= 20
 
 
-@pytest.mark.parametrize("point_u", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("point_u", [False, True])
 def test_huge_documents_of_one_topic_in_single_precision(point_u):
     """Nine million words in a row: what the Hessian leaves of the counts stays positive, rows finite, and the rates add up to the words (2 %)."""
     X = np.zeros((2, 6), int)

@@ -63,6 +63,7 @@ def test_the_two_priors_give_documents_the_same_proportions(both, summary):
     np.testing.assert_allclose(found[0][1], ell @ found[1][1] @ ell.T, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_precision_gets_the_conjugate_update():
     """Given documents' y, C is inverse Wishart with degrees m + D and scale A + sum_d E[y y'] (P 11.4)."""
     problem = make()

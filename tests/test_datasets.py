@@ -38,7 +38,7 @@ def test_a_draw_has_the_sizes_asked_for(name):
         assert value.shape[0] == 12 or site not in model.local
 
 
-@pytest.mark.parametrize("name", COUNT_MODELS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name == "lda" else pytest.mark.slow) for name in COUNT_MODELS])
 def test_a_draw_depends_on_the_key_alone(name):
     """The same key gives the same data and truth, another key others."""
     first, same, other = (draw(name, seed) for seed in (1, 1, 2))

@@ -93,7 +93,7 @@ def test_batches_and_padding_change_nothing(data, fit, monkeypatch):
 COUNT_MODELS = ("lda", "bayesian_nmf", "hpf", "correlated_nmf", "ctm", "lg_nmf", "lg_op")
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in ("lda", "lg_op") else pytest.mark.slow) for name in COUNT_MODELS])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name == "lda" else pytest.mark.slow) for name in COUNT_MODELS])
 def test_order_of_documents_changes_nothing(name, data):
     """Documents in another order, in batches of another size, have the same scores, each its own, in every model of counts.
 

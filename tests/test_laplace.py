@@ -137,7 +137,7 @@ def test_weights_do_not_depend_on_the_parametrisation(linear):
 # Curvature --------------------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("model", [pytest.param(lg_nmf, marks=pytest.mark.slow), lg_nmf_votes, pytest.param(lg_op, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("model", [lg_nmf, *(pytest.param(model, marks=pytest.mark.slow) for model in (lg_nmf_votes, lg_op))])
 def test_curvature_is_the_hessians_blocks(model):
     """Gradient and diagonal blocks of jax.hessian of the log joint, row by row (1e-6)."""
     hyper, data = model.example(jax.random.key(0))
@@ -306,6 +306,7 @@ def test_newton_finds_the_top():
     np.testing.assert_allclose(state.spread @ state.spread.T, np.linalg.inv(precision), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_rows_that_say_they_rest_do():
     """Thirty more plain sweeps leave them where they are, to 1 % of a site's mean size, wherever the search came from: ascent stops at gains of 1e-4
     nats, some 0.03 % here. The balance may lower the height on the way, and ascent that takes this for a fall stops 20 to 40 % from the top."""

@@ -177,6 +177,7 @@ def test_ordinal_probabilities_add_up():
 # The models -------------------------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_votes_of_nobody_change_nothing():
     """Without members `lg_nmf_votes` is `lg_nmf`: the same joint density and the same fit."""
     hyper, data = lg_nmf.example(jax.random.key(0))

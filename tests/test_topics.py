@@ -145,7 +145,7 @@ def test_table_for_terminals():
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=[] if name in ("lda", "correlated_nmf") else pytest.mark.slow)
+        pytest.param(name, marks=[] if name == "lda" else pytest.mark.slow)
         for name in pp_models.available()
         if topic_tools.has_topics(pp_models.load(name))
     ],
