@@ -16,6 +16,7 @@ from inference import objective as obj
 from inference.engine import Algorithm, Engine
 from inference.minibatch import State
 from inference.svi import natural_step
+from inference.trust_region import check as check_step
 from inference.trust_region import trust_step
 from pp_models.eliminate import RowOptions
 from pp_models.errors import InputError, unknown
@@ -38,6 +39,7 @@ class Options(NamedTuple):
     num_inner: int = 5
     inner_tolerance: float = 0.0
     start: str = "uniform"
+    weights: str = "geometric"
     num_local: int = 10
     local_tolerance: float = 1e-3
     bound_every: int = 5
@@ -59,9 +61,7 @@ class Info(NamedTuple):
 def check(options: Options) -> None:
     if options.update not in ("trust_region", "natural"):
         raise unknown("update", options.update, ("trust_region", "natural"))
-    if options.start not in ("uniform", "current"):
-        raise unknown("start", options.start, ("uniform", "current"))
-    mb.check_schedule(options)
+    check_step(options)
 
 
 def settle(options: Options, data: Any) -> Options:
@@ -79,13 +79,15 @@ def stream_step(problem: obj.Problem, options: Any, key: Any, state: State, batc
     evaluate = bool(options.bound_every) and state.step % options.bound_every == 0
     if options.update == "natural":
         rows = RowOptions(options.num_local, options.local_tolerance)
-        state, info = natural_step(problem, rows, state, batches, present, rate, evaluate)
+        state, info = natural_step(problem, rows, state, batches, present, rate, evaluate, options.weights)
     else:
         state, info = trust_step(problem, options, state, batches, present, rate, evaluate)
     return state, Info(info.bound, rate, float(present), info.local_iterations)
 
 
 def build(problem: obj.Problem, options: Options) -> Algorithm:
+    mb.check_weights(problem, options.weights)
+
     def step(key, state, batches):
         present = options.present(problem.data.num_rows, state.step)
         return stream_step(problem, options, key, state, batches, present, present - options.num_present)

@@ -4,6 +4,9 @@
 
 The rate is rho_t = (tau + t)^-kappa, or, with rate="adaptive", the one of Ranganath et al. (2013), which keeps running averages of the
 natural gradient g and of its squared norm, rho = |mean g|^2 / mean |g|^2, over a window that shrinks when steps are large.
+
+With weights="mean" rows are solved given the means of the global sites instead of their geometric means: half way to collapsed inference (`cvb0`).
+That is no step on the bound. The bound in the history is still that of the q reached, from a second solution of the rows.
 """
 
 from typing import Any, NamedTuple
@@ -26,6 +29,8 @@ class Options(NamedTuple):
 
     rate: "schedule" for (tau + t)^-kappa, or "adaptive" for the one of Ranganath et al.
 
+    weights: what stands for global sites while rows are solved, "geometric" means or (Dirichlet, gamma, beta) "mean"; see the engine's page.
+
     num_local, local_tolerance: the rows' fixed point. bound_every: steps between evaluations of the bound (0: never).
     tolerance: stop when an epoch's mean bound improves by less than this, relatively (0: run all epochs).
     """
@@ -35,6 +40,7 @@ class Options(NamedTuple):
     tau: float = 10.0
     kappa: float = 0.7
     rate: str = "schedule"
+    weights: str = "geometric"
     num_local: int = 100
     local_tolerance: float = 1e-3
     bound_every: int = 1
@@ -82,11 +88,16 @@ def check(options: Options) -> None:
     mb.check_schedule(options)
 
 
-def natural_step(problem: obj.Problem, rows: RowOptions, state: State, batches: Any, present: int, rate: float | None, evaluate: bool) -> Any:
+def natural_step(
+    problem: obj.Problem, rows: RowOptions, state: State, batches: Any, present: int, rate: float | None, evaluate: bool, weights: str = "geometric"
+) -> Any:
     """One step on the batches of a data set of `present` rows, at the given rate or, with None, the adaptive one."""
-    shares = mb.solve(problem, state.values, state.shared, batches, rows, bound=evaluate)
+    shares = mb.solve(problem, state.values, state.shared, batches, rows, bound=evaluate, weights=weights)
     totals = mb.total(problem, shares, present)
-    bound = mb.bound_terms(problem, state.values, state.shared, totals) if evaluate else None
+    bound = None
+    if evaluate:
+        judged = shares if weights == "geometric" else mb.solve(problem, state.values, state.shared, batches, rows, bound=True)
+        bound = mb.bound_terms(problem, state.values, state.shared, mb.total(problem, judged, present))
     gradients, adaptive = mb.gradients(problem, shares), state.adaptive
     if adaptive is not None:
         target = mb.target(problem, state.values, state.shared, gradients, totals.scale)
@@ -97,6 +108,7 @@ def natural_step(problem: obj.Problem, rows: RowOptions, state: State, batches: 
 
 
 def build(problem: obj.Problem, options: Options) -> Algorithm:
+    mb.check_weights(problem, options.weights)
     rows = RowOptions(options.num_local, options.local_tolerance)
 
     def first(shared):
@@ -108,7 +120,7 @@ def build(problem: obj.Problem, options: Options) -> Algorithm:
     def step(key, state, batches):
         evaluate = bool(options.bound_every) and state.step % options.bound_every == 0
         rate = mb.learning_rate(options.tau, options.kappa, state.step) if options.rate == "schedule" else None
-        return natural_step(problem, rows, state, batches, problem.data.num_rows, rate, evaluate)
+        return natural_step(problem, rows, state, batches, problem.data.num_rows, rate, evaluate, options.weights)
 
     return mb.algorithm(problem, step, first)
 

@@ -24,11 +24,13 @@ from inference.minibatch import State
 from pp_models import families as fam
 from pp_models.base import Sites
 from pp_models.eliminate import RowOptions
-from pp_models.errors import unknown
+from pp_models.errors import InputError, unknown
 
 
 class Options(NamedTuple):
     """num_epochs: passes over the data (0: three, or as many as make 200 steps). batch_size: rows per step (0: an eighth of them, at most 256).
+
+    weights: what stands for global sites while rows are solved, "geometric" means or (Dirichlet, gamma, beta) "mean", as of `svi`.
 
     tau, kappa: the rate rho = (tau + t)^-kappa. num_inner: inner steps m. inner_tolerance: stop them when the inner objective rises by less than
     this, relatively (0: always m). start: "uniform" (phi = 1/K) or "current" parameters. num_local (M), local_tolerance: the rows' fixed point in
@@ -43,6 +45,7 @@ class Options(NamedTuple):
     num_inner: int = 5
     inner_tolerance: float = 0.0
     start: str = "uniform"
+    weights: str = "geometric"
     num_local: int = 10
     local_tolerance: float = 1e-3
     bound_every: int = 5
@@ -77,7 +80,7 @@ def inner_objective(problem: obj.Problem, values: Any, shared: Sites, totals: mb
 def trust_step(problem: obj.Problem, options: Any, state: State, batches: Any, present: int, rate: float, evaluate: bool) -> tuple[State, Info]:
     """One trust-region step on the batches of a data set of `present` rows."""
     rows = RowOptions(options.num_local, options.local_tolerance)
-    values, anchor, bound = state.values, state.shared, None
+    values, anchor, bound, weights = state.values, state.shared, None, options.weights
     if evaluate:
         before = mb.solve(problem, values, anchor, batches, rows, bound=True)
         bound = mb.bound_terms(problem, values, anchor, mb.total(problem, before, present))
@@ -89,7 +92,7 @@ def trust_step(problem: obj.Problem, options: Any, state: State, batches: Any, p
         local = [share.natural for share in shares]
     height, inner, rising = -float("inf"), 0, True
     while inner < options.num_inner and rising:
-        shares = mb.solve(problem, values, shared, batches, rows, start=local, bound=options.inner_tolerance > 0)
+        shares = mb.solve(problem, values, shared, batches, rows, start=local, bound=options.inner_tolerance > 0, weights=weights)
         totals = mb.total(problem, shares, present)
         if options.inner_tolerance:
             below, height = height, inner_objective(problem, values, shared, totals, anchor, rate)
@@ -101,13 +104,17 @@ def trust_step(problem: obj.Problem, options: Any, state: State, batches: Any, p
     return State(shared, values, state.step + 1), Info(bound, rate, float(inner), objective, totals.iterations)
 
 
-def check(options: Options) -> None:
+def check(options: Any) -> None:
     if options.start not in ("uniform", "current"):
         raise unknown("start", options.start, ("uniform", "current"))
+    if options.inner_tolerance and options.weights == "mean":
+        raise InputError('inner_tolerance stops by the bound, which weights="mean" does not ascend: leave one of the two out.')
     mb.check_schedule(options)
 
 
 def build(problem: obj.Problem, options: Options) -> Algorithm:
+    mb.check_weights(problem, options.weights)
+
     def step(key, state, batches):
         evaluate = bool(options.bound_every) and state.step % options.bound_every == 0
         rate = mb.learning_rate(options.tau, options.kappa, state.step)

@@ -395,7 +395,7 @@ def _log_mode_weight(c: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 # the weight, per unit of `scale`, that a concentration or gamma shape gives its factor, by summary of q
-WEIGHTS = {"mean": digamma_parts, "mode": _mode_weight, "log_mode": _log_mode_weight}
+WEIGHTS = {"mean": digamma_parts, "mode": _mode_weight, "log_mode": _log_mode_weight, "collapsed": _log_mode_weight}
 
 
 class RowOptions(NamedTuple):
@@ -428,6 +428,9 @@ def converge_rows(
 
     Returns the allocated counts (concentration + counts is the new parameter) and the entries with `solved` set: value and gradients of
     `allocate` at the new logits, without a second pass over the rows.
+
+    summary "collapsed" is CVB0's (Asuncion et al. 2009): the weight of a factor for a token is concentration + counts without that token's own share,
+    so that it differs from column to column. A row's shares live in cache while it is visited, and nowhere else.
     """
     num_rows, num_factors = start.shape
     table = _table(column_logits)
@@ -442,6 +445,38 @@ def converge_rows(
 
     def at(array, index):
         return array[0] if array.shape[0] == 1 else array[index]
+
+    def visit_collapsed(row, carry):
+        counts, info, sums = carry
+        prior_row, scale_row = at(prior, row.index), at(scale, row.index)
+
+        def shared_out(weights):
+            rate = jnp.sum(weights * row.gathered, 1)
+            return weights * row.gathered / rate[:, None], rate
+
+        def others(allocated, shares):
+            return jnp.maximum((prior_row + allocated - shares) * scale_row, floor) * real
+
+        def improve(state):
+            step, shares, allocated, _ = state
+            shares, _ = shared_out(others(allocated, shares))
+            new = row.values @ shares
+            return step + 1, shares, new, jnp.sum(jnp.abs(new - allocated)) / num_factors
+
+        shares, _ = shared_out(first[row.index][None, :])
+        begin = (0, shares, row.values @ shares, jnp.asarray(jnp.inf, dtype))
+        step, shares, allocated, change = lax.while_loop(lambda s: (s[0] < options.num_local) & (s[3] > options.tolerance), improve, begin)
+        weights = others(allocated, shares)
+        shares, rate = shared_out(weights)
+        value = jnp.sum(row.values * (jnp.log(rate) + table.shift[row.columns] + at(scale_shift, row.index)))
+        ratio = row.values / rate
+        sums = sums._replace(
+            values=sums.values.at[row.index].set(value),
+            rows=sums.rows.at[row.index].set(row.values @ shares),
+            columns=sums.columns.at[row.columns].add(ratio[:, None] * weights),
+        )
+        info = RowInfo(info.iterations.at[row.index].set(step), info.change.at[row.index].set(change))
+        return counts.at[row.index].set(row.values @ shares), info, sums
 
     def visit(row, carry):
         counts, info, sums = carry
@@ -468,7 +503,8 @@ def converge_rows(
 
     counts = jnp.zeros((num_rows, prior.shape[1]), dtype)
     info = RowInfo(jnp.zeros(num_rows, jnp.int32), jnp.zeros(num_rows, dtype))
-    counts, info, sums = _each_row(entries, table, visit, (counts, info, _empty_sums(entries, table, True, True)))
+    chosen = visit_collapsed if summary == "collapsed" else visit
+    counts, info, sums = _each_row(entries, table, chosen, (counts, info, _empty_sums(entries, table, True, True)))
     counts = counts[:, :num_factors]
 
     def final_logits():

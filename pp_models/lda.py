@@ -106,13 +106,14 @@ def init(key, hyper, data):
     }
 
 
-_LOG_TOTAL = {"mean": digamma, "mode": jnp.log, "log_mode": jnp.log}
+_LOG_TOTAL = {"mean": digamma, "mode": jnp.log, "log_mode": jnp.log, "collapsed": jnp.log}
+_TAKEN = {"mode": lambda num_topics: num_topics, "collapsed": lambda num_topics: 1}  # from the total: one per topic at a mode, the token itself
 
 
 def solve_local(hyper, t, batch, start, options, summary):
     """X 12 for every document of the batch: phi and gamma in turn, until gamma rests."""
     alpha = _alpha(hyper, t["beta"].shape[0])[None]
-    total = jnp.sum(alpha) + batch.totals - (alpha.shape[1] if summary == "mode" else 0)
+    total = jnp.sum(alpha) + batch.totals - _TAKEN.get(summary, lambda num_topics: 0)(alpha.shape[1])
     log_scale = -_LOG_TOTAL[summary](jnp.maximum(total, jnp.finfo(total.dtype).tiny))[:, None]
     counts, info, entries = converge_rows(alpha, log_scale, t["beta"], batch.entries, start["theta"], options, summary)
     return {"theta": alpha + counts}, info, batch.replace(entries=entries)

@@ -146,6 +146,7 @@ QUICK = {
     "svb": {"batch_size": 4, "num_inner": 5},
     "streaming_batch": {"num_inner": 10},
     "memoized": {"num_epochs": 10},
+    "cvb0": {"num_epochs": 30},
     "laplace": {"num_sweeps": 30},
     "inla": {"num_sweeps": 30, "num_epochs": 12, "weights": "laplace"},
 }
