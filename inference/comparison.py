@@ -187,8 +187,8 @@ def compare(
     on_result: called with an engine's name and its row of the summary as soon as it is judged
     truth:     site -> the value that the data were drawn with, where it is known
     quick:     shorter fits and chains, and of data drawn here less
-    budget:    seconds to fit in: samplers that may be the reference get three shares, every other engine one, of what is left when it starts. Compiling
-               an engine is not cut short, nor are scores and the page, but what they take is not there for the engines after it
+    budget:    seconds to fit in: samplers that may be the reference get three shares, every other engine one, of what is left when it starts.
+               Compiling an engine is not cut short, nor are scores and the page, but what they take is not there for the engines after it
     rows:      a random part of so many rows is compared on
     folder:    where finished fits are kept; a second call with the same folder goes on with the engines that are missing
     overwrite: forget the comparison that the folder holds, once everything has been checked

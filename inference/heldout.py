@@ -20,7 +20,6 @@ from pp_models.data import Data
 NUM_DRAWS = 50  # of the posterior, for dense rows
 
 
-
 def heldout_score(fit: Any, heldout: Data | None) -> tuple[float | None, float | None]:
     """The score and its standard error; None where there is nothing to score."""
     if heldout is None or heldout.num_rows == 0:
