@@ -51,12 +51,12 @@ def smoothed_weights(log_ratios: np.ndarray) -> tuple[np.ndarray | None, float |
     return weights / weights.sum(), float(khat)
 
 
-def chain_diagnostics(values: np.ndarray) -> dict[str, float | None]:
+def chain_diagnostics(values: np.ndarray) -> dict[str, Any]:
     """The worst rank-normalised R-hat and effective sample sizes over functionals (chains, draws, functionals). One chain is judged by its halves.
 
     None where they are not defined: too few draws, or some that are not finite.
     """
-    nothing: dict[str, float | None] = {"rhat": None, "ess_bulk": None, "ess_tail": None}
+    nothing = {"rhat": None, "ess_bulk": None, "ess_tail": None}
     if len(values) == 1:
         half = values.shape[1] // 2
         values = values[0, : 2 * half].reshape(2, half, -1)

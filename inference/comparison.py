@@ -179,8 +179,8 @@ def compare(
     """Fit the model by the reference and by each engine, and measure how far they are apart.
 
     data:      default: data drawn from the model's own prior
-    reference: the sampler to judge by (default: of gibbs, where it applies, and the samplers among the engines, that with most effective draws);
-               "none" to judge nobody
+    reference: the sampler to judge by (default: of gibbs, where it applies, and the samplers among the engines, that with most effective draws,
+               those first that converged); "none" to judge nobody
     engines:   default: those that apply to the model
     options:   engine -> options of `inference.fit`
     num_draws: of each posterior, all chains together (default: 2000, quick 1000)
@@ -244,7 +244,7 @@ def compare(
 
 
 class Run:
-    """The engines' fits and measures as they come. Samplers that may be the reference come first; of several the one with most effective draws is."""
+    """The engines' fits and measures as they come. Samplers that may be the reference come first; of several the best is (`yardstick.quality`)."""
 
     def __init__(self, task: Task, candidates: list[str], report: Callable[[str, dict[str, Any]], None]) -> None:
         self.task, self.candidates, self.report = task, candidates, report
@@ -291,14 +291,14 @@ class Run:
             self._fail(engine, error)
 
     def _choose(self) -> None:
-        """Make the sampler with most effective draws that can be measured the reference, and measure the others that waited."""
-        found = {}
+        """Make the best sampler that can be measured the reference, and measure the others that waited."""
+        found: dict[str, tuple[bool, float]] = {}
         for name, (done, sample) in self._waiting.items():
             try:
-                found[name] = yardstick.effective_draws(done.fit, sample) if len(self._waiting) > 1 else 0.0
+                found[name] = yardstick.quality(done.fit, sample) if len(self._waiting) > 1 else (True, 0.0)
             except Exception:  # which measuring it will say again
-                found[name] = -1.0
-        for engine in sorted(self._waiting, key=lambda name: -found[name]):
+                found[name] = False, -1.0
+        for engine in sorted(self._waiting, key=found.__getitem__, reverse=True):
             if self.reference is None:
                 self.reference = engine
             try:

@@ -4,8 +4,10 @@ import functools
 import json
 import os
 import warnings
+from pathlib import Path
 from types import SimpleNamespace
 
+import arviz
 import jax
 import jsonschema
 import numpy as np
@@ -14,9 +16,11 @@ import xarray
 
 import inference
 import pp_models
-from inference import align, arviz_bridge, comparison, fitting, report, results, summary
+from inference import agreement, align, arviz_bridge, bridge, comparison, fitting, heldout, reference, report, results, summary
+from inference.posterior import Draws
 from inference.registry import default_engines
-from pp_models.errors import InputError
+from inference.scores import Measure
+from pp_models.errors import InputError, TooLarge
 
 LDA = pp_models.load("lda")
 NUM_TOPICS, NUM_COLUMNS, NUM_ROWS = 3, 10, 30
@@ -309,6 +313,21 @@ def test_khat_finds_the_pareto_shape():
 
 
 def test_khat_of_a_posterior_that_is_too_narrow(compared):
+def test_a_sampler_that_diverges_is_no_reference_where_another_converged(run):
+    """gibbs has half of nuts' effective draws, but of nuts' transitions one in ten diverged: by nuts nobody could be judged."""
+    found = few("nuts", "cavi", num_draws=800)
+    for value in found["gibbs"].draws.values():
+        value[:] = np.repeat(value[:, ::2], 2, axis=1)
+    found["nuts"].sample_stats["diverging"][:, ::10] = True
+    told = run(found, reference=None).summary
+    assert told["reference"] == "gibbs" and told["converged"] is True
+    assert told["engines"]["cavi"]["verdict"].startswith("means agree")
+
+
+def too_large():
+    raise TooLarge("lda by gibbs would take about 900 seconds.")
+
+
     """Half the sd in 30 dimensions: the ratios have no variance. Chains and points have no density, hence no k-hat."""
     rows = compared.summary["engines"]
     assert rows["svi"]["khat"] > 0.7 and rows["svi"]["psis"] is None
