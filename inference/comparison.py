@@ -314,7 +314,7 @@ class Run:
         one = yardstick.measure(done.fit, sample, stick, notes, self.task.heldout, known)
         row = one.row | {"heldout_curve": done.curve}
         if as_reference:
-            self.converged = _judge_reference(row)
+            self.converged = _judge_reference(row, done.fit, self.task)
             words = verdicts.of_reference(self.converged)
         else:
             words = verdicts.of_engine(row, self.converged, self.reference is not None)
@@ -332,12 +332,14 @@ class Run:
         self.report(engine, summary.plain(self.rows[engine]))
 
 
-def _judge_reference(row: dict[str, Any]) -> bool:
-    """Whether the reference has converged, with its reasons or cautions noted."""
-    reasons = verdicts.trouble(row, row["draws"] or 0)
+def _judge_reference(row: dict[str, Any], fit: Any, task: Task) -> bool:
+    """Whether the reference has converged, with its reasons or cautions noted. One that was cut short needs more time or fewer rows."""
+    drawn = row["draws"] or 0
+    reasons = verdicts.trouble(row, drawn)
+    cut_short = drawn < fit.options.get("num_samples", 0) * fit.options.get("num_chains", 0)
     row["converged"] = not reasons
     if reasons:
-        row["notes"].append(verdicts.advice(row["engine"], reasons))
+        row["notes"].append(verdicts.advice(row["engine"], reasons, cut_short) + (_fewer_rows(task) if cut_short else ""))
     elif said := verdicts.caution(row):
         row["notes"].append(said)
     return row["converged"]
@@ -345,8 +347,8 @@ def _judge_reference(row: dict[str, Any]) -> bool:
 
 def _failed(engine: str, error: Exception, is_reference: bool, task: Task) -> dict[str, Any]:
     text = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
-    if is_reference and isinstance(error, TooLarge) and task.training.num_rows > 2 * MIN_ROWS:
-        text += f" To compare on a random part of the rows, add --rows {max(MIN_ROWS, task.training.num_rows // 10)} (rows= in Python)."
+    if is_reference and isinstance(error, TooLarge):
+        text += _fewer_rows(task)
     return {
         "engine": engine,
         **dict.fromkeys(yardstick.FIGURES),
@@ -359,6 +361,12 @@ def _failed(engine: str, error: Exception, is_reference: bool, task: Task) -> di
 
 
 # What is compared -------------------------------------------------------------------------------------------------------------
+def _fewer_rows(task: Task) -> str:
+    """The offer of a random part of the rows, where that would be less."""
+    rows = task.training.num_rows
+    return f" To compare on a random part of the rows, add --rows {max(MIN_ROWS, rows // 10)} (rows= in Python)." if rows > 2 * MIN_ROWS else ""
+
+
 
 
 def _check_names(reference: Any, engines: Any, options: Mapping[str, Any], budget: Any, quick: bool) -> dict[str, dict[str, Any]]:

@@ -50,7 +50,7 @@ class FakePosterior:
     """A posterior that hands out what it was given."""
 
     def __init__(self, kind, draws, width=1.0):
-        self.kind, self._draws, self._width = kind, draws, width
+        self.kind, self._draws, self._width, self.options = kind, draws, width, {}
         self.sites = ["theta", "beta"]
         self.draws = {site: value.reshape(2, -1, *value.shape[1:]) for site, value in draws.items()} if kind == "draws" else None
         number = len(draws["beta"]) // 2
@@ -88,8 +88,9 @@ def fake_fit(engine, posterior, data, bound=-100.0):
     history = {"step": steps, "seconds": 0.1 * steps, "bound": bound - 50.0 / steps**4 if posterior.kind == "variational" else np.full(5, np.nan)}
     problem = fitting.make_problem("lda", data, {"num_topics": NUM_TOPICS})
     posterior.problem = problem
-    named = {"model": LDA, "hyper": problem.hyper, "data": data, "engine": engine, "seconds": 0.5, "history": history, "options": {}}
-    return SimpleNamespace(**named, posterior=posterior, problem=problem, log_joint=log_density, to_arviz=lambda *_, **__: Tree(), stopped=None)
+    named = {"model": LDA, "hyper": problem.hyper, "data": data, "engine": engine, "seconds": 0.5, "history": history}
+    named |= {"posterior": posterior, "problem": problem, "options": posterior.options, "stopped": None}
+    return SimpleNamespace(**named, log_joint=log_density, to_arviz=lambda *_, **__: Tree())
 
 
 def posteriors():
@@ -278,14 +279,26 @@ def test_the_sampler_with_more_effective_draws_is_the_reference(run):
 
 
 def test_without_a_reference_nobody_is_judged(run):
-    """Asked for, or because the sampler failed: bounds and held-out scores are still compared, and a part of the rows is offered."""
-    for found, reference in ((few("cavi", "map"), "none"), (few("cavi", "map") | {"gibbs": None}, "gibbs")):
-        told = run(found, reference=reference).summary
+    """Asked for, or because the sampler failed: bounds and held-out scores are still compared. Where it was too large, fewer rows are offered."""
+    for found, asked in ((few("cavi", "map"), "none"), *((few("cavi", "map") | {"gibbs": gibbs}, "gibbs") for gibbs in (None, too_large))):
+        told = run(found, reference=asked).summary
         assert told["reference"] is None and told["converged"] is None
         assert told["engines"]["cavi"]["verdict"].startswith("not judged") and told["engines"]["cavi"]["heldout"] == -2.5
         assert told["engines"]["cavi"]["mean_error_sd"] is None
         jsonschema.validate(told, summary.schema())
-    assert "--rows" in told["engines"]["gibbs"]["error"]
+        if asked == "gibbs":
+            assert ("add --rows 10" in told["engines"]["gibbs"]["error"]) == (found["gibbs"] is too_large)
+
+
+def test_a_reference_that_was_cut_short_asks_for_time_or_fewer_rows(run):
+    """Of 2,000 draws asked for there are 40: longer chains are no advice to somebody whose time was over."""
+    found = few("cavi", num_draws=40)
+    found["gibbs"].options = {"num_samples": 1000, "num_chains": 2}
+    told = run(found).summary
+    (said,) = told["engines"]["gibbs"]["notes"]
+    assert told["converged"] is False and "raise --budget" in said and "add --rows 10" in said and "num_samples" not in said
+    found["gibbs"].options = {"num_samples": 20, "num_chains": 2}
+    assert "num_samples" in run(found).summary["engines"]["gibbs"]["notes"][0]
 
 
 def test_nothing_could_be_fitted(run):
@@ -358,20 +371,16 @@ def test_ctrl_c_keeps_what_is_finished(run):
         run({"gibbs": interrupt, "cavi": None})
 
 
-def test_a_budget_that_is_used_up_is_said(run, monkeypatch):
-    """Each engine gets its share of what is left; those that come after the end are not run."""
-    clock = iter([0.0, 10.0, 70.0, 200.0])
-    monkeypatch.setattr(comparison.time, "perf_counter", lambda: next(clock, 300.0))
-    shares = []
-    monkeypatch.setattr(comparison.Task, "fit", lambda task, engine, place, seconds: (shares.append(seconds), interrupt()))
-    with pytest.raises(KeyboardInterrupt):
-        run(few("cavi", "svi"), budget=110.0)
-    assert shares == [pytest.approx(100 * 3 / 5)]
-    with pytest.raises(InputError, match=r"budget of 110 s was used up"):
-        found = comparison.Clock.__new__(comparison.Clock)
-        found.budget, found.begin = 110.0, 0.0
-        monkeypatch.setattr(comparison.time, "perf_counter", lambda: 111.0)
-        found.share(1, 1)
+def test_a_budget_is_dealt_out_until_it_is_used_up(run, monkeypatch):
+    """Each engine gets its share of what is left when it starts, the reference three; those that come after the end are not run, and say so.
+
+    Of 110 seconds 10 are gone when gibbs starts, 70 when cavi does, and all when svi does."""
+    clock, shares, fit = iter([0.0, 10.0, 70.0, 200.0]), [], comparison.Task.fit
+    monkeypatch.setattr(comparison, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    monkeypatch.setattr(comparison.Task, "fit", lambda *arguments: (shares.append(arguments[-1]), fit(*arguments))[1])
+    rows = run(few("cavi", "svi"), budget=110.0).summary["engines"]
+    assert shares == [pytest.approx(100 * 3 / 5), pytest.approx(40 / 2)]
+    assert "budget was used up" in rows["svi"]["error"] and rows["cavi"]["verdict"] == "means agree; right width"
 
 
 @pytest.mark.parametrize(
