@@ -197,6 +197,7 @@ def compare(
     An engine that fails has its error in its row and stops nobody. Ctrl-C ends the comparison with what is finished, which `summary["partial"]` says.
     """
     model, key = pp_models.load(model_name), jax.random.key(0) if key is None else key
+    engines = None if engines is None else list(dict.fromkeys([engines] if isinstance(engines, str) else engines))
     options = _check_names(reference, engines, options or {}, budget, quick)
     num_draws = (1000 if quick else 2000) if num_draws is None else num_draws
     check_count("num_draws", num_draws)
@@ -360,20 +361,20 @@ def _failed(engine: str, error: Exception, is_reference: bool, task: Task) -> di
     }
 
 
-# What is compared -------------------------------------------------------------------------------------------------------------
 def _fewer_rows(task: Task) -> str:
     """The offer of a random part of the rows, where that would be less."""
     rows = task.training.num_rows
     return f" To compare on a random part of the rows, add --rows {max(MIN_ROWS, rows // 10)} (rows= in Python)." if rows > 2 * MIN_ROWS else ""
 
 
+# What is compared -------------------------------------------------------------------------------------------------------------
 
 
-def _check_names(reference: Any, engines: Any, options: Mapping[str, Any], budget: Any, quick: bool) -> dict[str, dict[str, Any]]:
+def _check_names(reference: Any, engines: list[str] | None, options: Mapping[str, Any], budget: Any, quick: bool) -> dict[str, dict[str, Any]]:
     """The options of every engine. All names, options and numbers are checked before anything is compiled."""
     if budget is not None and not (isinstance(budget, int | float) and not isinstance(budget, bool) and 0 < budget < float("inf")):
         raise InputError(f"budget must be a positive number of seconds, not {budget!r}.")
-    names = [] if engines is None else list(dict.fromkeys([engines] if isinstance(engines, str) else engines))
+    names = engines or []
     chosen = {name: load_engine(name) for name in (*([] if reference in (None, "none") else [reference]), *names)}
     if engines is not None and not names:
         raise InputError("There are no engines to compare: name at least one.")
@@ -390,9 +391,9 @@ def _check_names(reference: Any, engines: Any, options: Mapping[str, Any], budge
     return {name: {**QUICK.get(name, {}), **dict(options.get(name, {}))} for name in {**QUICK, **options}}
 
 
-def _choose(model: Model, hyper: Any, reference: str | None, engines: Iterable[str] | None, quick: bool) -> tuple[list[str], list[str]]:
-    """The samplers of which the best is to judge by, and the other engines to judge, without repetitions."""
-    chosen = default_engines(model, hyper, quick) if engines is None else [engines] if isinstance(engines, str) else list(engines)
+def _choose(model: Model, hyper: Any, reference: str | None, engines: list[str] | None, quick: bool) -> tuple[list[str], list[str]]:
+    """The samplers of which the best is to judge by, and the other engines to judge."""
+    chosen = default_engines(model, hyper, quick) if engines is None else engines
     if reference == "none":
         candidates = []
     elif reference is not None:
@@ -401,7 +402,7 @@ def _choose(model: Model, hyper: Any, reference: str | None, engines: Iterable[s
         first = default_reference(model, hyper, quick and engines is None)
         candidates = [first, *(name for name in chosen if load_engine(name).kind == "draws" and not load_engine(name).suits(model))] if first else []
     candidates = list(dict.fromkeys(candidates))
-    names = [name for name in dict.fromkeys(chosen) if name not in candidates]
+    names = [name for name in chosen if name not in candidates]
     if len(candidates) + len(names) < 2:
         raise InputError(f"There is nothing to compare with {(candidates or names)[0]!r}: name at least one other engine.")
     return candidates, names
