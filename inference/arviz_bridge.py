@@ -78,7 +78,7 @@ def chain_diagnostics(values: np.ndarray) -> dict[str, Any]:
 
 
 def energy_fraction(energy: np.ndarray) -> float | None:
-    """E-BFMI of the worst chain, from energies (chains, draws): below 0.3 momenta are drawn anew too timidly for the posterior's tails."""
+    """E-BFMI of the worst chain, from energies (chains, draws): where it is small momenta are drawn anew too timidly for the posterior's tails."""
     energy = np.asarray(energy, np.float64)
     spread = energy.var(axis=1)
     if energy.shape[1] < 4 or not np.all(spread > 0):
