@@ -44,6 +44,7 @@ QUICK: dict[str, dict[str, Any]] = {  # options of a quick comparison
     "nuts": {"num_samples": 500, "num_warmup": 500},
 }
 REFERENCE_SHARE = 3.0  # of a time budget, beside 1 for every other engine
+LEAST_SHARE = 0.2  # of an engine's share of the whole, which it has even where others took longer than theirs
 SLOW_SCORE = 0.5  # seconds for a held-out score above which no more are taken on the way
 SLOWEST_SCORE = 20.0  # of the first two, which compile
 
@@ -146,14 +147,17 @@ class Task(NamedTuple):
 
 
 class Budget:
-    """Seconds dealt out: each engine gets its share of what is left."""
+    """Seconds dealt out: each engine gets its share of what is left, or a small part of its share of the whole where less is left."""
 
     def __init__(self, seconds: float | None) -> None:
         self.seconds, self.begin = seconds, time.perf_counter()
 
-    def share(self, weight: float, left: float) -> float | None:
-        """Seconds for an engine of this weight, `left` being the weights of all still to run, its own included; None without a limit."""
-        return None if self.seconds is None else (self.seconds - (time.perf_counter() - self.begin)) * weight / left
+    def share(self, weights: list[float], place: int) -> float | None:
+        """Seconds for the engine at this place among the weights of all; None without a limit."""
+        if self.seconds is None:
+            return None
+        left = self.seconds - (time.perf_counter() - self.begin)
+        return weights[place] * max(left / sum(weights[place:]), LEAST_SHARE * self.seconds / sum(weights))
 
 
 def compare(
@@ -188,7 +192,8 @@ def compare(
     truth:     site -> the value that the data were drawn with, where it is known
     quick:     shorter fits and chains, and of data drawn here less
     budget:    seconds to fit in: samplers that may be the reference get three shares, every other engine one, of what is left when it starts.
-               Compiling an engine is not cut short, nor are scores and the page, but what they take is not there for the engines after it
+               Compiling an engine is not cut short, nor are a step, scores and the page. What they take is not there for the engines after it, but
+               each has at least a fifth of its share of the whole: a sampler that is too slow must not keep the others from being compared
     rows:      a random part of so many rows is compared on
     folder:    where finished fits are kept; a second call with the same folder goes on with the engines that are missing
     overwrite: forget the comparison that the folder holds, once everything has been checked
@@ -265,7 +270,7 @@ class Run:
         last = self.candidates[-1] if self.candidates else None
         try:
             for place, engine in enumerate(names):
-                self._one(engine, f"{place + 1}/{len(names)}", budget.share(weights[place], sum(weights[place:])))
+                self._one(engine, f"{place + 1}/{len(names)}", budget.share(weights, place))
                 if engine == last:
                     self._choose()
         except KeyboardInterrupt:
@@ -279,10 +284,7 @@ class Run:
     def _one(self, engine: str, place: str, seconds: float | None) -> None:
         """Fit one engine; measure it unless it waits to be the reference. Its failure is a result, not the end of the others."""
         try:
-            done = self.task.stored(engine, seconds)
-            if done is None and seconds is not None and seconds <= 0:
-                raise InputError("Not run: the budget was used up; raise --budget or name fewer --engines.")
-            done = done or self.task.fit(engine, place, seconds)
+            done = self.task.stored(engine, seconds) or self.task.fit(engine, place, seconds)
             sample = yardstick.draw(done.fit, self.task.key_for(engine, "draws"), self.task.num_draws, self.task.seed)
             if engine in self.candidates:
                 self._waiting[engine] = done, sample
