@@ -9,7 +9,7 @@ Per quantity, with m, s and Q the mean, sd and quantile function of the engine's
     tail_error_sd    the mean of |Q - Q0| / s0 at the levels 5 and 95 %
 
 Over many quantities: means, and of ratios the median. mean_error_sd is the mean of |mean_shift_sd|. correlation_error is the mean absolute difference
-of posterior correlations within a block of at most `BLOCK` quantities, those that the reference is least sure of.
+of posterior correlations within a block of at most `BLOCK` quantities, those of largest reference sd.
 
 What the reference knows exactly has no scale and is left out: its figures are nan.
 """
@@ -105,7 +105,7 @@ def agreement(reference: Quantities, other: Quantities) -> dict[str, Any]:
 
 
 def correlation_error(reference: Quantities, other: Quantities) -> float | None:
-    """The mean absolute difference of correlations among the few quantities that vary most beside their mean; None where fewer than two vary."""
+    """The mean absolute difference of correlations among the few quantities of largest reference sd; None where fewer than two vary."""
     varying = np.flatnonzero(~np.isnan(scale_of(reference)) & (other.sd > 0))
     block = varying[np.argsort(-reference.sd[varying], kind="stable")[:BLOCK]]
     if len(block) < 2:

@@ -51,12 +51,12 @@ def smoothed_weights(log_ratios: np.ndarray) -> tuple[np.ndarray | None, float |
     return weights / weights.sum(), float(khat)
 
 
-def chain_diagnostics(values: np.ndarray) -> dict[str, float | None]:
+def chain_diagnostics(values: np.ndarray) -> dict[str, Any]:
     """The worst rank-normalised R-hat and effective sample sizes over functionals (chains, draws, functionals). One chain is judged by its halves.
 
     None where they are not defined: too few draws, or some that are not finite.
     """
-    nothing: dict[str, float | None] = {"rhat": None, "ess_bulk": None, "ess_tail": None}
+    nothing = {"rhat": None, "ess_bulk": None, "ess_tail": None}
     if len(values) == 1:
         half = values.shape[1] // 2
         values = values[0, : 2 * half].reshape(2, half, -1)
@@ -78,7 +78,7 @@ def chain_diagnostics(values: np.ndarray) -> dict[str, float | None]:
 
 
 def energy_fraction(energy: np.ndarray) -> float | None:
-    """E-BFMI of the worst chain, from energies (chains, draws): below 0.3 momenta are drawn anew too timidly for the posterior's tails."""
+    """E-BFMI of the worst chain, from energies (chains, draws): where it is small momenta are drawn anew too timidly for the posterior's tails."""
     energy = np.asarray(energy, np.float64)
     spread = energy.var(axis=1)
     if energy.shape[1] < 4 or not np.all(spread > 0):

@@ -301,14 +301,21 @@ def read(ranks: np.ndarray, scores: np.ndarray, num_draws: int, key: jax.Array) 
     probabilities = (ranks + 0.5) / (num_draws + 1)
     envelope = Envelope(len(ranks), num_draws, rng)
     return {
-        "coverage50": np.mean(np.abs(probabilities - 0.5) < 0.25, axis=0),
-        "coverage90": np.mean(np.abs(probabilities - 0.5) < 0.45, axis=0),
+        "coverage50": coverage(ranks, num_draws, 0.5),
+        "coverage90": coverage(ranks, num_draws, 0.9),
         "widen": np.quantile(np.abs(scores), 0.9, axis=0) / scipy.stats.norm.isf(0.05),
         "uniform": np.array([envelope.p_value(column) for column in ranks.T]),
         "chi_square": chi_square(ranks, num_draws),
         "symmetric": symmetry(probabilities, rng),
         "shift": probabilities.mean(0) - 0.5,
     }
+
+
+def coverage(ranks: np.ndarray, num_draws: int, level: float) -> np.ndarray:
+    """The share of ranks inside the central interval. A rank r of L draws stands for all of (r, r + 1) / (L + 1), and counts by how much of that is
+    inside, so that the share of uniform ranks is the level, whatever L."""
+    low, high = (num_draws + 1) * (1 - level) / 2, (num_draws + 1) * (1 + level) / 2
+    return np.mean(np.clip(np.minimum(ranks + 1, high) - np.maximum(ranks, low), 0, 1), axis=0)
 
 
 class Envelope:
@@ -337,7 +344,8 @@ class Envelope:
 
 
 def chi_square(ranks: np.ndarray, num_draws: int, bins: int = BINS) -> np.ndarray:
-    """p-values of uniform ranks, in bins as even as the number of possible ranks allows."""
+    """p-values of uniform ranks, in bins as many and as even as the number of possible ranks allows."""
+    bins = min(bins, num_draws + 1)
     edges = np.linspace(0, num_draws + 1, bins + 1).astype(int)
     counts = np.stack([np.sum((ranks >= low) & (ranks < high), axis=0) for low, high in itertools.pairwise(edges)])
     expected = len(ranks) * np.diff(edges)[:, None] / (num_draws + 1)

@@ -100,20 +100,25 @@ def document(found: Sequence[Calibration], command: str) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def whole_numbers(text: str) -> list[int]:
+    """Of several with commas between."""
+    return [int(part) for part in text.split(",")]
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command line of `python -m inference.calibration`."""
     parser = argparse.ArgumentParser(prog="python -m inference.calibration", description="Are posteriors right on data drawn from the prior?")
     parser.add_argument("--models", default="all", help="names with commas between, or all")
     parser.add_argument("--engines", default=",".join(SAMPLERS + APPROXIMATE), help="names with commas between")
     parser.add_argument("--datasets", type=int, default=100)
-    parser.add_argument("--rows", default="20", help="rows of every data set; several sizes with commas between")
+    parser.add_argument("--rows", type=whole_numbers, default=[20], help="rows of every data set; several sizes with commas between")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="a Markdown file, written anew after each pair of model and engine")
     given = parser.parse_args(arguments)
     command = "python -m inference.calibration " + shlex.join(sys.argv[1:] if arguments is None else arguments)
     names = pp_models.available() if given.models == "all" else given.models.split(",")
-    wanted = itertools.product(names, given.engines.split(","), given.rows.split(","))
-    pairs = [(name, engine, int(rows)) for name, engine, rows in wanted if applies(name, engine)]
+    wanted = itertools.product(names, given.engines.split(","), given.rows)
+    pairs = [(name, engine, rows) for name, engine, rows in wanted if applies(name, engine)]
     if not pairs:
         raise InputError(f"None of the engines {given.engines} has a posterior of {given.models} to calibrate.")
     if given.out:

@@ -15,7 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from inference.objective import Problem
 from pp_models.base import value_shapes
-from pp_models.errors import InputError
+from pp_models.errors import TooLarge
 
 MOST_NUMBERS = 1_000_000_000  # in the draws that are kept
 _AXIS = "chains"
@@ -76,4 +76,4 @@ def check_size(problem: Problem, options: Any) -> None:
     numbers = sum(math.prod(shape) for shape in shapes.values()) * options.num_samples * options.num_chains
     if numbers > MOST_NUMBERS:
         remedy = "lower num_samples and raise thin" if "thin" in options._fields else "lower num_samples"
-        raise InputError(f"The draws would hold {numbers:.1e} numbers, more than {MOST_NUMBERS:.0e}: {remedy}.")
+        raise TooLarge(f"The draws would hold {numbers:.1e} numbers, more than {MOST_NUMBERS:.0e}: {remedy}.")

@@ -44,6 +44,7 @@ QUICK: dict[str, dict[str, Any]] = {  # options of a quick comparison
     "nuts": {"num_samples": 500, "num_warmup": 500},
 }
 REFERENCE_SHARE = 3.0  # of a time budget, beside 1 for every other engine
+LEAST_SHARE = 0.2  # of an engine's share of the whole, which it has even where others took longer than theirs
 SLOW_SCORE = 0.5  # seconds for a held-out score above which no more are taken on the way
 SLOWEST_SCORE = 20.0  # of the first two, which compile
 
@@ -146,14 +147,17 @@ class Task(NamedTuple):
 
 
 class Budget:
-    """Seconds dealt out: each engine gets its share of what is left."""
+    """Seconds dealt out: each engine gets its share of what is left, or a small part of its share of the whole where less is left."""
 
     def __init__(self, seconds: float | None) -> None:
         self.seconds, self.begin = seconds, time.perf_counter()
 
-    def share(self, weight: float, left: float) -> float | None:
-        """Seconds for an engine of this weight, `left` being the weights of all still to run, its own included; None without a limit."""
-        return None if self.seconds is None else (self.seconds - (time.perf_counter() - self.begin)) * weight / left
+    def share(self, weights: list[float], place: int) -> float | None:
+        """Seconds for the engine at this place among the weights of all; None without a limit."""
+        if self.seconds is None:
+            return None
+        left = self.seconds - (time.perf_counter() - self.begin)
+        return weights[place] * max(left / sum(weights[place:]), LEAST_SHARE * self.seconds / sum(weights))
 
 
 def compare(
@@ -179,16 +183,17 @@ def compare(
     """Fit the model by the reference and by each engine, and measure how far they are apart.
 
     data:      default: data drawn from the model's own prior
-    reference: the sampler to judge by (default: of gibbs, where it applies, and the samplers among the engines, that with most effective draws);
-               "none" to judge nobody
+    reference: the sampler to judge by (default: of gibbs, where it applies, and the samplers among the engines, that with most effective draws,
+               those first that converged); "none" to judge nobody
     engines:   default: those that apply to the model
     options:   engine -> options of `inference.fit`
     num_draws: of each posterior, all chains together (default: 2000, quick 1000)
     on_result: called with an engine's name and its row of the summary as soon as it is judged
     truth:     site -> the value that the data were drawn with, where it is known
     quick:     shorter fits and chains, and of data drawn here less
-    budget:    seconds to fit in: samplers that may be the reference get three shares, every other engine one, of what is left when it starts. Compiling
-               an engine is not cut short, nor are scores and the page, but what they take is not there for the engines after it
+    budget:    seconds to fit in: samplers that may be the reference get three shares, every other engine one, of what is left when it starts.
+               Compiling an engine is not cut short, nor are a step, scores and the page. What they take is not there for the engines after it, but
+               each has at least a fifth of its share of the whole: a sampler that is too slow must not keep the others from being compared
     rows:      a random part of so many rows is compared on
     folder:    where finished fits are kept; a second call with the same folder goes on with the engines that are missing
     overwrite: forget the comparison that the folder holds, once everything has been checked
@@ -197,6 +202,7 @@ def compare(
     An engine that fails has its error in its row and stops nobody. Ctrl-C ends the comparison with what is finished, which `summary["partial"]` says.
     """
     model, key = pp_models.load(model_name), jax.random.key(0) if key is None else key
+    engines = None if engines is None else list(dict.fromkeys([engines] if isinstance(engines, str) else engines))
     options = _check_names(reference, engines, options or {}, budget, quick)
     num_draws = (1000 if quick else 2000) if num_draws is None else num_draws
     check_count("num_draws", num_draws)
@@ -244,7 +250,7 @@ def compare(
 
 
 class Run:
-    """The engines' fits and measures as they come. Samplers that may be the reference come first; of several the one with most effective draws is."""
+    """The engines' fits and measures as they come. Samplers that may be the reference come first; of several the best is (`yardstick.quality`)."""
 
     def __init__(self, task: Task, candidates: list[str], report: Callable[[str, dict[str, Any]], None]) -> None:
         self.task, self.candidates, self.report = task, candidates, report
@@ -264,7 +270,7 @@ class Run:
         last = self.candidates[-1] if self.candidates else None
         try:
             for place, engine in enumerate(names):
-                self._one(engine, f"{place + 1}/{len(names)}", budget.share(weights[place], sum(weights[place:])))
+                self._one(engine, f"{place + 1}/{len(names)}", budget.share(weights, place))
                 if engine == last:
                     self._choose()
         except KeyboardInterrupt:
@@ -278,10 +284,7 @@ class Run:
     def _one(self, engine: str, place: str, seconds: float | None) -> None:
         """Fit one engine; measure it unless it waits to be the reference. Its failure is a result, not the end of the others."""
         try:
-            done = self.task.stored(engine, seconds)
-            if done is None and seconds is not None and seconds <= 0:
-                raise InputError("Not run: the budget was used up; raise --budget or name fewer --engines.")
-            done = done or self.task.fit(engine, place, seconds)
+            done = self.task.stored(engine, seconds) or self.task.fit(engine, place, seconds)
             sample = yardstick.draw(done.fit, self.task.key_for(engine, "draws"), self.task.num_draws, self.task.seed)
             if engine in self.candidates:
                 self._waiting[engine] = done, sample
@@ -291,14 +294,14 @@ class Run:
             self._fail(engine, error)
 
     def _choose(self) -> None:
-        """Make the sampler with most effective draws that can be measured the reference, and measure the others that waited."""
-        found = {}
+        """Make the best sampler that can be measured the reference, and measure the others that waited."""
+        found: dict[str, tuple[bool, float]] = {}
         for name, (done, sample) in self._waiting.items():
             try:
-                found[name] = yardstick.effective_draws(done.fit, sample) if len(self._waiting) > 1 else 0.0
+                found[name] = yardstick.quality(done.fit, sample) if len(self._waiting) > 1 else (True, 0.0)
             except Exception:  # which measuring it will say again
-                found[name] = -1.0
-        for engine in sorted(self._waiting, key=lambda name: -found[name]):
+                found[name] = False, -1.0
+        for engine in sorted(self._waiting, key=found.__getitem__, reverse=True):
             if self.reference is None:
                 self.reference = engine
             try:
@@ -314,7 +317,7 @@ class Run:
         one = yardstick.measure(done.fit, sample, stick, notes, self.task.heldout, known)
         row = one.row | {"heldout_curve": done.curve}
         if as_reference:
-            self.converged = _judge_reference(row)
+            self.converged = _judge_reference(row, done.fit, self.task)
             words = verdicts.of_reference(self.converged)
         else:
             words = verdicts.of_engine(row, self.converged, self.reference is not None)
@@ -332,12 +335,14 @@ class Run:
         self.report(engine, summary.plain(self.rows[engine]))
 
 
-def _judge_reference(row: dict[str, Any]) -> bool:
-    """Whether the reference has converged, with its reasons or cautions noted."""
-    reasons = verdicts.trouble(row, row["draws"] or 0)
+def _judge_reference(row: dict[str, Any], fit: Any, task: Task) -> bool:
+    """Whether the reference has converged, with its reasons or cautions noted. One that was cut short needs more time or fewer rows."""
+    drawn = row["draws"] or 0
+    reasons = verdicts.trouble(row, drawn)
+    cut_short = drawn < fit.options.get("num_samples", 0) * fit.options.get("num_chains", 0)
     row["converged"] = not reasons
     if reasons:
-        row["notes"].append(verdicts.advice(row["engine"], reasons))
+        row["notes"].append(verdicts.advice(row["engine"], reasons, cut_short) + (_fewer_rows(task) if cut_short else ""))
     elif said := verdicts.caution(row):
         row["notes"].append(said)
     return row["converged"]
@@ -345,8 +350,8 @@ def _judge_reference(row: dict[str, Any]) -> bool:
 
 def _failed(engine: str, error: Exception, is_reference: bool, task: Task) -> dict[str, Any]:
     text = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
-    if is_reference and isinstance(error, TooLarge) and task.training.num_rows > 2 * MIN_ROWS:
-        text += f" To compare on a random part of the rows, add --rows {max(MIN_ROWS, task.training.num_rows // 10)} (rows= in Python)."
+    if is_reference and isinstance(error, TooLarge):
+        text += _fewer_rows(task)
     return {
         "engine": engine,
         **dict.fromkeys(yardstick.FIGURES),
@@ -358,14 +363,20 @@ def _failed(engine: str, error: Exception, is_reference: bool, task: Task) -> di
     }
 
 
+def _fewer_rows(task: Task) -> str:
+    """The offer of a random part of the rows, where that would be less."""
+    rows = task.training.num_rows
+    return f" To compare on a random part of the rows, add --rows {max(MIN_ROWS, rows // 10)} (rows= in Python)." if rows > 2 * MIN_ROWS else ""
+
+
 # What is compared -------------------------------------------------------------------------------------------------------------
 
 
-def _check_names(reference: Any, engines: Any, options: Mapping[str, Any], budget: Any, quick: bool) -> dict[str, dict[str, Any]]:
+def _check_names(reference: Any, engines: list[str] | None, options: Mapping[str, Any], budget: Any, quick: bool) -> dict[str, dict[str, Any]]:
     """The options of every engine. All names, options and numbers are checked before anything is compiled."""
     if budget is not None and not (isinstance(budget, int | float) and not isinstance(budget, bool) and 0 < budget < float("inf")):
         raise InputError(f"budget must be a positive number of seconds, not {budget!r}.")
-    names = [] if engines is None else list(dict.fromkeys([engines] if isinstance(engines, str) else engines))
+    names = engines or []
     chosen = {name: load_engine(name) for name in (*([] if reference in (None, "none") else [reference]), *names)}
     if engines is not None and not names:
         raise InputError("There are no engines to compare: name at least one.")
@@ -382,9 +393,9 @@ def _check_names(reference: Any, engines: Any, options: Mapping[str, Any], budge
     return {name: {**QUICK.get(name, {}), **dict(options.get(name, {}))} for name in {**QUICK, **options}}
 
 
-def _choose(model: Model, hyper: Any, reference: str | None, engines: Iterable[str] | None, quick: bool) -> tuple[list[str], list[str]]:
-    """The samplers of which the best is to judge by, and the other engines to judge, without repetitions."""
-    chosen = default_engines(model, hyper, quick) if engines is None else [engines] if isinstance(engines, str) else list(engines)
+def _choose(model: Model, hyper: Any, reference: str | None, engines: list[str] | None, quick: bool) -> tuple[list[str], list[str]]:
+    """The samplers of which the best is to judge by, and the other engines to judge."""
+    chosen = default_engines(model, hyper, quick) if engines is None else engines
     if reference == "none":
         candidates = []
     elif reference is not None:
@@ -393,7 +404,7 @@ def _choose(model: Model, hyper: Any, reference: str | None, engines: Iterable[s
         first = default_reference(model, hyper, quick and engines is None)
         candidates = [first, *(name for name in chosen if load_engine(name).kind == "draws" and not load_engine(name).suits(model))] if first else []
     candidates = list(dict.fromkeys(candidates))
-    names = [name for name in dict.fromkeys(chosen) if name not in candidates]
+    names = [name for name in chosen if name not in candidates]
     if len(candidates) + len(names) < 2:
         raise InputError(f"There is nothing to compare with {(candidates or names)[0]!r}: name at least one other engine.")
     return candidates, names

@@ -109,7 +109,7 @@ def _stock(support: Any, shape: tuple[int, ...]) -> Chart:
 
 
 def inside(draws: Mapping[str, Any], charts: Mapping[str, Chart]) -> dict[str, np.ndarray]:
-    """Draws in double precision, those that were rounded to the edge of their support put next to it and simplices made to sum to one."""
+    """Draws in double precision, those that were rounded to the edge of their support put next to it."""
     out = {}
     for site, value in draws.items():
         value = np.asarray(value)

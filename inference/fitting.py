@@ -21,7 +21,7 @@ from inference.scores import hash_of_names
 from pp_models import discovery
 from pp_models.base import declare, learnable, log_joint, split_hyper, split_learned, value_shapes
 from pp_models.data import Data
-from pp_models.errors import Diverged, InputError, unknown
+from pp_models.errors import Diverged, InputError, TooLarge, unknown
 
 
 class Fit:
@@ -151,7 +151,7 @@ def fit(
                    same with and without, and its seconds leave scoring out (0: never)
     max_seconds:   the run ends with the first step that ends later than this, counted from the end of the first step, which compiles; `fit.stopped`
                    then says so. A sampler keeps the draws it has; with none yet, or where a tenth of the time shows that the run would take ten
-                   times as long, it raises InputError with an estimate of the whole run's time
+                   times as long, it raises TooLarge, an InputError, with an estimate of the whole run's time
     watch:         (step, seconds, posterior) called after each step, `posterior` being a function without arguments that returns the posterior so
                    far: of a sampler in warm-up, the chains' present values. The clock stands still meanwhile. Neither this nor a `max_seconds` that
                    is not reached changes the fit, but every step is waited for, so that batches are no longer packed while one runs
@@ -241,7 +241,7 @@ class Limit:
         return self._algorithm.stage(state) if self._algorithm.stage else Stage("", 0.0, True)
 
     def reached(self, history: list[dict[str, Any]], state: Any) -> bool:
-        """Whether the run ends here. Raises InputError for a sampler without draws whose time is over, or far too short.
+        """Whether the run ends here. Raises TooLarge for a sampler without draws whose time is over, or far too short.
 
         The first step compiles, and the time begins at its end. How fast a sampler in warm-up is shows after a tenth of the time and two more steps;
         it gathers speed as it adapts, so the last two steps stand for what is to come.
@@ -257,7 +257,7 @@ class Limit:
             hopeless = steps > 2 and self.FAR * spent > self._max_seconds and needed > self.FAR * self._max_seconds
             if over or hopeless:
                 about = f"{needed:,.0f}" if needed >= 10 else f"{needed:.1g}"
-                raise InputError(
+                raise TooLarge(
                     f"{self.title} would take about {about} seconds, but max_seconds is {self._max_seconds:g} and it is still warming up: "
                     "give it more time, fit fewer rows, or lower num_warmup and num_samples."
                 )

@@ -151,8 +151,9 @@ def build(problem: obj.Problem, options: Options) -> Algorithm:
         draws, log_joints = jax.tree.map(lambda *x: np.concatenate(x, axis=1)[:, : options.num_samples], *(state.kept or (state.last,)))
         return Draws(problem, draws, {"lp": log_joints})
 
-    def stage(state):
-        return Stage("warm-up" if state.step < num_warming else "draws", state.step / total, bool(state.kept))
+    def stage(state):  # a chunk of draws takes `thin` times as long as one of warm-up
+        done, whole = (min(step, num_warming) + options.thin * max(step - num_warming, 0) for step in (state.step, total))
+        return Stage("warm-up" if state.step < num_warming else "draws", done / whole, bool(state.kept))
 
     return Algorithm(init, step, posterior, stage)
 

@@ -51,12 +51,11 @@ def caution(row: Mapping[str, Any]) -> str:
     return said.strip()
 
 
-def advice(reference: str, reasons: Iterable[str]) -> str:
-    """What the report says in red."""
-    return (
-        f"The reference ({reference}) has not converged: {'; '.join(reasons)}. No engine is judged by it; "
-        "run longer chains (num_samples, num_warmup), or try another --seed."
-    )
+def advice(reference: str, reasons: Iterable[str], cut_short: bool = False) -> str:
+    """What the report says in red. cut_short: by the time there was."""
+    longer, slower = "run longer chains (num_samples, num_warmup), or try another --seed", "its time was over before all its draws: raise --budget"
+    remedy = slower if cut_short else longer
+    return f"The reference ({reference}) has not converged: {'; '.join(reasons)}. No engine is judged by it; {remedy}."
 
 
 def of_reference(converged: bool | None) -> tuple[str, str]:

@@ -235,25 +235,31 @@ def spaced(number: int) -> np.ndarray:
     return np.unique(np.linspace(0, number - 1, min(number, MAX_FUNCTIONALS)).round().astype(int))
 
 
-def effective_draws(fit: Any, sample: Sample) -> float:
-    """The smallest effective sample size over invariant functionals: of two samplers, the one with more is the better reference."""
-    found = arviz_bridge.chain_diagnostics(chains_of(fit, sample).values)
-    return 0.0 if found["ess_bulk"] is None else found["ess_bulk"]
+def quality(fit: Any, sample: Sample) -> tuple[bool, float]:
+    """Whether nothing but modes could speak against a sampler, and its smallest effective sample size: the larger is the better reference."""
+    found = arviz_bridge.chain_diagnostics(chains_of(fit, sample).values) | _transitions(fit)
+    return not verdicts.trouble(found, found["draws"]), found["ess_bulk"] or 0.0
 
 
 def diagnose(fit: Any, sample: Sample, chains: Chains, aligned: Draws) -> dict[str, Any]:
     """R-hat and effective sample sizes, the worst over invariant functionals; of aligned global sites R-hat; divergences, energy and modes."""
-    rhat = arviz_bridge.chain_diagnostics(chains.values)
     flat = [aligned[site].reshape(*sample.shape, -1) for site in fit.model.shared]
     shared = np.concatenate([values[..., spaced(values.shape[-1])] for values in flat], axis=-1)
-    stats = fit.posterior.sample_stats
-    found: dict[str, Any] = {**rhat, "rhat_aligned": arviz_bridge.chain_diagnostics(shared)["rhat"]}
-    found["divergences"] = int(np.sum(stats["diverging"])) if "diverging" in stats else None
-    found["ebfmi"] = arviz_bridge.energy_fraction(stats["energy"]) if "energy" in stats else None
+    found = arviz_bridge.chain_diagnostics(chains.values) | _transitions(fit)
+    found["rhat_aligned"] = arviz_bridge.chain_diagnostics(shared)["rhat"]
     modes = align.find_modes(np.concatenate([chains.values, shared], axis=-1))
     found["modes"] = {"groups": modes.groups, "text": modes.text} if len(modes.groups) > 1 else None
-    found["draws"] = int(np.prod(np.shape(fit.posterior.draws[fit.posterior.sites[0]])[:2]))
     return found
+
+
+def _transitions(fit: Any) -> dict[str, Any]:
+    """What a sampler says of its own transitions, and how many draws there are of all chains together."""
+    stats = fit.posterior.sample_stats
+    return {
+        "divergences": int(np.sum(stats["diverging"])) if "diverging" in stats else None,
+        "ebfmi": arviz_bridge.energy_fraction(stats["energy"]) if "energy" in stats else None,
+        "draws": int(np.prod(np.shape(fit.posterior.draws[fit.posterior.sites[0]])[:2])),
+    }
 
 
 def log_evidence(fit: Any, yardstick: Yardstick, key: jax.Array, notes: list[str]) -> dict[str, Any] | None:

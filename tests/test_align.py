@@ -373,6 +373,15 @@ def test_a_chain_that_crosses_joins_modes():
     assert align.find_modes(values[:2]).groups == [[0], [1]]
 
 
+def test_a_chain_that_comes_late_is_in_the_mode():
+    """Chain 1 spends its first half far off and then lies half an sd from chain 2, for certain: where they end up counts, not where one began."""
+    values = slow_chains(2, 1000, 5, 1000)
+    values[0, :500] += 8
+    values[0, 500:] += 0.5
+    found = align.find_modes(values)
+    assert found.groups == [[0, 1]] and found.separation.max() < 1
+
+
 def test_what_tells_nothing_is_left_out():
     """Constant features, what is not finite, one chain, and no feature at all."""
     values = slow_chains(2, 200, 6, 200)

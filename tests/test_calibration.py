@@ -8,7 +8,7 @@ import scipy.stats
 import inference
 import pp_models
 from inference import calibration, calibration_tables
-from inference.calibration import Envelope, calibrate, chi_square, effective_sizes, symmetry
+from inference.calibration import Envelope, calibrate, chi_square, coverage, effective_sizes, symmetry
 from pp_models.errors import InputError
 
 
@@ -60,6 +60,20 @@ def test_coverage_and_widening_of_a_known_case():
     assert abs(found["shift"]) < 0.05
 
 
+@pytest.mark.parametrize("num_draws", [1, 7, 49, 100, 199])
+@pytest.mark.parametrize("level", [0.5, 0.9])
+def test_coverage_of_uniform_ranks_is_the_level(num_draws, level):
+    """Every rank once: exactly the level, whatever the number of draws; and all or nothing for ranks in the middle and at the ends of many draws."""
+    assert coverage(np.arange(num_draws + 1)[:, None], num_draws, level)[0] == pytest.approx(level)
+    np.testing.assert_array_equal(coverage(np.array([[50, 0, 100]]), 100, level), [1, 0, 0])
+
+
+def test_few_draws_have_few_bins():
+    """Of 4 draws there are five ranks: a bin for each, and p-values that are numbers."""
+    p = chi_square(uniform_ranks(num_draws=4), 4)
+    assert np.all((p > 0) & (p <= 1)) and 1 <= np.sum(p < 0.05) <= 22
+
+
 def test_effective_size_of_an_autoregression():
     """n (1 - r) / (1 + r) of a chain with autocorrelation r; independent draws count in full."""
     rng = np.random.default_rng(4)
@@ -89,8 +103,13 @@ def narrow(data, hyper, key):
     return repeated(data, hyper, key, 3)
 
 
+def low(data, hyper, key):
+    return {site: 0.6 * x for site, x in exact(data, hyper, key).items()}
+
+
 def test_exact_posterior_is_calibrated_and_a_narrow_one_is_not():
-    """Exact draws: p-values that survive Bonferroni, 90 % coverage. Rows counted three times: intervals shorter by sqrt(3), found out."""
+    """Exact draws: p-values that survive Bonferroni, 90 % coverage. Rows counted three times: intervals shorter by sqrt(3), found out. Draws that are
+    too low: true values lie above, p is not symmetric, and the shift is positive."""
     shared = {"num_datasets": 200, "key": jax.random.key(1), "hyper": {"num_components": 1}, "progress": False}
     right = calibrate("bernoulli_mixture", "exact", draw=exact, **shared)
     assert "pi" not in right.names  # it is 1 in any case: a rank among ties is no rank
@@ -100,6 +119,9 @@ def test_exact_posterior_is_calibrated_and_a_narrow_one_is_not():
     entries = [i for i, group in enumerate(wrong.groups) if group == "expected data"]
     assert wrong.uniform[entries].max() < 0.01
     assert abs(np.median(wrong.widen[entries]) - np.sqrt(3)) < 0.2
+    assert wrong.symmetric[entries].min() > 0.001 and np.abs(wrong.shift[entries]).max() < 0.1  # no bias; 4 errors of a mean over 200
+    biased = calibrate("bernoulli_mixture", "low", draw=low, **shared)
+    assert biased.shift[entries].min() > 0.1 and biased.symmetric[entries].max() < 0.01
 
 
 def test_cavi_is_calibrated_where_it_is_exact(compiled):
@@ -146,7 +168,7 @@ def test_nothing_is_compiled_for_the_second_data_set(engine, compiled):
     assert len(compiled) == before > 0
 
 
-def test_bad_requests_are_refused_in_a_sentence():
+def test_bad_requests_are_refused_in_a_sentence(capsys):
     with pytest.raises(InputError, match="num_datasets must be a whole number"):
         calibrate("lda", "cavi", 0)
     with pytest.raises(InputError, match="finds a point"):
@@ -155,6 +177,9 @@ def test_bad_requests_are_refused_in_a_sentence():
         calibrate("nmf", "gibbs", 1, progress=False)
     with pytest.raises(InputError, match="None of the engines"):
         calibration_tables.main(["--models", "nmf", "--engines", "gibbs"])
+    with pytest.raises(SystemExit):
+        calibration_tables.main(["--models", "lda", "--rows", "20,many"])
+    assert "argument --rows: invalid whole_numbers value: '20,many'" in capsys.readouterr().err
 
 
 # Slow: samplers ----------------------------------------------------------------------------------------------------------------

@@ -4,8 +4,10 @@ import functools
 import json
 import os
 import warnings
+from pathlib import Path
 from types import SimpleNamespace
 
+import arviz
 import jax
 import jsonschema
 import numpy as np
@@ -14,9 +16,11 @@ import xarray
 
 import inference
 import pp_models
-from inference import align, arviz_bridge, comparison, fitting, report, results, summary
+from inference import agreement, align, arviz_bridge, bridge, comparison, fitting, heldout, reference, report, results, summary
+from inference.posterior import Draws
 from inference.registry import default_engines
-from pp_models.errors import InputError
+from inference.scores import Measure
+from pp_models.errors import InputError, TooLarge
 
 LDA = pp_models.load("lda")
 NUM_TOPICS, NUM_COLUMNS, NUM_ROWS = 3, 10, 30
@@ -46,7 +50,7 @@ class FakePosterior:
     """A posterior that hands out what it was given."""
 
     def __init__(self, kind, draws, width=1.0):
-        self.kind, self._draws, self._width = kind, draws, width
+        self.kind, self._draws, self._width, self.options = kind, draws, width, {}
         self.sites = ["theta", "beta"]
         self.draws = {site: value.reshape(2, -1, *value.shape[1:]) for site, value in draws.items()} if kind == "draws" else None
         number = len(draws["beta"]) // 2
@@ -84,8 +88,9 @@ def fake_fit(engine, posterior, data, bound=-100.0):
     history = {"step": steps, "seconds": 0.1 * steps, "bound": bound - 50.0 / steps**4 if posterior.kind == "variational" else np.full(5, np.nan)}
     problem = fitting.make_problem("lda", data, {"num_topics": NUM_TOPICS})
     posterior.problem = problem
-    named = {"model": LDA, "hyper": problem.hyper, "data": data, "engine": engine, "seconds": 0.5, "history": history, "options": {}}
-    return SimpleNamespace(**named, posterior=posterior, problem=problem, log_joint=log_density, to_arviz=lambda *_, **__: Tree(), stopped=None)
+    named = {"model": LDA, "hyper": problem.hyper, "data": data, "engine": engine, "seconds": 0.5, "history": history}
+    named |= {"posterior": posterior, "problem": problem, "options": posterior.options, "stopped": None}
+    return SimpleNamespace(**named, log_joint=log_density, to_arviz=lambda *_, **__: Tree())
 
 
 def posteriors():
@@ -109,7 +114,7 @@ def no_evidence(*_, **__):
     raise InputError("made up")
 
 
-def start(patch, found, data=None, **arguments):
+def start(patch, found, data=None, evidence=no_evidence, **arguments):
     """`compare` with made-up engines. A function in place of a posterior is called."""
 
     def fit(model, data, engine, **rest):
@@ -123,7 +128,7 @@ def start(patch, found, data=None, **arguments):
 
     patch.setattr(inference, "fit", fit, raising=False)
     patch.setattr(inference, "document_completion", constant_score, raising=False)
-    patch.setattr(comparison.yardstick.bridge, "log_evidence", no_evidence)
+    patch.setattr(bridge, "log_evidence", evidence)
     given = {"engines": [name for name in found if name != "gibbs"], "num_draws": 4000, "reference": "gibbs", "hyper": {"num_topics": NUM_TOPICS}}
     return comparison.compare("lda", corpus() if data is None else data, **given | arguments)
 
@@ -220,9 +225,44 @@ def test_bounds_say_when_they_were_reached(compared):
     assert row["bound"] == pytest.approx(-100.08) and row["seconds_to_1pct"] == pytest.approx(0.3)
 
 
+def test_the_gap_of_a_bound_is_to_the_evidence(run):
+    """log p(data) = -95 lies 5.08 above a bound of -100.08. A quick comparison does not look for it, and one that is refused says why."""
+    known = {"evidence": lambda *_, **__: bridge.Evidence(-95.0, 0.1, "bridge sampling")}
+    told = run(few("cavi"), **known).summary
+    assert told["evidence"] == {"log_evidence": -95.0, "error": 0.1, "method": "bridge sampling"}
+    assert told["engines"]["cavi"]["bound_gap"] == pytest.approx(5.08)
+    assert run(few("cavi"), **known, quick=True).summary["evidence"] is None
+    refused = run(few("cavi")).summary
+    assert refused["engines"]["cavi"]["bound_gap"] is None and "No log evidence: made up" in refused["engines"]["gibbs"]["notes"]
+
+
+def test_heldout_rows_are_scored_by_their_mean_density():
+    """Of rows without sites of their own: log of the mean over draws, not the mean of logs, averaged over rows. All 50 draws are used."""
+    rng = np.random.default_rng(0)
+    rows, beta = (rng.random((12, 4)) < 0.6).astype(int), rng.beta(3, 2, (50, 4))
+    problem = fitting.make_problem("bernoulli_mixture", pp_models.data.dense(rows[:8]), {"num_components": 1})
+    draws = Draws(problem, {"pi": np.ones((1, 50, 1)), "beta": beta[None, :, None]})
+    fit = fitting.Fit(problem, "gibbs", {}, draws, {}, 0.0)
+    likelihood = np.prod(np.where(rows[None, 8:] == 1, beta[:, None], 1 - beta[:, None]), -1)
+    score, error = heldout.heldout_score(fit, pp_models.data.dense(rows[8:]))
+    assert score == pytest.approx(np.log(likelihood.mean(0)).mean(), rel=1e-6)
+    assert error == pytest.approx(np.log(likelihood.mean(0)).std(ddof=1) / 2, rel=1e-6)
+
+
+def test_heldout_scores_of_votes_and_ratings_are_larger_for_better_fits(monkeypatch):
+    """A loss counts with the other sign, a density as it is."""
+    loss, density = (Measure(value, 0.1, np.array([value])) for value in (0.6, -1.2))
+    monkeypatch.setattr(inference, "score_votes", lambda *_: SimpleNamespace(log_loss=loss), raising=False)
+    monkeypatch.setattr(inference, "score_ratings", lambda *_: SimpleNamespace(measures={"log_density": density}), raising=False)
+    assert heldout.heldout_score(None, pp_models.data.text_and_votes(np.ones((2, 3)), np.ones((2, 4)))) == (-0.6, 0.1)
+    assert heldout.heldout_score(None, pp_models.data.ratings([0, 1], [1, 0], [3.0, 4.0], shape=(2, 2))) == (-1.2, 0.1)
+    assert heldout.heldout_score(None, None) == (None, None)
+
+
 def test_results_are_reported_as_they_come(run):
     seen = []
-    run(few("map", "cavi"), on_result=lambda engine, row: seen.append((engine, json.dumps(row, allow_nan=False))))
+    names = (name for name in ("map", "cavi", "map"))  # any iterable, each once
+    run(few("map", "cavi"), engines=names, on_result=lambda engine, row: seen.append((engine, json.dumps(row, allow_nan=False))))
     assert [engine for engine, _ in seen] == ["gibbs", "map", "cavi"]
 
 
@@ -273,15 +313,42 @@ def test_the_sampler_with_more_effective_draws_is_the_reference(run):
     assert run(found, reference="gibbs").summary["reference"] == "gibbs"
 
 
+def test_a_sampler_that_diverges_is_no_reference_where_another_converged(run):
+    """gibbs has half of nuts' effective draws, but of nuts' transitions one in ten diverged: by nuts nobody could be judged."""
+    found = few("nuts", "cavi", num_draws=800)
+    for value in found["gibbs"].draws.values():
+        value[:] = np.repeat(value[:, ::2], 2, axis=1)
+    found["nuts"].sample_stats["diverging"][:, ::10] = True
+    told = run(found, reference=None).summary
+    assert told["reference"] == "gibbs" and told["converged"] is True
+    assert told["engines"]["cavi"]["verdict"].startswith("means agree")
+
+
+def too_large():
+    raise TooLarge("lda by gibbs would take about 900 seconds.")
+
+
 def test_without_a_reference_nobody_is_judged(run):
-    """Asked for, or because the sampler failed: bounds and held-out scores are still compared, and a part of the rows is offered."""
-    for found, reference in ((few("cavi", "map"), "none"), (few("cavi", "map") | {"gibbs": None}, "gibbs")):
-        told = run(found, reference=reference).summary
+    """Asked for, or because the sampler failed: bounds and held-out scores are still compared. Where it was too large, fewer rows are offered."""
+    for found, asked in ((few("cavi", "map"), "none"), *((few("cavi", "map") | {"gibbs": gibbs}, "gibbs") for gibbs in (None, too_large))):
+        told = run(found, reference=asked).summary
         assert told["reference"] is None and told["converged"] is None
         assert told["engines"]["cavi"]["verdict"].startswith("not judged") and told["engines"]["cavi"]["heldout"] == -2.5
         assert told["engines"]["cavi"]["mean_error_sd"] is None
         jsonschema.validate(told, summary.schema())
-    assert "--rows" in told["engines"]["gibbs"]["error"]
+        if asked == "gibbs":
+            assert ("add --rows 10" in told["engines"]["gibbs"]["error"]) == (found["gibbs"] is too_large)
+
+
+def test_a_reference_that_was_cut_short_asks_for_time_or_fewer_rows(run):
+    """Of 2,000 draws asked for there are 40: longer chains are no advice to somebody whose time was over."""
+    found = few("cavi", num_draws=40)
+    found["gibbs"].options = {"num_samples": 1000, "num_chains": 2}
+    told = run(found).summary
+    (said,) = told["engines"]["gibbs"]["notes"]
+    assert told["converged"] is False and "raise --budget" in said and "add --rows 10" in said and "num_samples" not in said
+    found["gibbs"].options = {"num_samples": 20, "num_chains": 2}
+    assert "num_samples" in run(found).summary["engines"]["gibbs"]["notes"][0]
 
 
 def test_nothing_could_be_fitted(run):
@@ -339,20 +406,16 @@ def test_ctrl_c_keeps_what_is_finished(run):
         run({"gibbs": interrupt, "cavi": None})
 
 
-def test_a_budget_that_is_used_up_is_said(run, monkeypatch):
-    """Each engine gets its share of what is left; those that come after the end are not run."""
-    clock = iter([0.0, 10.0, 70.0, 200.0])
-    monkeypatch.setattr(comparison.time, "perf_counter", lambda: next(clock, 300.0))
-    shares = []
-    monkeypatch.setattr(comparison.Task, "fit", lambda task, engine, place, seconds: (shares.append(seconds), interrupt()))
-    with pytest.raises(KeyboardInterrupt):
-        run(few("cavi", "svi"), budget=110.0)
-    assert shares == [pytest.approx(100 * 3 / 5)]
-    with pytest.raises(InputError, match=r"budget of 110 s was used up"):
-        found = comparison.Clock.__new__(comparison.Clock)
-        found.budget, found.begin = 110.0, 0.0
-        monkeypatch.setattr(comparison.time, "perf_counter", lambda: 111.0)
-        found.share(1, 1)
+def test_a_budget_is_dealt_out(run, monkeypatch):
+    """Each engine gets its share of what is left when it starts, the reference three; where nothing is left, a fifth of its share of the whole.
+
+    Of 110 seconds 10 are gone when gibbs starts, 70 when cavi does, and all when svi does."""
+    clock, shares, fit = iter([0.0, 10.0, 70.0, 200.0]), [], comparison.Task.fit
+    monkeypatch.setattr(comparison, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    monkeypatch.setattr(comparison.Task, "fit", lambda *arguments: (shares.append(arguments[-1]), fit(*arguments))[1])
+    rows = run(few("cavi", "svi"), budget=110.0).summary["engines"]
+    assert shares == pytest.approx([100 * 3 / 5, 40 / 2, 0.2 * 110 / 5])
+    assert all(row["error"] is None for row in rows.values())
 
 
 @pytest.mark.parametrize(
@@ -411,8 +474,9 @@ def test_a_real_comparison_end_to_end_goes_on_where_it_stopped(tmp_path, monkeyp
     assert result.summary["engines"]["gibbs"]["rhat"] > 0.99
     assert row["sd_ratio"] < 1  # mean-field topics are too narrow
     report.write(result, tmp_path)
-    with xarray.open_dataset(tmp_path / "cavi.nc", group="posterior") as posterior:
-        assert posterior["beta"].shape[-2:] == (3, 9)
+    tree = xarray.open_datatree(tmp_path / "cavi.nc", engine="h5netcdf") if arviz_bridge.MODERN else arviz.from_netcdf(tmp_path / "cavi.nc")
+    assert tree["posterior"]["beta"].shape[-2:] == (3, 9) and len(arviz.summary(tree, var_names=["beta"], kind="stats")) == 27
+    tree.close()
 
     (tmp_path / "fits" / "cavi.npz").write_bytes(b"PK broken")
     fitted, fit = [], fitting.fit
@@ -457,16 +521,14 @@ def test_exact_engines_on_a_conjugate_model(conjugate):
         assert np.abs((found.mean(0) - mean) / sd).max() < 0.08, engine  # the largest of six, of which each has 0.016 or, of nuts, a little more
         np.testing.assert_allclose(found.std(0) / sd, 1, atol=0.06, err_msg=engine)
     assert result.summary["engines"]["cavi"]["khat"] < 0.7  # q is the posterior
+    evidence = bridge.log_evidence(result.fits["gibbs"])  # and its bound the evidence
+    assert evidence.error < 0.05 and abs(evidence.value - result.summary["engines"]["cavi"]["bound"]) < 4 * evidence.error
 
 
 def test_mean_field_is_too_narrow_where_it_is_known_to_be():
     """Held to the stored reference posteriors of two samplers: topics of LDA and factors of PMF come out narrower by mean field, and k-hat is large.
 
     That is how far q is from the posterior, not how it was fitted: both run to their fixed point."""
-    from pathlib import Path
-
-    from inference import agreement, reference
-
     for name, site in (("lda", "beta"), ("pmf", "v")):
         known = reference.stored(name, Path(__file__).parent / "references")
         fit = inference.fit(name, known.data, "cavi", known.hyper, progress=False, num_epochs=300)

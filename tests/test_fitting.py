@@ -14,7 +14,7 @@ import pp_models
 from inference import fitting, nuts
 from inference.progress import Progress
 from inference.registry import load_engine
-from pp_models.errors import InputError
+from pp_models.errors import InputError, TooLarge
 
 HYPER, DATA = pp_models.load("lda").example(jax.random.key(0))
 STEPWISE = {"num_samples": 200, "num_warmup": 500}  # 10 + 4 chunks of gibbs
@@ -135,17 +135,21 @@ def test_a_sampler_in_warm_up_shows_where_its_chains_are():
 
 def test_no_draws_in_time(clock):
     """Of 14 chunks of 1 second, 10 of warm-up, the fourth ends 3 seconds after the first: 13 seconds are needed after that one."""
-    with pytest.raises(
-        InputError, match=r"lda by gibbs would take about 13 seconds, but max_seconds is 2\.5 and it is still warming up: give it more"
-    ):
+    with pytest.raises(TooLarge, match=r"lda by gibbs would take about 13 seconds, but max_seconds is 2\.5 and it is still warming up: give it more"):
         run("gibbs", **STEPWISE, max_seconds=2.5)
     assert clock.steps == 4
+
+
+def test_thinned_draws_take_longer(clock):
+    """Of 10 chunks of warm-up and 4 of draws with two sweeps dropped for each kept, 22 chunks' time in all, 21 are to come after the first."""
+    with pytest.raises(TooLarge, match="would take about 21 seconds"):
+        run("gibbs", **STEPWISE, thin=3, max_seconds=2.5)
 
 
 def test_a_hopeless_run_ends_early(clock):
     """10 seconds a chunk, more than 100 of them and 25 seconds: after the first and two more chunks the sampler gives up, not after the time."""
     clock.step = 10
-    with pytest.raises(InputError, match="would take about 1,030 seconds"):
+    with pytest.raises(TooLarge, match="would take about 1,030 seconds"):
         run("gibbs", num_samples=200, num_warmup=5000, max_seconds=25)
     assert clock.steps == 3
 
@@ -161,6 +165,13 @@ def test_a_slow_beginning_is_not_hopeless(clock):
     with pytest.raises(KeyboardInterrupt):
         run("gibbs", num_samples=200, num_warmup=5000, max_seconds=201, watch=faster)
     assert clock.steps == 6
+
+
+def test_draws_that_do_not_fit_into_memory():
+    """A billion numbers are refused before a step is made, with the way out."""
+    for engine, remedy in (("gibbs", "lower num_samples and raise thin"), ("nuts", "lower num_samples")):
+        with pytest.raises(TooLarge, match=f"more than 1e\\+09: {remedy}"):
+            run(engine, num_samples=10**8)
 
 
 @pytest.mark.parametrize("bad", [0, -1, float("nan"), True, "10"])

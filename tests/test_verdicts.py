@@ -66,7 +66,9 @@ def test_every_sign_of_trouble_is_named(worse, word):
     """Any one of them is enough, and the red sentence says which."""
     assert verdicts.trouble(GOOD, 2000) == []
     reasons = verdicts.trouble(GOOD | worse, 2000)
-    assert len(reasons) == 1 and word in verdicts.advice("gibbs", reasons)
+    for cut_short, remedy in ((False, "longer chains"), (True, "--budget")):
+        said = verdicts.advice("gibbs", reasons, cut_short)
+        assert len(reasons) == 1 and word in said and remedy in said
 
 
 def test_a_chain_that_is_only_good_enough_comes_with_a_caution():
