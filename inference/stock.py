@@ -1,7 +1,7 @@
 """What the engines that hand `generate` to NumPyro check first."""
 
 from inference.objective import Problem
-from pp_models.errors import InputError
+from pp_models.errors import TooLarge
 
 MOST_CELLS = 20_000_000  # rows x columns of the dense observation matrix that NumPyro's likelihood needs
 
@@ -9,7 +9,7 @@ MOST_CELLS = 20_000_000  # rows x columns of the dense observation matrix that N
 def check_stock(problem: Problem, engine: str, num_rows: int) -> None:
     """Stock engines hold the rows of one step as a dense matrix."""
     if num_rows * problem.data.num_columns > MOST_CELLS:
-        raise InputError(
+        raise TooLarge(
             f"Engine {engine!r} holds {num_rows} x {problem.data.num_columns} observations as a dense matrix, which is too large: "
             "fit a subset of the rows, or use engine 'gibbs', 'cavi' or 'svi'."
         )
