@@ -5,7 +5,9 @@ Figures are small inline SVGs (`figures`, `figures_latent`, `figures_chains`) th
 but tables do not sort. What a comparison lacks, a reference, a truth, held-out data, leaves its part of the page out.
 """
 
+import base64
 import functools
+import hashlib
 import json
 import sys
 from collections.abc import Mapping
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from inference.comparison import Comparison
 
 GOOD_KHAT, WORST_KHAT = 0.5, 0.7
-CONTENT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
+CONTENT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src '{script}'; img-src data:"  # no script but the page's own, by its hash
 
 
 def write(comparison: "Comparison", folder: str | Path, command: str | None = None) -> Path:
@@ -91,13 +93,15 @@ def render(comparison: "Comparison", command: str | None = None) -> str:
     contents = "".join(f'<li><a href="#{_anchor(heading)}">{escape(heading)}</a></li>' for heading in sections)
     engines = [*comparison.summary["engines"], "truth"]
     title = comparison.summary["title"] + (f": engines against {comparison.reference}" if comparison.reference else ": engines side by side")
+    script = _package_text("page.js")
+    policy = CONTENT_POLICY.format(script="sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode())
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<meta http-equiv="Content-Security-Policy" content="{CONTENT_POLICY}"><link rel="icon" href="data:,">'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}"><link rel="icon" href="data:,">'
         f"<title>{escape(title)}</title><style>{_package_text('page.css')}{palette.styles(engines)}</style></head>\n"
         f"<body>{palette.marker_definitions()}<main>\n{_headline(comparison)}\n"
         f'<nav aria-label="Contents"><ul>{contents}</ul></nav>\n{body}\n</main><div id="tip" role="tooltip" hidden></div>'
-        f"<script>{_package_text('page.js')}</script></body></html>\n"
+        f"<script>{script}</script></body></html>\n"
     )
 
 

@@ -180,6 +180,18 @@ def test_values_are_shown_on_hover(visit):
 def test_contents_lead_to_sections(visit):
     page = visit("lda")
     for link in page.locator("nav a").all():
+def test_no_script_runs_but_the_pages_own(browser, files, tmp_path):
+    """Even markup that got past the escaping of names could not run: the policy names the page's script by its hash."""
+    changed = tmp_path / "report.html"
+    planted = '</h1><img src="data:," onerror="window.ran = 1"><script>ran = 1</script>'
+    changed.write_text(files["lda"].read_text(encoding="utf-8").replace("</h1>", planted), encoding="utf-8")
+    page = browser.new_page()
+    page.goto(changed.as_uri())
+    assert page.evaluate("window.ran") is None
+    assert page.locator("button.copy").is_visible()  # which the page's own script shows
+    page.close()
+
+
         assert page.locator(link.get_attribute("href")).count() == 1
     page.locator("nav a").last.click()
     page.wait_for_timeout(50)

@@ -490,6 +490,34 @@ def test_words_are_escaped():
     assert page.count("</script>") == 1
 
 
+HOSTILE = ["<script>x()</script>", '"><img src=x onerror=alert(1)>', "' onmouseover='x()", "&lt;b&gt;", "]]>", "<!--", "\x00\x1b", "a\nb"]
+
+
+@pytest.mark.parametrize("name", ["pmf", "lg_nmf_votes", "bernoulli_mixture"])
+def test_names_of_rows_and_columns_are_escaped(name):
+    """In maps, traces and profiles as in tables: the page stays well-formed and has no tag or attribute that a name brought along."""
+    rng = np.random.default_rng(0)
+    rows, columns = [f"{one} row" for one in HOSTILE], HOSTILE
+    named = {"column_names": columns, "row_names": rows}
+    if name == "pmf":
+        users, items = np.divmod(np.arange(64), 8)
+        data = pp_models.data.ratings(users, items, rng.normal(size=64), shape=(8, 8), **named)
+    elif name == "lg_nmf_votes":
+        data = pp_models.data.text_and_votes(rng.poisson(3, (8, 8)), rng.integers(0, 2, (8, 5)), **named)
+    else:
+        data = pp_models.data.dense(rng.integers(0, 2, (8, 8)).astype(float), **named)
+    comparison = made(name, ("gibbs", "cavi"), data=data)
+    comparison.chains["gibbs"].names[1:] = HOSTILE[:5]
+    table = comparison.quantities
+    table = table.assign_coords(label=("quantity", [f"{site}[{HOSTILE[i % 8]}]" for i, site in enumerate(table["site"].values)]))
+    page = report.render(comparison._replace(quantities=table))
+    check_page(page)
+    assert "onerror" in page and "script&gt;" in page  # they are there
+    body = ElementTree.fromstring(page[page.index("<body>") : page.index("<script>")].replace(" hidden>", ">") + "</body>")
+    assert not [one.tag for one in body.iter() if one.tag in ("img", "script")]
+    assert not [key for one in body.iter() for key in one.attrib if key.startswith("on")]
+
+
 # Colours ----------------------------------------------------------------------------------------------------------------------
 
 
