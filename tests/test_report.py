@@ -13,7 +13,7 @@ import xarray
 from scipy.stats import gaussian_kde
 
 import pp_models
-from inference import figures, figures_chains, figures_latent, palette, report, report_tables, selection, svg
+from inference import arviz_bridge, figures, figures_chains, figures_latent, palette, report, report_tables, selection, svg
 from inference.registry import engines as all_engines
 from pp_models import files
 from pp_models.base import declare, value_shapes
@@ -267,6 +267,50 @@ def test_chosen_quantities_are_the_largest_words(comparisons):
         assert quantity.label == f"w{word + 1} · topic {topic + 1}"
 
 
+def drawn_density(comparison, engine):
+    """Curve (points, 2) and marker of an engine in the first density, in pixels, and the baseline."""
+    drawing = figures.densities(comparison)[0].drawing
+    group = re.search(rf'<g class="{palette.css_class(engine)}">(.*?)</g>', drawing)[1]
+    line = re.search(r'<path d="([^"]*)" class="l"', group)
+    points = np.array([[float(x) for x in pair.split()] for pair in re.findall(r"[ML]([-\d. ]+)", line[1])]) if line else np.empty((0, 2))
+    mark = re.search(r'<use [^>]*x="([-\d.]+)" y="([-\d.]+)"', group)
+    return points, (float(mark[1]), float(mark[2])), float(re.search(r'<path d="M12 ([\d.]+)L348', drawing)[1])
+
+
+def test_a_narrow_density_is_neither_lost_nor_does_it_hide_the_others():
+    """A posterior of a hundredth of the width is a spike where it is, cut at five times the reference's height."""
+    comparison = made("lda", ("gibbs", "cavi", "svi"), truth=False, num_draws=400)
+    quantity = next(iter(selection.chosen(comparison).values()))[0]
+    value = comparison.draws["cavi"]["beta"]
+    value[:] = value.mean(0) + 0.01 * (value - value.mean(0))
+    spike, mark, bottom = drawn_density(comparison, "cavi")
+    usual, _, _ = drawn_density(comparison, "gibbs")
+    height = [bottom - points[:, 1].min() for points in (spike, usual)]
+    assert height[0] / height[1] == pytest.approx(figures.TALLEST * 1.08, rel=0.02)  # pixels have one decimal; the axis ends 8% above
+    assert np.ptp(spike[:, 0]) < 0.1 * np.ptp(usual[:, 0])
+    assert spike[:, 0].min() <= mark[0] <= spike[:, 0].max()
+    assert quantity.site == "beta"
+
+
+@pytest.mark.parametrize(("shift", "end"), [(-50.0, 0), (50.0, 1)])
+def test_a_density_beyond_the_axis_is_marked_at_its_end(shift, end):
+    comparison = made("lda", ("gibbs", "cavi"), truth=False)
+    comparison.draws["cavi"]["beta"] += shift
+    line, mark, bottom = drawn_density(comparison, "cavi")
+    usual, _, _ = drawn_density(comparison, "gibbs")
+    assert len(line) == 0
+    assert mark[1] == bottom
+    assert mark[0] > usual[:, 0].max() if end else mark[0] < usual[:, 0].min()
+
+
+def test_means_and_precisions_of_components_are_told_apart(comparisons):
+    """Which one site holds together: the mean in row 0, the precision below."""
+    (found,) = (group for heading, group in selection.chosen(comparisons["gaussian_mixture"]).items() if "means μ" in heading)
+    for quantity in found:
+        component, row, column = quantity.place
+        assert quantity.label == f"component {component + 1} " + (f"μ[{column + 1}]" if row == 0 else f"Λ[{row}, {column + 1}]")
+
+
 def test_hyper_parameters_come_first(comparisons):
     groups = selection.chosen(comparisons["lg_nmf_votes"])
     assert next(iter(groups)) == "Hyper-parameters"
@@ -300,7 +344,15 @@ def test_rhat_finds_chains_that_disagree():
     assert figures_chains.split_rhat(same) < 1.02
     assert figures_chains.split_rhat(same + 3 * np.arange(4)[:, None]) > 1.5
     assert figures_chains.split_rhat(np.cumsum(same, axis=1)) > 1.2  # halves of a random walk are elsewhere
+    assert figures_chains.split_rhat(same * (1 + 3 * np.arange(4))[:, None]) > 1.2  # the same centre, but not the same spread
     assert np.isnan(figures_chains.split_rhat(np.zeros((2, 50))))
+
+
+@pytest.mark.parametrize("length", [50, 51])
+def test_rhat_is_that_of_the_table(length):
+    """ArviZ's, so that no figure contradicts the badge."""
+    values = np.random.default_rng(1).gamma(2, size=(4, length)) * np.array([1, 1, 1.5, 2])[:, None]
+    assert figures_chains.split_rhat(values) == pytest.approx(arviz_bridge.chain_diagnostics(values[..., None])["rhat"], abs=1e-12)
 
 
 def test_worst_functionals_are_traced(comparisons):
@@ -327,6 +379,49 @@ def test_ticks_are_round_and_inside():
         assert all(low <= place <= high for place in places)
         assert len(set(svg.tick_labels(places))) == len(places)
         assert all(len(label) <= 7 for label in svg.tick_labels(places))
+
+
+def test_the_clock_stands_still_while_programs_are_compiled():
+    """Steps of 0.1 s, of which the first and the third compiled for 5 s; a pause later on is a pause."""
+    steps = np.array([5.1, 0.1, 5.1, 0.1, 0.1, 0.1, 3.0, 0.1])
+    history = {"seconds": np.cumsum(steps), "bound": np.arange(8.0)}
+    seconds, _ = figures.bound_curve(SimpleNamespace(posterior=SimpleNamespace(kind="variational"), history=history))
+    np.testing.assert_allclose(np.diff(seconds, prepend=0), [0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 3.0, 0.1])
+
+
+def test_bars_of_whole_numbers_are_alike():
+    """Bins that hold one whole number or three, never one and two by turns: the same count of each makes bars of one height and width."""
+    for top, each in ((12, 1), (60, 3)):
+        figure = figures_chains._histogram("Rows", np.repeat(np.arange(1, top + 1), 4))
+        bars = re.findall(r'width="([\d.]+)" height="([\d.]+)" class="data"><title>([^<]*)', figure.drawing)
+        assert len(bars) == top / each
+        assert len({height for _, height, _ in bars}) == 1
+        assert np.ptp([float(width) for width, _, _ in bars]) <= 0.11  # pixels have one decimal
+        assert bars[0][2] == ("1: 4" if each == 1 else "1 to 3: 12")
+    gap = figures_chains._histogram("Rows", [1, 1, 5])
+    assert len(set(re.findall(r'width="([\d.]+)"', gap.drawing))) == 1
+
+
+def test_a_failure_does_not_hide_other_scores(comparisons):
+    """An engine 100 nats below the rest is at the lower edge; the others keep bars of some height."""
+    rows = {name: dict(row) for name, row in comparisons["lda"].summary["engines"].items()}
+    rows["map"] |= {"heldout": -100.0}
+    drawing = figures.heldout(changed(comparisons["lda"], engines=rows))[0].drawing
+    low, high = re.search(r'class="e-cavi">.*?<path d="M[\d.]+ ([\d.]+)L[\d.]+ ([\d.]+)" class="bar"', drawing).groups()
+    assert abs(float(low) - float(high)) > 15
+    edge = re.search(r'class="e-map">.*?<use [^>]* y="([\d.]+)">(.*?)</title>', drawing)
+    assert float(edge[1]) == figures.HEIGHT - 40 and "−100" not in edge[1] and "-100.0" in edge[2]
+
+
+def test_labels_tell_ticks_apart():
+    """Bounds of large data near the end of a fit differ in the fifth digit only."""
+    places = svg.ticks(svg.Scale(-12_345_678, -12_341_000, 0, 100))
+    assert len(set(svg.tick_labels(places))) == len(places) > 2
+    assert svg.tick_labels([1e6, 2e6]) == ["1e6", "2e6"]
+
+
+def test_numbers_are_short():
+    assert [svg.number(x) for x in (0.0, -0.01234, 999.4, 999.7, -12345.6, 3e-7)] == ["0", "−0.0123", "999", "1,000", "−12,346", "3.0e−07"]
 
 
 # What is said -----------------------------------------------------------------------------------------------------------------
