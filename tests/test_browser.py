@@ -168,18 +168,18 @@ def test_values_are_shown_on_hover(visit):
     tip = mark.get_attribute("data-tip")
     assert "90% from" in tip
     mark.scroll_into_view_if_needed()
-    box = mark.bounding_box()
+    box, fills = mark.bounding_box(), "all => all.map(one => getComputedStyle(one).fill)"
+    before = page.eval_on_selector_all("figure.forest use", fills)
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     shown = page.locator("#tip")
     assert shown.is_visible()
+    assert page.locator("figure.forest use.hot").count() == 1
+    assert page.eval_on_selector_all("figure.forest use", fills) == before  # what is pointed at keeps its engine's colour
     assert shown.inner_text() in page.eval_on_selector_all("figure.forest use", "all => all.map(one => one.dataset.tip)")
     page.keyboard.press("Escape")
     assert not shown.is_visible()
 
 
-def test_contents_lead_to_sections(visit):
-    page = visit("lda")
-    for link in page.locator("nav a").all():
 def test_no_script_runs_but_the_pages_own(browser, files, tmp_path):
     """Even markup that got past the escaping of names could not run: the policy names the page's script by its hash."""
     changed = tmp_path / "report.html"
@@ -192,6 +192,9 @@ def test_no_script_runs_but_the_pages_own(browser, files, tmp_path):
     page.close()
 
 
+def test_contents_lead_to_sections(visit):
+    page = visit("lda")
+    for link in page.locator("nav a").all():
         assert page.locator(link.get_attribute("href")).count() == 1
     page.locator("nav a").last.click()
     page.wait_for_timeout(50)

@@ -434,19 +434,30 @@ def test_verdict_comes_before_everything_else(pages):
     assert "log evidence −98.5 ± 0.3" in page
 
 
+def test_data_are_summed_up_in_their_own_units(pages):
+    """Tokens are counted; the sum of ratings or of pixels says nothing."""
+    assert "<dt>tokens</dt>" in pages["lda"] and "3 rows, to score" in pages["lda"]
+    assert "12 ratings, to score" in pages["pmf"] and "<dt>tokens</dt>" not in pages["pmf"] + pages["gaussian_mixture"]
+
+
 def test_khat_is_explained(pages):
-    assert "k-hat 2.4: q is too far from the posterior in this many dimensions for importance weighting to repair." in pages["lda"]
-    assert "repair" in report._khat_words({"khat": 0.6})
+    assert "k-hat 2.40: q is too far from the posterior in this many dimensions for importance weighting to repair." in pages["lda"]
+    assert "0.68: importance weighting can still repair" in report._khat_words({"khat": 0.68})
     assert report._khat_words({"khat": None}) == ""
     assert "0.10 reference sd" in report._psis_words({"psis": {"mean_error_sd": 0.1, "sd_ratio": 0.9}})
 
 
 def test_a_reference_that_has_not_converged_is_called_that(comparisons):
-    comparison = changed(comparisons["lda"], converged=False)
+    """For its reasons, which need not be R-hat."""
+    rows = {name: dict(row) for name, row in comparisons["lda"].summary["engines"].items()}
+    rows["gibbs"]["ess_bulk"] = 12.0
+    comparison = changed(comparisons["lda"], converged=False, engines=rows)
     page = report.render(comparison)
-    assert re.search(r'<p class="warning" role="alert">[^<]*has not converged', page)
+    words = "has not converged: 12 effective draws are fewer than 50. No engine is judged by it"
+    assert re.search(rf'<p class="warning" role="alert">[^<]*{words}', page)
+    assert page.count("these are differences, not errors") == 2
     assert "Nearest approximation" not in page
-    assert "has not converged" in report.table(comparison)
+    assert words in report.table(comparison)
     assert 'class="warning"' not in report.render(comparisons["lda"])
 
 
@@ -457,6 +468,15 @@ def test_a_partial_run_says_so(comparisons):
     assert "Interrupted: nuts and &lt;svi&gt; were not run." in page
     assert "quick run" in page
     assert words in report.table(comparison)
+
+
+def test_every_note_is_said_once(comparisons):
+    """A fit that was cut short says so in its notes."""
+    rows = {name: dict(row) for name, row in comparisons["lda"].summary["engines"].items()}
+    rows["svi"]["notes"] = ["Stopped after 3 seconds."]
+    fits = {name: SimpleNamespace(**vars(fit)) for name, fit in comparisons["lda"].fits.items()}
+    fits["svi"].stopped = "Stopped after 3 seconds."
+    assert report.render(changed(comparisons["lda"], engines=rows)._replace(fits=fits)).count("Stopped after 3 seconds.") == 1
 
 
 def test_chains_in_different_modes_are_reported(comparisons):
@@ -470,6 +490,8 @@ def test_how_to_reproduce(comparisons, pages):
     assert comparisons["lda"].summary["data_hash"] in page
     assert "python -m pp_models compare lda --reference gibbs" in page
     assert "jax 0.10.2" in page
+    short = changed(comparisons["lda"], quick=True, budget=30.0)
+    assert "--quick --budget 30 --seed 0" in report.default_command(short)
     assert "pp-models compare lda &lt;here&gt;" in report.render(comparisons["lda"], "pp-models compare lda <here>")
 
 
@@ -477,7 +499,8 @@ def test_terminal_table(comparisons):
     rows = {name: dict(row) for name, row in comparisons["lda"].summary["engines"].items()}
     rows["svi"] |= {"error": "FloatingPointError: The bound became inf\nat step 3. " + 30 * "Long. ", "verdict": "failed"}
     lines = report.table(changed(comparisons["lda"], engines=rows)).splitlines()
-    assert [line.split()[0] for line in lines] == ["engine", *rows]
+    assert [line.split()[0] for line in lines[: 1 + len(rows)]] == ["engine", *rows]
+    assert lines[1 + len(rows) :] == ["", lines[-1]] and lines[-1].startswith("W1 and mean error: distance from the reference")
     assert max(map(len, lines)) <= report_tables.TERMINAL_WIDTH
     assert "failed: FloatingPointError" in lines[1 + list(rows).index("svi")]
 
@@ -496,14 +519,22 @@ def test_without_a_reference_engines_stand_side_by_side():
     assert "There is no reference" in report.table(comparison)
 
 
+def test_a_sampler_that_was_not_to_judge_is_no_missing_sampler():
+    comparison = made("lda", ("cavi", "gibbs"), reference=None, truth=False)
+    assert "There is no reference (none was asked for)" in report.table(comparison)
+
+
 @pytest.mark.parametrize("engines", [("gibbs",), ("gibbs", "map"), ("gibbs", "map", "stochastic_map")])
 def test_one_engine_or_points_only(engines):
     check_page(report.render(made("lda", engines)))
 
 
 def test_points_alone():
-    comparison = made("nmf", ("map", "stochastic_map"), reference=None, truth=False)
-    check_page(report.render(comparison))
+    """They have no densities to draw, and no intervals to speak of."""
+    page = report.render(made("nmf", ("map", "stochastic_map"), reference=None, truth=False))
+    check_page(page)
+    assert pictures(page, "forest") and not pictures(page, "density")
+    assert "intervals" not in page and "Chosen by the reference" not in page
 
 
 def test_an_engine_that_failed_is_in_the_table_only(comparisons):
