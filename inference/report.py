@@ -19,6 +19,7 @@ from inference import figures, figures_chains, figures_latent, palette, selectio
 from inference import report_tables as tables
 from inference.report_tables import chip
 from inference.typeset import escape
+from pp_models.errors import InputError
 from pp_models.files import write_whole
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def write(comparison: "Comparison", folder: str | Path, command: str | None = No
     text = json.dumps(comparison.summary, indent=2, allow_nan=False) + "\n"
     write_whole(folder / "summary.json", lambda path: path.write_text(text, encoding="utf-8"))
     tidy = comparison.quantities.to_dataframe().reset_index()
-    write_whole(folder / "agreement.csv", lambda path: tidy.to_csv(path, index=False, lineterminator="\n"))
+    write_whole(folder / "agreement.csv", lambda path: tidy.to_csv(path, index=False, lineterminator="\n", errors="backslashreplace"))
     page = render(comparison, command)
     write_whole(folder / "report.html", lambda path: path.write_text(page, encoding="utf-8"))
     for engine, fit in comparison.fits.items():
@@ -43,7 +44,12 @@ def write(comparison: "Comparison", folder: str | Path, command: str | None = No
 
 
 def _write_tree(tree: Any, path: Path) -> None:
-    tree.to_netcdf(str(path))
+    try:
+        tree.to_netcdf(str(path))
+    except ValueError as error:  # of names: NetCDF's strings hold neither null characters nor half a surrogate pair
+        raise InputError(
+            f"The posteriors cannot be written as .nc files ({error}): change the names of rows and columns. The report is written."
+        ) from error
 
 
 def table(comparison: "Comparison") -> str:

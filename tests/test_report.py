@@ -18,6 +18,7 @@ from inference.registry import engines as all_engines
 from pp_models import files
 from pp_models.base import declare, value_shapes
 from pp_models.data import Data
+from pp_models.errors import InputError
 
 KINDS = {"gibbs": "draws", "nuts": "draws", "map": "point", "stochastic_map": "point", "inla": "mixture"}
 WIDTHS = {"cavi": 0.5, "svi": 0.7, "laplace": 1.2}
@@ -695,6 +696,26 @@ def test_files_of_a_comparison(comparisons, tmp_path):
     lines = (tmp_path / "agreement.csv").read_text().splitlines()
     assert len(lines) == 1 + comparison.quantities.sizes["engine"] * comparison.quantities.sizes["quantity"]
     assert {"engine", "site", "label", "mean", "sd", "sd_ratio"} <= set(lines[0].split(","))
+
+
+def test_names_that_no_file_can_hold(tmp_path):
+    """A null character, half a surrogate pair: the page and the table are written, and the .nc file's refusal is one sentence."""
+    data = pp_models.data.counts(np.random.default_rng(0).poisson(3, (12, 3)), column_names=["a\x00b", "\ud800", "c"])
+    comparison = made("lda", ("gibbs", "cavi"), data=data)
+    table = comparison.quantities
+    comparison = comparison._replace(quantities=table.assign_coords(label=("quantity", [f"{one} \ud800" for one in table["label"].values])))
+    report.write(comparison, tmp_path / "good")
+    check_page((tmp_path / "good" / "report.html").read_text(encoding="utf-8"))
+    assert "\\ud800" in (tmp_path / "good" / "agreement.csv").read_text(encoding="utf-8")
+
+    class Refusing:
+        def to_netcdf(self, path):
+            raise ValueError("VLEN strings do not support embedded NULLs")
+
+    comparison.fits["cavi"].to_arviz = Refusing
+    with pytest.raises(InputError, match="change the names of rows and columns"):
+        report.write(comparison, tmp_path / "bad")
+    assert (tmp_path / "bad" / "report.html").exists() and not (tmp_path / "bad" / "cavi.nc").exists()
 
 
 def test_an_interrupted_write_keeps_the_old_page(comparisons, tmp_path, monkeypatch):
