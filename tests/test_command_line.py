@@ -14,6 +14,7 @@ import inference
 from pp_models import data as data_
 from pp_models import datasets, readers, store, tables, writers
 from pp_models.__main__ import main
+from pp_models.discovery import available
 
 
 @pytest.fixture(scope="module")
@@ -281,6 +282,25 @@ def test_compare_without_a_sampler_that_can_run(compare, tmp_path, monkeypatch, 
     capsys.readouterr()
     assert compare("map", "--overwrite") == 2
     assert "No engine could be fitted" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", available())
+def test_the_same_command_compares_every_model(name, tmp_path):
+    """`compare MODEL --quick`: nothing fails, the summary fits its schema, and the page holds every engine."""
+    import jsonschema
+
+    from inference import palette
+    from inference.summary import schema
+
+    assert main(["compare", name, "--quick", "--quiet", "--devices", "1", "--out", str(tmp_path)]) == 0
+    told = json.loads((tmp_path / "summary.json").read_text(encoding="utf-8"))
+    jsonschema.Draft202012Validator(schema()).validate(told)
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert len(page.encode()) < 5_000_000
+    for engine, row in told["engines"].items():
+        assert row["error"] is None
+        assert f'class="{palette.css_class(engine)}"' in page and (tmp_path / f"{engine}.nc").exists()
 
 
 def test_truncated_fit_file(corpus, tmp_path, capsys):
