@@ -18,9 +18,11 @@ if TYPE_CHECKING:
     from inference.selection import Quantity
 
 MAX_CURVE = 120  # points of a curve
+FIRST_STEPS = 4  # of a fit, in which programs are compiled
 MAX_POINTS = 80  # of a scatter plot
 MAX_SITES = 2  # whose means are scattered
 GRID = 90  # points of a density
+TALLEST = 5.0  # times the anchor's density, where higher ones are cut
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 HEIGHT = 230
 TOP = 28
@@ -44,7 +46,7 @@ def bounds(comparison: "Comparison") -> list[Figure]:
     lows = [float(bound[0]) for _, bound in curves.values()]
     near = max(1.6 * (best - min(finals)), 0.02 * (best - min(lows)), 1e-3 * abs(best), 1e-6)
     top = max(best, evidence) if evidence is not None and evidence - best < 4 * near else best
-    whole = [value for _, bound in curves.values() for value in (*bound, *([evidence] if evidence is not None else []))]
+    whole = [*np.concatenate([bound for _, bound in curves.values()]), *([evidence] if evidence is not None else [])]
     return [
         _curves("The whole run", curves, make_scale(whole, HEIGHT - 40, TOP), evidence, "bound (nats)", words),
         _curves(
@@ -59,12 +61,15 @@ def bounds(comparison: "Comparison") -> list[Figure]:
 
 
 def bound_curve(fit: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Seconds and bounds where a bound was evaluated, thinned. The clock starts when the first step, which compiles, is a usual step old."""
+    """Seconds and bounds where there is a bound, thinned. What compiles, the first step and early ones far longer than usual, counts as usual."""
     if fit.posterior.kind not in ("variational", "mixture") or "bound" not in fit.history:
         return np.empty(0), np.empty(0)
     seconds, bound = np.asarray(fit.history["seconds"], float), np.asarray(fit.history["bound"], float)
-    usual = np.median(np.diff(seconds)) if len(seconds) > 1 else 0.0
-    seconds = np.maximum(seconds - seconds[:1] + usual, 1e-4)
+    steps = np.diff(seconds, prepend=0.0)
+    usual = np.median(steps[1:]) if len(steps) > 1 else 0.0
+    order = np.arange(len(steps))
+    compiles = (order == 0) | ((order < FIRST_STEPS) & (steps > max(20 * usual, 0.2)))
+    seconds = np.maximum(np.cumsum(np.where(compiles, usual, steps)), 1e-4)
     place = np.flatnonzero(np.isfinite(bound))
     place = place[svg.thin(len(place), MAX_CURVE)]
     return seconds[place], bound[place]
@@ -104,20 +109,19 @@ def heldout(comparison: "Comparison") -> list[Figure]:
     ends = np.array([(row["seconds"], row["heldout"], row.get("heldout_se") or 0.0) for row in rows.values()], float)
     scores = np.concatenate([ends[:, 1] - ends[:, 2], ends[:, 1] + ends[:, 2], *(curve[:, 1] for curve in curves.values())])
     finite = scores[np.isfinite(scores)]
-    climb = ends[:, 1].max() - finite.min()
-    low = max(
-        finite.min(), ends[:, 1].min() - max(3 * np.ptp(ends[:, 1]), 6 * ends[:, 2].max(), 0.25 * climb, 1e-3)
-    )  # first steps would hide the rest
-    y = make_scale([low, finite.max()], HEIGHT - 40, TOP)
+    usual, best = np.median(ends[:, 1]), ends[:, 1].max()
+    climbs = [best - np.nanmin(curve[:, 1]) for curve in curves.values() if np.isfinite(curve[:, 1]).any()] or [0.0]
+    room = max(4 * (best - usual), 6 * np.median(ends[:, 2]), 0.25 * np.median(climbs), 1e-3)  # first steps and failures would hide the rest
+    y = make_scale([max(usual - room, finite.min()), finite.max()], HEIGHT - 40, TOP)
     x = make_scale(np.concatenate([ends[:, 0], *(curve[:, 0] for curve in curves.values())]), svg.margin(y), WIDTH - 12, log=True)
     parts = [svg.frame(x, y, "seconds of fitting", "nats per held-out entry")]
     for (engine, curve), (seconds, score, error) in zip(curves.items(), ends, strict=True):
         curve = curve[svg.thin(len(curve), MAX_CURVE)]
         inside = np.where(curve[:, 1] >= y.low, curve[:, 1], np.nan)
         shown = svg.path(x(curve[:, 0]), y(inside), "l") if len(curve) > 1 else ""
-        bar = svg.segments(x(seconds), y(score - error), x(seconds), y(score + error), "bar") if error else ""
+        bar = svg.segments(x(seconds), y(y.clip(score - error)), x(seconds), y(y.clip(score + error)), "bar") if error else ""
         tip = f"{engine}: {score:.4f}" + (f" ± {error:.4f}" if error else "") + f" after {number(seconds)} s"
-        parts.append(svg.of(engine, shown, bar, svg.mark(engine, float(x(seconds)), float(y(score)), tip)))
+        parts.append(svg.of(engine, shown, bar, svg.mark(engine, float(x(seconds)), float(y(y.clip(score))), tip)))
     words = "Held-out score against wall time, larger is better: " + ", ".join(
         f"{engine} {row['heldout']:.3f} after {row['seconds']:.1f} s" for engine, row in rows.items()
     )
@@ -203,7 +207,9 @@ def _interval(x: Scale, y: float, engine: str, label: str, levels: np.ndarray) -
 def _forest_words(comparison: "Comparison", heading: str, quantities: "list[Quantity]", levels: dict[Any, np.ndarray]) -> str:
     engine = selection.anchor(comparison)
     said = [f"{one.label} {number(levels[engine, i][2])}" for i, one in enumerate(quantities[:6]) if np.isfinite(levels[engine, i]).all()]
-    return f"{heading}. Medians with 50% and 90% intervals by {', '.join(selection.shown(comparison))}. Medians of {engine}: {', '.join(said)}."
+    points = all(selection.is_point(draws) for draws in comparison.draws.values())
+    kind = "Point estimates" if points else "Medians with 50% and 90% intervals"
+    return f"{heading}. {kind} by {', '.join(selection.shown(comparison))}. Those of {engine}: {', '.join(said)}."
 
 
 def densities(comparison: "Comparison") -> list[Figure]:
@@ -222,16 +228,15 @@ def _density(comparison: "Comparison", heading: str, quantity: "Quantity") -> Fi
     draws = {engine: selection.values(comparison, engine, quantity) for engine in engines}
     draws = {engine: values for engine, values in draws.items() if values.size}
     wide = {engine: values for engine, values in draws.items() if len(values) > 1 and np.ptp(values) > 0}
-    if not draws:
-        return None
+    if not wide:
+        return None  # points alone are in the forest
     truth = selection.true_value(comparison, quantity)
     x = make_scale(_support(draws, wide, selection.anchor(comparison), truth), 12, WIDTH - 12, pad=0.02)
-    grid = np.linspace(x.low, x.high, GRID)
-    curves = {engine: _smooth(values, grid) for engine, values in wide.items()}
-    y = Scale(0, 1.08 * max((curve.max() for curve in curves.values()), default=1.0) or 1.0, height - 26, 8)
+    curves = {engine: _smooth(values, x) for engine, values in wide.items()}
+    y = Scale(0, 1.08 * _tallest(curves, selection.anchor(comparison)), height - 26, 8)
     parts = [svg.line(x.start, y.start, x.end, y.start, "axis"), svg.x_axis(x, y.start)]
     for engine in draws:
-        parts.append(svg.of(engine, _density_mark(comparison, engine, draws[engine], curves.get(engine), grid, x, y, quantity.label)))
+        parts.append(svg.of(engine, _density_mark(comparison, engine, draws[engine], curves.get(engine), x, y, quantity.label)))
     if truth is not None:
         parts.append(svg.line(float(x(truth)), y.start, float(x(truth)), y.end, "truth", f"truth: {number(truth)}"))
         parts.append(svg.text(float(x(truth)) + 4, y.end + 8, "truth", "note"))
@@ -252,12 +257,21 @@ def _support(draws: dict[str, np.ndarray], wide: dict[str, np.ndarray], engine: 
     return [float(value) for value in np.clip(values, centre - width, centre + width)]
 
 
-def _smooth(values: np.ndarray, grid: np.ndarray) -> np.ndarray:
-    """A kernel density, zero beyond the draws: a positive parameter has no density below zero."""
+def _tallest(curves: dict[str, np.ndarray], engine: str | None) -> float:
+    """The top of the axis: of the highest curve, but no higher than `TALLEST` times the anchor's, which a spike would press flat."""
+    tops = {name: float(curve[1].max()) for name, curve in curves.items() if curve.size}
+    highest = max(tops.values(), default=1.0) or 1.0
+    return min(highest, TALLEST * tops[engine]) if engine in tops and tops[engine] > 0 else highest
+
+
+def _smooth(values: np.ndarray, x: Scale) -> np.ndarray:
+    """(2, points): where on the axis the draws reach, and their kernel density there. A positive parameter has none below zero."""
     few = values[svg.thin(len(values), 800)]
-    if np.std(few) <= 1e-9 * np.abs(few).max():
-        return np.zeros_like(grid)
-    return np.where((grid >= values.min()) & (grid <= values.max()), kernel_density(few[:, None], grid[:, None]), 0.0)
+    low, high = max(x.low, values.min()), min(x.high, values.max())
+    if high <= low or np.std(few) <= 1e-9 * np.abs(few).max():
+        return np.empty((2, 0))
+    grid = np.linspace(low, high, GRID)  # of its own: on one for all, narrow posteriors would fall between two points
+    return np.stack([grid, kernel_density(few[:, None], grid[:, None])])
 
 
 def kernel_density(draws: np.ndarray, points: np.ndarray) -> np.ndarray:
@@ -269,19 +283,20 @@ def kernel_density(draws: np.ndarray, points: np.ndarray) -> np.ndarray:
     return np.exp(-apart.sum(-1) / 2).mean(1) / (np.prod(np.diag(root)) * (2 * np.pi) ** (size / 2))
 
 
-def _density_mark(
-    comparison: "Comparison", engine: str, values: np.ndarray, curve: np.ndarray | None, grid: np.ndarray, x: Scale, y: Scale, label: str
-) -> str:
+def _density_mark(comparison: "Comparison", engine: str, values: np.ndarray, curve: np.ndarray | None, x: Scale, y: Scale, label: str) -> str:
+    """A curve with its marker on the top; a line for a point; the marker alone, at the end of the axis, for draws beyond it."""
     if curve is None:
         here = float(x(x.clip(values[0])))
         return svg.line(here, y.start, here, y.end + 14, "l") + svg.mark(engine, here, y.end + 14, f"{engine}, {label}: {number(values[0])}, a point")
-    top = int(np.argmax(curve))
     tip = f"{engine}, {label}: {number(values.mean())} ± {number(values.std())}"
-    drawn = svg.path(x(grid), y(np.where(curve > 2e-3 * curve.max(), curve, np.nan)), "l") + svg.mark(
-        engine, float(x(grid[top])), float(y(curve[top])), tip
-    )
+    if not curve.size:
+        return svg.mark(engine, float(x(x.clip(values.mean()))), y.start, tip)
+    grid, height = x(curve[0]), y(y.clip(curve[1]))
+    top = int(np.argmax(curve[1]))
+    drawn = svg.path(grid, np.where(curve[1] > 2e-3 * curve[1].max(), height, np.nan), "l")
+    drawn += svg.mark(engine, float(grid[top]), float(height[top]), tip)
     if engine == comparison.reference:
-        drawn = svg.path(x([grid[0], *grid, grid[-1]]), y([0, *curve, 0]), "fill", closed=True) + drawn
+        drawn = svg.path([grid[0], *grid, grid[-1]], [y.start, *height, y.start], "fill", closed=True) + drawn
     return drawn
 
 
@@ -370,7 +385,8 @@ def _scatters(comparison: "Comparison", site: str, part: Any) -> list[Figure]:
         tips = [
             f"{label}: {engine} {number(a)}, {reference} {number(b)}" for label, a, b in zip(labels, centre[engine], centre[reference], strict=True)
         ]
-        drawn = svg.frame(x, y, f"{reference}, mean ± sd", f"{engine}, mean ± sd") + svg.path([x.start, x.end], [y.start, y.end], "level")
+        kind = "mean ± sd" if np.any(spread[engine] > 0) else "a point"
+        drawn = svg.frame(x, y, f"{reference}, mean ± sd", f"{engine}, {kind}") + svg.path([x.start, x.end], [y.start, y.end], "level")
         drawn += _crosses(engine, x, y, (centre[reference], spread[reference]), (centre[engine], np.nan_to_num(spread[engine])), tips)
         figures.append(Figure(f"{engine}: {shift:.2f} sd apart", drawn, x.end + 14, size, words, "means"))
     return figures

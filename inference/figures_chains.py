@@ -1,5 +1,6 @@
 """The reference's chains: traces and ranks of the log joint density and of the functionals that mix worst; and the data in two histograms."""
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,14 +19,20 @@ BINS = 12  # of a chain's ranks
 
 
 def split_rhat(values: np.ndarray) -> float:
-    """Rank-normalised R-hat of draws (chains, draws), each chain cut in halves: sqrt of the variance of all over that within."""
+    """R-hat of draws (chains, draws) as the table has it: of ranks, and of ranks of distances from the median, which tell spreads apart."""
     half = values.shape[1] // 2
     if half < 2 or not np.isfinite(values).all():
         return float("nan")
-    halves = values[:, : 2 * half].reshape(-1, half)
-    scores = norm.ppf((rankdata(halves).reshape(halves.shape) - 0.375) / (halves.size + 0.25))
+    halves = np.concatenate([values[:, :half], values[:, -half:]])
+    return max(_rank_rhat(halves), _rank_rhat(np.abs(halves - np.median(halves))))
+
+
+def _rank_rhat(values: np.ndarray) -> float:
+    """The square root of the variance of all over that within chains, of normal scores."""
+    length = values.shape[1]
+    scores = norm.ppf((rankdata(values).reshape(values.shape) - 0.375) / (values.size + 0.25))
     within = scores.var(1, ddof=1).mean()
-    return float(np.sqrt((half - 1) / half + scores.mean(1).var(ddof=1) / within)) if within > 0 else float("nan")
+    return float(np.sqrt((length - 1) / length + scores.mean(1).var(ddof=1) / within)) if within > 0 else float("nan")
 
 
 def traces(comparison: "Comparison") -> list[Figure]:
@@ -118,15 +125,8 @@ def _histogram(title: str, values: Any) -> Figure | None:
     if not values.size:
         return None
     wide, height, log = 260, 130, bool(values.min() > 0 and values.max() > 50 * np.median(values))
-    few = np.unique(values)
-    spread = np.log(values) if log else values
-    whole = bool(np.all(few == np.round(few)) and np.ptp(few) <= 20) or len(few) <= 5
-    edges = (
-        _edges(np.log(few) if log else few)
-        if whole or np.ptp(spread) == 0
-        else np.linspace(spread.min(), spread.max(), 9 if values.size < 40 else 21)
-    )
-    bars, edges = np.histogram(spread, bins=edges)
+    edges, labels = _bins(values, log)
+    bars, _ = np.histogram(np.log(values) if log else values, bins=edges)
     ends = np.exp(edges) if log else edges
     x = Scale(float(ends[0]), float(ends[-1]), 10, wide - 14, log)
     y = Scale(0, float(bars.max()) * 1.05, height - 24, 6)
@@ -137,15 +137,35 @@ def _histogram(title: str, values: Any) -> Figure | None:
             float(x(b) - x(a)) - 0.6,
             y.start - float(y(bar)),
             "data",
-            f"{number(float(a))} to {number(float(b))}: {bar:,}",
+            f"{label}: {bar:,}",
         )
-        for a, b, bar in zip(ends[:-1], ends[1:], bars, strict=True)
+        for a, b, bar, label in zip(ends[:-1], ends[1:], bars, labels, strict=True)
         if bar
     ]
     parts += [svg.line(x.start, y.start, x.end, y.start, "axis"), svg.x_axis(x, y.start, most=4)]
     low, middle, high = (number(float(level)) for level in np.quantile(values, (0, 0.5, 1)))
     words = f"{title}: {values.size:,} numbers from {low} to {high}, median {middle}."
     return Figure(title + (" (log scale)" if log else ""), "".join(parts), wide, height, words, "data")
+
+
+def _bins(values: np.ndarray, log: bool) -> tuple[np.ndarray, list[str]]:
+    """Edges of a histogram, of logarithms where they are asked for, and what each bin is called.
+
+    Of whole numbers every bin holds equally many, lest bars rise and fall with them; few other values have a bin each.
+    """
+    few, most = np.unique(values), 8 if values.size < 40 else 20
+    if len(few) <= 5 and (log or np.any(few % 1)):
+        return _edges(np.log(few) if log else few), [number(float(one)) for one in few]
+    if not log and not np.any(few % 1):
+        step = int(np.ceil((np.ptp(few) + 1) / most))
+        first = np.arange(few[0], few[-1] + 1, step)
+        return np.append(first, first[-1] + step) - 0.5, [
+            number(one) + (f" to {number(one + step - 1)}" if step > 1 else "") for one in first.tolist()
+        ]
+    low, high = (np.log(few[[0, -1]]) if log else few[[0, -1]]).tolist()
+    edges = np.linspace(low, high, most + 1)
+    ends = (np.exp(edges) if log else edges).tolist()
+    return edges, [f"{number(low)} to {number(high)}" for low, high in itertools.pairwise(ends)]
 
 
 def _edges(few: np.ndarray) -> np.ndarray:

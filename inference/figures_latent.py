@@ -210,8 +210,10 @@ def _strips(comparison: "Comparison", engine: str, profile: np.ndarray, order: n
                 )
             )
     bottom = 8 + tall * len(profile)
-    parts.append(svg.text((left + WIDTH) / 2, bottom + 14, f"column, 1 to {columns}", "label", "middle"))
-    words = f"Profiles of {len(profile)} components by {engine} over {columns} columns, from {number(low)} (faint) to {number(high)} (strong)."
+    scale = f"column, 1 to {columns}; faint {number(low)}, strong {number(high)}"
+    parts.append(svg.text((left + WIDTH) / 2, bottom + 14, scale, "label", "middle"))
+    words = f"Profiles of {len(profile)} of {len(order)} components by {engine} over {columns} columns, "
+    words += f"from {number(low)} (faint) to {number(high)} (strong)."
     return Figure(engine, svg.of(engine, *parts), WIDTH, bottom + 20, words, "profile")
 
 

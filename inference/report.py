@@ -5,7 +5,9 @@ Figures are small inline SVGs (`figures`, `figures_latent`, `figures_chains`) th
 but tables do not sort. What a comparison lacks, a reference, a truth, held-out data, leaves its part of the page out.
 """
 
+import base64
 import functools
+import hashlib
 import json
 import sys
 from collections.abc import Mapping
@@ -13,17 +15,18 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from inference import figures, figures_chains, figures_latent, palette, selection, svg, typeset
+from inference import figures, figures_chains, figures_latent, palette, selection, svg, typeset, verdicts
 from inference import report_tables as tables
 from inference.report_tables import chip
 from inference.typeset import escape
+from pp_models.errors import InputError
 from pp_models.files import write_whole
 
 if TYPE_CHECKING:
     from inference.comparison import Comparison
 
-GOOD_KHAT, WORST_KHAT = 0.5, 0.7
-CONTENT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
+GOOD_KHAT = 0.5
+CONTENT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src '{script}'; img-src data:"  # no script but the page's own, by its hash
 
 
 def write(comparison: "Comparison", folder: str | Path, command: str | None = None) -> Path:
@@ -32,7 +35,7 @@ def write(comparison: "Comparison", folder: str | Path, command: str | None = No
     text = json.dumps(comparison.summary, indent=2, allow_nan=False) + "\n"
     write_whole(folder / "summary.json", lambda path: path.write_text(text, encoding="utf-8"))
     tidy = comparison.quantities.to_dataframe().reset_index()
-    write_whole(folder / "agreement.csv", lambda path: tidy.to_csv(path, index=False, lineterminator="\n"))
+    write_whole(folder / "agreement.csv", lambda path: tidy.to_csv(path, index=False, lineterminator="\n", errors="backslashreplace"))
     page = render(comparison, command)
     write_whole(folder / "report.html", lambda path: path.write_text(page, encoding="utf-8"))
     for engine, fit in comparison.fits.items():
@@ -41,28 +44,37 @@ def write(comparison: "Comparison", folder: str | Path, command: str | None = No
 
 
 def _write_tree(tree: Any, path: Path) -> None:
-    tree.to_netcdf(str(path))
+    try:
+        tree.to_netcdf(str(path))
+    except ValueError as error:  # of names: NetCDF's strings hold neither null characters nor half a surrogate pair
+        raise InputError(
+            f"The posteriors cannot be written as .nc files ({error}): change the names of rows and columns. The report is written."
+        ) from error
 
 
 def table(comparison: "Comparison") -> str:
     """The engines as a plain-text table for the terminal, and what must be said about the run."""
-    said = [words for words in (comparison.summary.get("partial"), _not_converged(comparison), _no_reference(comparison)) if words]
+    rows = comparison.summary["engines"].values()
+    meant = "W1 and mean error: distance from the reference in its posterior sds, 0 is right. sd ratio: 1 is right, less is too narrow."
+    meant = meant if any(row.get("wasserstein_sd") is not None for row in rows) else ""
+    said = [words for words in (meant, comparison.summary.get("partial"), _not_converged(comparison), _no_reference(comparison)) if words]
     return "\n".join([*tables.for_terminal(comparison.summary["engines"]), *(["", *said] if said else [])])
 
 
 def _not_converged(comparison: "Comparison") -> str:
     if comparison.summary.get("converged") is not False:
         return ""
-    rhat = comparison.summary["engines"].get(comparison.reference, {}).get("rhat")
-    known = "" if rhat is None else f" (R-hat {rhat:.2f})"
-    return f"The reference {comparison.reference} has not converged{known}: no engine is judged by it. Run longer chains (num_samples, num_warmup)."
+    row = comparison.summary["engines"].get(comparison.reference, {})
+    return verdicts.advice(str(comparison.reference), verdicts.trouble(row, row.get("draws") or 0))
 
 
 def _no_reference(comparison: "Comparison") -> str:
     if comparison.reference is not None:
         return ""
-    failed = [engine for engine in ("gibbs", "nuts") if comparison.summary["engines"].get(engine, {}).get("error")]
-    why = f"{' and '.join(failed)} failed" if failed else "no sampler was run or applies to this model"
+    rows = comparison.summary["engines"]
+    failed = [engine for engine in ("gibbs", "nuts") if rows.get(engine, {}).get("error")]
+    asked = any(row.get("kind") == "draws" for row in rows.values())
+    why = f"{' and '.join(failed)} failed" if failed else "none was asked for" if asked else "no sampler was run or applies to this model"
     return f"There is no reference ({why}), so engines stand side by side and none is judged."
 
 
@@ -91,13 +103,15 @@ def render(comparison: "Comparison", command: str | None = None) -> str:
     contents = "".join(f'<li><a href="#{_anchor(heading)}">{escape(heading)}</a></li>' for heading in sections)
     engines = [*comparison.summary["engines"], "truth"]
     title = comparison.summary["title"] + (f": engines against {comparison.reference}" if comparison.reference else ": engines side by side")
+    script = _package_text("page.js")
+    policy = CONTENT_POLICY.format(script="sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode())
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<meta http-equiv="Content-Security-Policy" content="{CONTENT_POLICY}"><link rel="icon" href="data:,">'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}"><link rel="icon" href="data:,">'
         f"<title>{escape(title)}</title><style>{_package_text('page.css')}{palette.styles(engines)}</style></head>\n"
         f"<body>{palette.marker_definitions()}<main>\n{_headline(comparison)}\n"
         f'<nav aria-label="Contents"><ul>{contents}</ul></nav>\n{body}\n</main><div id="tip" role="tooltip" hidden></div>'
-        f"<script>{_package_text('page.js')}</script></body></html>\n"
+        f"<script>{script}</script></body></html>\n"
     )
 
 
@@ -194,19 +208,24 @@ def _data(comparison: "Comparison") -> str:
     of_entries = data["kind"] == "ratings"
     heldout = data.get("entries_heldout") if of_entries else data.get("rows_heldout")
     fitted = data["entries"] - (heldout or 0) if of_entries else data.get("rows_fitted")
-    unit = "ratings" if of_entries else "rows"
+    unit = "rating" if of_entries else "row"
+    counted = data["kind"] in ("counts", "text_and_votes") and data.get("total") is not None
     facts = {
-        "kind": f"{data['kind'].replace('_', ' ')}, " + ("drawn from the model's own prior" if comparison.truth is not None else "given"),
+        "kind": data["kind"].replace("_", " ") + (", synthetic: the values that made them are known" if comparison.truth is not None else ""),
         "size": f"{data['rows']:,} rows × {data['columns']:,} columns",
         "entries": f"{data['entries']:,}" + (f", {data['entries'] / cells:.1%} of the cells" if cells else ""),
-        "total": f"{data['total']:,.0f}" if data.get("total") is not None else "",
-        "fitted": f"{fitted:,} {unit}" if fitted is not None else "",
-        "held out": f"{heldout:,} {unit}, to score" if heldout else "nothing",
+        "tokens": f"{data['total']:,.0f}" if counted else "",
+        "fitted": _several(fitted, unit) if fitted is not None else "",
+        "held out": f"{_several(heldout, unit)}, to score" if heldout else "nothing",
     }
     hyper = "".join(f"<li>{typeset.symbol(name)} = {escape(_value(value))}</li>" for name, value in summary["hyper"].items() if value is not None)
     terms = "".join(f"<dt>{name}</dt><dd>{escape(words)}</dd>" for name, words in facts.items() if words)
     pictures = svg.gallery(figures_chains.data(comparison), "grid small")
     return f'<dl class="facts">{terms}<dt>settings</dt><dd><ul class="hyper">{hyper}</ul></dd></dl>{pictures}'
+
+
+def _several(number: int, unit: str) -> str:
+    return f"{number:,} {unit}{'' if number == 1 else 's'}"
 
 
 def _value(value: Any) -> str:
@@ -219,26 +238,25 @@ def _value(value: Any) -> str:
 
 
 def _against_time(comparison: "Comparison") -> str:
-    found = [*figures.bounds(comparison), *figures.heldout(comparison)]
-    if not found:
+    curves, scores = figures.bounds(comparison), figures.heldout(comparison)
+    if not curves and not scores:
         return ""
-    evidence = comparison.summary.get("evidence") or {}
-    hint = "Bounds rise to the log evidence as q nears the posterior; " if evidence.get("log_evidence") is not None else ""
+    said = ["Bounds rise to the log evidence as q nears the posterior."] if curves and comparison.summary.get("evidence") else []
+    said += ["Engines that see some rows at a time, or draw from q, estimate bounds with noise."] if curves else []
+    said += ["Held-out scores are larger for better predictions, their bars one standard error; far lower ones are at the edge."] if scores else []
     rows = [engine for engine in comparison.summary["engines"] if engine in comparison.fits]
-    words = (
-        f"{hint}held-out scores are larger for better predictions, their bars one standard error."
-        if figures.heldout(comparison)
-        else hint.replace("; ", ".")
-    )
-    return tables.legend(rows) + (f'<p class="hint">{words[:1].upper()}{words[1:]}</p>' if words else "") + svg.gallery(found)
+    hint = f'<p class="hint">{" ".join(said)}</p>' if said else ""
+    return tables.legend(rows) + hint + svg.gallery([*curves, *scores])
 
 
 def _parameters(comparison: "Comparison") -> str:
     forests, densities = figures.forests(comparison), figures.densities(comparison)
     if not forests:
         return ""
-    hint = "Medians with 50% (thick) and 90% (thin) intervals of aligned parameters; axes are cut where an engine is far off. "
-    hint += "Chosen by the reference, not by agreement. Topics and components are counted from 1."
+    hint = "Point estimates of aligned parameters. "
+    if densities:
+        hint = "Medians with 50% (thick) and 90% (thin) intervals of aligned parameters; axes are cut where an engine is far off or a peak too high. "
+    hint += f"Chosen by {escape(selection.anchor(comparison) or '')}, not by agreement. Topics and components are counted from 1."
     folded = f"<h3>Densities</h3>{svg.gallery(densities)}" if densities else ""
     return f'{tables.legend(selection.shown(comparison), comparison.truth is not None)}<p class="hint">{hint}</p>{svg.gallery(forests)}{folded}'
 
@@ -246,12 +264,18 @@ def _parameters(comparison: "Comparison") -> str:
 def _widths(comparison: "Comparison") -> str:
     found = figures.widths(comparison)
     hint = "Posterior sd over the reference's: median (marker), middle half (thick) and 90% (thin) of the entries. Left of the line is too narrow, "
-    return f'<p class="hint">{hint}which is what mean-field posteriors are known for; the band is within 5%.</p>{svg.gallery(found)}' if found else ""
+    hint += "which is what mean-field posteriors are known for; the band is within 5%." + _unjudged(comparison)
+    return f'<p class="hint">{hint}</p>{svg.gallery(found)}' if found else ""
+
+
+def _unjudged(comparison: "Comparison") -> str:
+    return " The reference has not converged: these are differences, not errors." if comparison.summary.get("converged") is False else ""
 
 
 def _means(comparison: "Comparison") -> str:
     found = figures.means(comparison)
     hint = "Posterior means with one sd either way, against the reference; the line is equality. All panels of a site have the same axes."
+    hint += _unjudged(comparison)
     parts = "".join(f"<h3>{typeset.symbol(site)}</h3>{svg.gallery(panels)}" for site, panels in found.items() if panels)
     return f'<p class="hint">{hint}</p>{parts}' if parts else ""
 
@@ -267,19 +291,17 @@ def _topics(comparison: "Comparison") -> str:
 def _profiles(comparison: "Comparison") -> str:
     found = figures_latent.profiles(comparison)
     hint = "Each component's profile over the columns, the heaviest component first; the stronger the ink the larger, on one scale for all engines."
+    hint += f" At most {figures_latent.MAX_COMPONENTS} components are shown."
     return f'<p class="hint">{hint}</p>{svg.gallery(found)}' if found else ""
 
 
 def _maps(comparison: "Comparison") -> str:
     found = figures_latent.maps(comparison)
     engine = selection.anchor(comparison)
-    hint = f"Means in the first two principal axes of {escape(engine or '')}'s, tied to {escape(engine or '')}'s by lines; ellipses are one sd."
-    parts = "".join(f"<h3>{typeset.symbol(site)}: {escape(_located(site))}</h3>{svg.gallery(panels)}" for site, panels in found.items() if panels)
+    hint = f"Posterior means in the first two principal axes of those of {escape(engine or '')}, to which lines tie them; ellipses are one sd."
+    what = {site: f"{selection.ROWS.get(site, 'location')}s" for site in found}
+    parts = "".join(f"<h3>{typeset.symbol(site)}: {what[site]}</h3>{svg.gallery(panels)}" for site, panels in found.items() if panels)
     return f'{tables.legend(selection.shown(comparison))}<p class="hint">{hint}</p>{parts}' if parts else ""
-
-
-def _located(site: str) -> str:
-    return {"v": "items", "u": "rows", "d1": "words", "d2": "members", "s": "rows", "ell": "topics"}.get(site, "locations")
 
 
 def _grids(comparison: "Comparison") -> str:
@@ -300,8 +322,7 @@ def _notes(comparison: "Comparison") -> str:
     for engine, row in comparison.summary["engines"].items():
         said = [("failed: " + row["error"], "bad")] if row.get("error") else []
         said += [(row["modes"]["text"], "bad")] if row.get("modes") and row["modes"].get("text") else []
-        said += [(words, "") for words in (_khat_words(row), _psis_words(row), getattr(comparison.fits.get(engine), "stopped", None)) if words]
-        said += [(str(note), "") for note in row.get("notes") or []]
+        said += [(words, "") for words in (_khat_words(row), _psis_words(row), *map(str, row.get("notes") or [])) if words]
         if said:
             lines = "".join(f'<li class="{css or "said"}">{escape(words)}</li>' for words, css in said)
             items.append(f'<div class="engine-notes">{chip(engine)}<ul>{lines}</ul></div>')
@@ -314,10 +335,10 @@ def _khat_words(row: Mapping[str, Any]) -> str:
     if khat is None:
         return ""
     if khat < GOOD_KHAT:
-        return f"k-hat {khat:.1f}: q is so near the posterior that importance weighting repairs what is left."
-    if khat < WORST_KHAT:
-        return f"k-hat {khat:.1f}: importance weighting can still repair q, if with some noise."
-    return f"k-hat {khat:.1f}: q is too far from the posterior in this many dimensions for importance weighting to repair."
+        return f"k-hat {khat:.2f}: q is so near the posterior that importance weighting repairs what is left."
+    if khat < verdicts.MAX_KHAT:
+        return f"k-hat {khat:.2f}: importance weighting can still repair q, if with some noise."
+    return f"k-hat {khat:.2f}: q is too far from the posterior in this many dimensions for importance weighting to repair."
 
 
 def _psis_words(row: Mapping[str, Any]) -> str:
@@ -357,7 +378,8 @@ def default_command(comparison: "Comparison") -> str:
     data = "" if comparison.truth is not None else " --data PATH"
     reference = f" --reference {comparison.reference}" if comparison.reference is not None else ""
     engines = f" --engines {others}" if others else ""
-    return f"python -m pp_models compare {summary['model']}{data}{reference}{engines} --seed {summary['seed']} --set {settings} --out DIR"
+    how = (" --quick" if summary.get("quick") else "") + (f" --budget {summary['budget']:g}" if summary.get("budget") else "")
+    return f"python -m pp_models compare {summary['model']}{data}{reference}{engines}{how} --seed {summary['seed']} --set {settings} --out DIR"
 
 
 def _plain_setting(value: Any) -> str:

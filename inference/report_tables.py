@@ -50,7 +50,7 @@ COLUMNS = {
         Column("quantities", "quantities", "{:,d}", "how many numbers were compared"),
         Column("seconds", "seconds", "{:.1f}", "wall time of the fit, compilation included"),
         Column("seconds_to_1pct", "s to 1%", "{:.1f}", "seconds until the bound was within 1% of where it ended"),
-        Column("heldout", "held-out", "{:.3f}", "log probability per held-out word or rating, in nats; larger is better"),
+        Column("heldout", "held-out", "{:.3f}", "log probability per held-out word, rating, vote or row, in nats; larger is better"),
         Column("bound", "bound", "{:,.1f}", "last lower bound of the log evidence (ELBO)"),
         Column("bound_gap", "gap", "{:,.1f}", "log evidence minus bound: the divergence of q from the posterior, in nats"),
         Column("log_joint", "log joint", "{:,.1f}", "log joint density, mean over draws"),
@@ -259,10 +259,11 @@ def _topic_table(comparison: "Comparison", topic: int, tops: Mapping[str, Any], 
 
 
 def _word(comparison: "Comparison", column: int, value: float, known: set[int], engine: str) -> str:
-    name = escape(svg.cut(selection.column_name(comparison, column), 130))
+    whole = selection.column_name(comparison, column)
+    name, about = escape(svg.cut(whole, 130)), f"{escape(whole)}: {svg.number(value)}"
     if column in known:
-        return f'<td title="{svg.number(value)}">{name}</td>'
-    return f'<td title="{svg.number(value)}, not among the words of {escape(engine)}"><em class="new">{name}</em></td>'
+        return f'<td title="{about}">{name}</td>'
+    return f'<td title="{about}, not among the words of {escape(engine)}"><em class="new">{name}</em></td>'
 
 
 def legend(engines: Iterable[str], truth: bool = False) -> str:

@@ -29,10 +29,9 @@ class Finished(NamedTuple):
 
 
 class Folder(NamedTuple):
-    """Where finished fits are kept, and the recipe that they share."""
+    """Where finished fits are kept that share a recipe."""
 
     path: Path
-    recipe: dict[str, Any]
 
     def load(self, engine: str, options: dict[str, Any], data: Data, seconds: float | None = None) -> Finished | None:
         """The finished fit of an engine with these options; None where there is none, or one that cannot be read.
@@ -73,10 +72,10 @@ def open_folder(path: str | Path, recipe: dict[str, Any]) -> Folder:
         differs = [name for name in recipe if before.get(name) != recipe[name]]
         if differs:
             raise InputError(f"{path} holds a comparison with another {' and '.join(differs)}: choose another folder, or overwrite it (--overwrite).")
-        return Folder(path, recipe)
+        return Folder(path)
     with explained(path):
         write_whole(file, lambda temporary: temporary.write_text(json.dumps(recipe, indent=1) + "\n", encoding="utf-8"))
-    return Folder(path, recipe)
+    return Folder(path)
 
 
 def clear(path: Path) -> None:

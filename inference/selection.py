@@ -56,7 +56,8 @@ def values(comparison: "Comparison", engine: str, quantity: Quantity) -> np.ndar
     draws = comparison.draws[engine].get(quantity.site)
     if draws is None:
         return np.empty(0)
-    found = np.asarray([one[quantity.place] for one in draws], np.float64)
+    every: tuple[Any, ...] = (slice(None), *quantity.place)
+    found = np.asarray(draws[every], np.float64)
     return found[np.isfinite(found)]
 
 
@@ -180,6 +181,8 @@ def _heading(comparison: "Comparison", site: str, found: Topics | None) -> str:
         )
     if site == "pi":
         return f"{plain(site)}: weights of the components"
+    if site == "components":
+        return "means μ and precisions Λ: entries furthest from zero"
     return f"{plain(site)}: entries furthest from zero"
 
 
@@ -212,6 +215,15 @@ def _of_site(comparison: "Comparison", engine: str, site: str) -> list[Quantity]
         if taken.get(index[0], 0) >= 2 or len(quantities) >= MAX_ENTRIES:
             continue
         taken[index[0]] = taken.get(index[0], 0) + 1
-        rest = ", ".join(str(i + 1) for i in index[1:])
-        quantities.append(Quantity(site, index, f"{row_label(comparison, site, index[0])} [{rest}]"))
+        quantities.append(Quantity(site, index, _entry_label(comparison, site, index)))
     return sorted(quantities, key=lambda quantity: quantity.place)
+
+
+def _entry_label(comparison: "Comparison", site: str, index: tuple[int, ...]) -> str:
+    """What an entry of a matrix is called. A mean packed with its precision, as row 0 above the rest, is taken apart."""
+    if comparison.model.families[site].name == "normal_wishart":
+        *before, row, column = index
+        owner = " ".join(["component" if site == "components" else plain(site), *(str(i + 1) for i in before)])
+        return f"{owner} μ[{column + 1}]" if row == 0 else f"{owner} Λ[{row}, {column + 1}]"
+    rest = ", ".join(str(i + 1) for i in index[1:])
+    return f"{row_label(comparison, site, index[0])} [{rest}]"

@@ -1,5 +1,6 @@
 """What a comparison writes down: the summary, which `summary_schema.json` describes, and a table of every quantity."""
 
+import json
 import platform
 from collections.abc import Mapping
 from importlib import metadata, resources
@@ -21,8 +22,6 @@ PER_QUANTITY = ("mean", "sd", "q05", "q50", "q95")
 
 def schema() -> dict[str, Any]:
     """The JSON schema of `summary.json`."""
-    import json
-
     return json.loads(resources.files("inference").joinpath("summary_schema.json").read_text(encoding="utf-8"))
 
 

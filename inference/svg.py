@@ -41,7 +41,7 @@ def number(value: float) -> str:
     if value is None or not math.isfinite(value):
         return "-"
     size = abs(value)
-    text = f"{value:,.0f}" if size >= 1000 else f"{value:.3g}" if size >= 1e-4 or size == 0 else f"{value:.1e}"
+    text = f"{value:,.0f}" if size >= 999.5 else f"{value:.3g}" if size >= 1e-4 or size == 0 else f"{value:.1e}"
     return text.replace("-", "−") if size > 0 else "0"
 
 
@@ -106,14 +106,15 @@ def ticks(scale: Scale, most: int = 5) -> list[float]:
 
 def _round_step(least: float) -> float:
     power = 10.0 ** math.floor(math.log10(least))
-    return next(part * power for part in (1, 2, 2.5, 5, 10) if part * power >= least * (1 - 1e-9))
+    return next(part * power for part in (1, 2, 5, 10) if part * power >= least * (1 - 1e-9))
 
 
 def tick_labels(places: Sequence[float]) -> list[str]:
     """Labels with as many digits as tell neighbours apart."""
     largest = max((abs(place) for place in places), default=0.0)
     if largest >= 1e6 or 0 < largest < 1e-3:
-        return [f"{place:.3g}".replace("-", "−").replace("e−0", "e−").replace("e+0", "e") for place in places]
+        digits = next((n for n in range(3, 12) if len({f"{place:.{n}g}" for place in places}) == len(set(places))), 12)
+        return [f"{place:.{digits}g}".replace("-", "−").replace("e−0", "e−").replace("e+0", "e") for place in places]
     digits = next((n for n in range(9) if all(math.isclose(round(place, n), place, rel_tol=1e-6, abs_tol=1e-9) for place in places)), 9)
     return [_tidy(f"{place:,.{digits}f}") for place in places]
 

@@ -38,6 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = _parser().parse_args(arguments)
     chosen.arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:
+        if not 0 <= getattr(chosen, "seed", 0) < 2**32:  # JAX forgets the higher bits
+            raise InputError(f"--seed must be a whole number from 0 to {2**32 - 1}, not {chosen.seed}.")
         return chosen.run(chosen)
     except InputError as error:
         print(f"pp-models: {error}", file=sys.stderr)
@@ -197,15 +199,17 @@ def run_compare(chosen: argparse.Namespace) -> int:
         raise InputError(f"--budget must be a positive number of seconds, not {chosen.budget}.")
     if chosen.rows is not None and chosen.rows < 1:
         raise InputError(f"--rows must be at least 1, not {chosen.rows}.")
-    names = None if chosen.engines is None else [name for name in chosen.engines.split(",") if name]
+    names = None if chosen.engines is None else [name for part in chosen.engines.split(",") if (name := part.strip())]
     model, settings = _prepare(chosen, names)
     folder = _folder(chosen)
     data = None if chosen.data == "synthetic" else _data(chosen, model, settings["hyper"])[0]
-    _make_folder(folder)
+    if folder.is_dir():
+        _make_folder(folder)  # one that is not there is made when everything has been checked
     import jax
 
     import inference
     from inference import report, results
+    from pp_models.files import explained
 
     comparison = inference.compare(
         chosen.model,
@@ -224,11 +228,13 @@ def run_compare(chosen: argparse.Namespace) -> int:
         overwrite=chosen.overwrite,
         command=f"pp-models {shlex.join(chosen.arguments)}",
     )
-    page = report.write(comparison, folder)
+    with explained(folder):
+        page = report.write(comparison, folder)
     results.tidy(folder, comparison.fits)
     print(f"\n{report.table(comparison)}\n\nreport: {page}")
     if comparison.summary["partial"]:
-        print(f"pp-models: {comparison.summary['partial']}", file=sys.stderr)
+        again = " Leave --overwrite out then, or everything is fitted again." if chosen.overwrite else ""
+        print(f"pp-models: {comparison.summary['partial']}{again}", file=sys.stderr)
         return 130
     return 0 if len(comparison.fits) > 1 else 1
 

@@ -74,7 +74,9 @@ def _explained(path: Path) -> Iterator[None]:
         with explained(path):
             yield
     except InputError as error:
-        raise error if str(path) in str(error) else InputError(f"{path}: {error}") from error
+        if str(path) in str(error):
+            raise
+        raise InputError(f"{path}: {error}") from error
 
 
 def _suffix(path: Path) -> str:

@@ -168,13 +168,28 @@ def test_values_are_shown_on_hover(visit):
     tip = mark.get_attribute("data-tip")
     assert "90% from" in tip
     mark.scroll_into_view_if_needed()
-    box = mark.bounding_box()
+    box, fills = mark.bounding_box(), "all => all.map(one => getComputedStyle(one).fill)"
+    before = page.eval_on_selector_all("figure.forest use", fills)
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     shown = page.locator("#tip")
     assert shown.is_visible()
+    assert page.locator("figure.forest use.hot").count() == 1
+    assert page.eval_on_selector_all("figure.forest use", fills) == before  # what is pointed at keeps its engine's colour
     assert shown.inner_text() in page.eval_on_selector_all("figure.forest use", "all => all.map(one => one.dataset.tip)")
     page.keyboard.press("Escape")
     assert not shown.is_visible()
+
+
+def test_no_script_runs_but_the_pages_own(browser, files, tmp_path):
+    """Even markup that got past the escaping of names could not run: the policy names the page's script by its hash."""
+    changed = tmp_path / "report.html"
+    planted = '</h1><img src="data:," onerror="window.ran = 1"><script>ran = 1</script>'
+    changed.write_text(files["lda"].read_text(encoding="utf-8").replace("</h1>", planted), encoding="utf-8")
+    page = browser.new_page()
+    page.goto(changed.as_uri())
+    assert page.evaluate("window.ran") is None
+    assert page.locator("button.copy").is_visible()  # which the page's own script shows
+    page.close()
 
 
 def test_contents_lead_to_sections(visit):

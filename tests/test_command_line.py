@@ -14,6 +14,7 @@ import inference
 from pp_models import data as data_
 from pp_models import datasets, readers, store, tables, writers
 from pp_models.__main__ import main
+from pp_models.discovery import available
 
 
 @pytest.fixture(scope="module")
@@ -158,6 +159,11 @@ BAD = {
     "no rows": (["compare", "lda", "--rows", "0", "--out", "X"], "--rows must be at least 1"),
     "no reference there": (["reference", "lda", "--check", "nowhere.npz"], "There is no reference posterior at nowhere.npz"),
     "no posterior": (["reference", "nmf", "--out", "X"], "no prior"),
+    "reference that is no sampler": (["compare", "lda", "--reference", "cavi", "--out", "X"], "is no sampler"),
+    "nothing to compare": (["compare", "lda", "--quick", "--engines", "nuts", "--reference", "nuts", "--out", "X"], "nothing to compare with 'nuts'"),
+    "no engines": (["compare", "lda", "--engines", " , ", "--out", "X"], "name at least one"),
+    "seed too large": (["compare", "lda", "--seed", "4294967296", "--out", "X"], "--seed must be a whole number from 0 to 4294967295"),
+    "negative seed": (["fit", "lda", "--seed", "-1", "--out", "X"], "--seed must be a whole number from 0"),
     "unknown engines": (["compare", "lda", "--engines", "cavi,svii", "--out", "X"], "Did you mean 'svi'"),
 }
 
@@ -225,9 +231,10 @@ def test_compare_keeps_what_is_finished_and_goes_on(compare, tmp_path, monkeypat
 
     monkeypatch.setattr(inference, "fit", stops, raising=False)
     out = tmp_path / "out"
-    assert compare("cavi,map") == 130
+    assert compare("cavi, map", "--overwrite") == 130
     assert "Interrupted: map was not run" in (out / "report.html").read_text(encoding="utf-8")
-    assert "Interrupted" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "Interrupted" in said and "Leave --overwrite out" in said
     assert compare("cavi,map") == 0
     assert fitted == ["gibbs", "cavi", "map", "map"]
     summary = json.loads((out / "summary.json").read_text())
@@ -240,15 +247,29 @@ def test_compare_keeps_what_is_finished_and_goes_on(compare, tmp_path, monkeypat
     assert fitted[4:] == ["gibbs", "cavi"]
 
 
+def test_compare_on_a_full_disk(compare, tmp_path, monkeypatch, capsys):
+    """A report that cannot be written is one sentence and exit code 2; the finished fits are kept for when there is room."""
+    from inference import report
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(report, "write", full)
+    assert compare("map") == 2
+    error = capsys.readouterr().err
+    assert "No space left on device" in error and error.count("\n") == 1
+    assert {"gibbs.json", "map.json"} <= {path.name for path in (tmp_path / "out" / "fits").iterdir()}
+
+
 def test_compare_without_a_sampler_that_can_run(compare, tmp_path, monkeypatch, capsys):
     """The sampler fails: the others are compared without it, and its row says why. All fail: exit code 2 and one sentence."""
-    from pp_models.errors import InputError
+    from pp_models.errors import TooLarge
 
     fit = inference.fit
 
     def fails(*positional, engine, **named):
         if engine in failing:
-            raise InputError("lda by gibbs would take about 900 seconds.")
+            raise TooLarge("lda by gibbs would take about 900 seconds.")
         return fit(*positional, engine=engine, **named)
 
     monkeypatch.setattr(inference, "fit", fails, raising=False)
@@ -261,6 +282,25 @@ def test_compare_without_a_sampler_that_can_run(compare, tmp_path, monkeypatch, 
     capsys.readouterr()
     assert compare("map", "--overwrite") == 2
     assert "No engine could be fitted" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", available())
+def test_the_same_command_compares_every_model(name, tmp_path):
+    """`compare MODEL --quick`: nothing fails, the summary fits its schema, and the page holds every engine."""
+    import jsonschema
+
+    from inference import palette
+    from inference.summary import schema
+
+    assert main(["compare", name, "--quick", "--quiet", "--devices", "1", "--out", str(tmp_path)]) == 0
+    told = json.loads((tmp_path / "summary.json").read_text(encoding="utf-8"))
+    jsonschema.Draft202012Validator(schema()).validate(told)
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert len(page.encode()) < 5_000_000
+    for engine, row in told["engines"].items():
+        assert row["error"] is None
+        assert f'class="{palette.css_class(engine)}"' in page and (tmp_path / f"{engine}.nc").exists()
 
 
 def test_truncated_fit_file(corpus, tmp_path, capsys):

@@ -13,11 +13,12 @@ import xarray
 from scipy.stats import gaussian_kde
 
 import pp_models
-from inference import figures, figures_chains, figures_latent, palette, report, report_tables, selection, svg
+from inference import arviz_bridge, figures, figures_chains, figures_latent, palette, report, report_tables, selection, svg
 from inference.registry import engines as all_engines
 from pp_models import files
 from pp_models.base import declare, value_shapes
 from pp_models.data import Data
+from pp_models.errors import InputError
 
 KINDS = {"gibbs": "draws", "nuts": "draws", "map": "point", "stochastic_map": "point", "inla": "mixture"}
 WIDTHS = {"cavi": 0.5, "svi": 0.7, "laplace": 1.2}
@@ -267,6 +268,50 @@ def test_chosen_quantities_are_the_largest_words(comparisons):
         assert quantity.label == f"w{word + 1} · topic {topic + 1}"
 
 
+def drawn_density(comparison, engine):
+    """Curve (points, 2) and marker of an engine in the first density, in pixels, and the baseline."""
+    drawing = figures.densities(comparison)[0].drawing
+    group = re.search(rf'<g class="{palette.css_class(engine)}">(.*?)</g>', drawing)[1]
+    line = re.search(r'<path d="([^"]*)" class="l"', group)
+    points = np.array([[float(x) for x in pair.split()] for pair in re.findall(r"[ML]([-\d. ]+)", line[1])]) if line else np.empty((0, 2))
+    mark = re.search(r'<use [^>]*x="([-\d.]+)" y="([-\d.]+)"', group)
+    return points, (float(mark[1]), float(mark[2])), float(re.search(r'<path d="M12 ([\d.]+)L348', drawing)[1])
+
+
+def test_a_narrow_density_is_neither_lost_nor_does_it_hide_the_others():
+    """A posterior of a hundredth of the width is a spike where it is, cut at five times the reference's height."""
+    comparison = made("lda", ("gibbs", "cavi", "svi"), truth=False, num_draws=400)
+    quantity = next(iter(selection.chosen(comparison).values()))[0]
+    value = comparison.draws["cavi"]["beta"]
+    value[:] = value.mean(0) + 0.01 * (value - value.mean(0))
+    spike, mark, bottom = drawn_density(comparison, "cavi")
+    usual, _, _ = drawn_density(comparison, "gibbs")
+    height = [bottom - points[:, 1].min() for points in (spike, usual)]
+    assert height[0] / height[1] == pytest.approx(figures.TALLEST * 1.08, rel=0.02)  # pixels have one decimal; the axis ends 8% above
+    assert np.ptp(spike[:, 0]) < 0.1 * np.ptp(usual[:, 0])
+    assert spike[:, 0].min() <= mark[0] <= spike[:, 0].max()
+    assert quantity.site == "beta"
+
+
+@pytest.mark.parametrize(("shift", "end"), [(-50.0, 0), (50.0, 1)])
+def test_a_density_beyond_the_axis_is_marked_at_its_end(shift, end):
+    comparison = made("lda", ("gibbs", "cavi"), truth=False)
+    comparison.draws["cavi"]["beta"] += shift
+    line, mark, bottom = drawn_density(comparison, "cavi")
+    usual, _, _ = drawn_density(comparison, "gibbs")
+    assert len(line) == 0
+    assert mark[1] == bottom
+    assert mark[0] > usual[:, 0].max() if end else mark[0] < usual[:, 0].min()
+
+
+def test_means_and_precisions_of_components_are_told_apart(comparisons):
+    """Which one site holds together: the mean in row 0, the precision below."""
+    (found,) = (group for heading, group in selection.chosen(comparisons["gaussian_mixture"]).items() if "means μ" in heading)
+    for quantity in found:
+        component, row, column = quantity.place
+        assert quantity.label == f"component {component + 1} " + (f"μ[{column + 1}]" if row == 0 else f"Λ[{row}, {column + 1}]")
+
+
 def test_hyper_parameters_come_first(comparisons):
     groups = selection.chosen(comparisons["lg_nmf_votes"])
     assert next(iter(groups)) == "Hyper-parameters"
@@ -300,7 +345,15 @@ def test_rhat_finds_chains_that_disagree():
     assert figures_chains.split_rhat(same) < 1.02
     assert figures_chains.split_rhat(same + 3 * np.arange(4)[:, None]) > 1.5
     assert figures_chains.split_rhat(np.cumsum(same, axis=1)) > 1.2  # halves of a random walk are elsewhere
+    assert figures_chains.split_rhat(same * (1 + 3 * np.arange(4))[:, None]) > 1.2  # the same centre, but not the same spread
     assert np.isnan(figures_chains.split_rhat(np.zeros((2, 50))))
+
+
+@pytest.mark.parametrize("length", [50, 51])
+def test_rhat_is_that_of_the_table(length):
+    """ArviZ's, so that no figure contradicts the badge."""
+    values = np.random.default_rng(1).gamma(2, size=(4, length)) * np.array([1, 1, 1.5, 2])[:, None]
+    assert figures_chains.split_rhat(values) == pytest.approx(arviz_bridge.chain_diagnostics(values[..., None])["rhat"], abs=1e-12)
 
 
 def test_worst_functionals_are_traced(comparisons):
@@ -329,6 +382,49 @@ def test_ticks_are_round_and_inside():
         assert all(len(label) <= 7 for label in svg.tick_labels(places))
 
 
+def test_the_clock_stands_still_while_programs_are_compiled():
+    """Steps of 0.1 s, of which the first and the third compiled for 5 s; a pause later on is a pause."""
+    steps = np.array([5.1, 0.1, 5.1, 0.1, 0.1, 0.1, 3.0, 0.1])
+    history = {"seconds": np.cumsum(steps), "bound": np.arange(8.0)}
+    seconds, _ = figures.bound_curve(SimpleNamespace(posterior=SimpleNamespace(kind="variational"), history=history))
+    np.testing.assert_allclose(np.diff(seconds, prepend=0), [0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 3.0, 0.1])
+
+
+def test_bars_of_whole_numbers_are_alike():
+    """Bins that hold one whole number or three, never one and two by turns: the same count of each makes bars of one height and width."""
+    for top, each in ((12, 1), (60, 3)):
+        figure = figures_chains._histogram("Rows", np.repeat(np.arange(1, top + 1), 4))
+        bars = re.findall(r'width="([\d.]+)" height="([\d.]+)" class="data"><title>([^<]*)', figure.drawing)
+        assert len(bars) == top / each
+        assert len({height for _, height, _ in bars}) == 1
+        assert np.ptp([float(width) for width, _, _ in bars]) <= 0.11  # pixels have one decimal
+        assert bars[0][2] == ("1: 4" if each == 1 else "1 to 3: 12")
+    gap = figures_chains._histogram("Rows", [1, 1, 5])
+    assert len(set(re.findall(r'width="([\d.]+)"', gap.drawing))) == 1
+
+
+def test_a_failure_does_not_hide_other_scores(comparisons):
+    """An engine 100 nats below the rest is at the lower edge; the others keep bars of some height."""
+    rows = {name: dict(row) for name, row in comparisons["lda"].summary["engines"].items()}
+    rows["map"] |= {"heldout": -100.0}
+    drawing = figures.heldout(changed(comparisons["lda"], engines=rows))[0].drawing
+    low, high = re.search(r'class="e-cavi">.*?<path d="M[\d.]+ ([\d.]+)L[\d.]+ ([\d.]+)" class="bar"', drawing).groups()
+    assert abs(float(low) - float(high)) > 15
+    edge = re.search(r'class="e-map">.*?<use [^>]* y="([\d.]+)">(.*?)</title>', drawing)
+    assert float(edge[1]) == figures.HEIGHT - 40 and "−100" not in edge[1] and "-100.0" in edge[2]
+
+
+def test_labels_tell_ticks_apart():
+    """Bounds of large data near the end of a fit differ in the fifth digit only."""
+    places = svg.ticks(svg.Scale(-12_345_678, -12_341_000, 0, 100))
+    assert len(set(svg.tick_labels(places))) == len(places) > 2
+    assert svg.tick_labels([1e6, 2e6]) == ["1e6", "2e6"]
+
+
+def test_numbers_are_short():
+    assert [svg.number(x) for x in (0.0, -0.01234, 999.4, 999.7, -12345.6, 3e-7)] == ["0", "−0.0123", "999", "1,000", "−12,346", "3.0e−07"]
+
+
 # What is said -----------------------------------------------------------------------------------------------------------------
 
 
@@ -339,19 +435,30 @@ def test_verdict_comes_before_everything_else(pages):
     assert "log evidence −98.5 ± 0.3" in page
 
 
+def test_data_are_summed_up_in_their_own_units(pages):
+    """Tokens are counted; the sum of ratings or of pixels says nothing."""
+    assert "<dt>tokens</dt>" in pages["lda"] and "3 rows, to score" in pages["lda"]
+    assert "12 ratings, to score" in pages["pmf"] and "<dt>tokens</dt>" not in pages["pmf"] + pages["gaussian_mixture"]
+
+
 def test_khat_is_explained(pages):
-    assert "k-hat 2.4: q is too far from the posterior in this many dimensions for importance weighting to repair." in pages["lda"]
-    assert "repair" in report._khat_words({"khat": 0.6})
+    assert "k-hat 2.40: q is too far from the posterior in this many dimensions for importance weighting to repair." in pages["lda"]
+    assert "0.68: importance weighting can still repair" in report._khat_words({"khat": 0.68})
     assert report._khat_words({"khat": None}) == ""
     assert "0.10 reference sd" in report._psis_words({"psis": {"mean_error_sd": 0.1, "sd_ratio": 0.9}})
 
 
 def test_a_reference_that_has_not_converged_is_called_that(comparisons):
-    comparison = changed(comparisons["lda"], converged=False)
+    """For its reasons, which need not be R-hat."""
+    rows = {name: dict(row) for name, row in comparisons["lda"].summary["engines"].items()}
+    rows["gibbs"]["ess_bulk"] = 12.0
+    comparison = changed(comparisons["lda"], converged=False, engines=rows)
     page = report.render(comparison)
-    assert re.search(r'<p class="warning" role="alert">[^<]*has not converged', page)
+    words = "has not converged: 12 effective draws are fewer than 50. No engine is judged by it"
+    assert re.search(rf'<p class="warning" role="alert">[^<]*{words}', page)
+    assert page.count("these are differences, not errors") == 2
     assert "Nearest approximation" not in page
-    assert "has not converged" in report.table(comparison)
+    assert words in report.table(comparison)
     assert 'class="warning"' not in report.render(comparisons["lda"])
 
 
@@ -362,6 +469,15 @@ def test_a_partial_run_says_so(comparisons):
     assert "Interrupted: nuts and &lt;svi&gt; were not run." in page
     assert "quick run" in page
     assert words in report.table(comparison)
+
+
+def test_every_note_is_said_once(comparisons):
+    """A fit that was cut short says so in its notes."""
+    rows = {name: dict(row) for name, row in comparisons["lda"].summary["engines"].items()}
+    rows["svi"]["notes"] = ["Stopped after 3 seconds."]
+    fits = {name: SimpleNamespace(**vars(fit)) for name, fit in comparisons["lda"].fits.items()}
+    fits["svi"].stopped = "Stopped after 3 seconds."
+    assert report.render(changed(comparisons["lda"], engines=rows)._replace(fits=fits)).count("Stopped after 3 seconds.") == 1
 
 
 def test_chains_in_different_modes_are_reported(comparisons):
@@ -375,6 +491,8 @@ def test_how_to_reproduce(comparisons, pages):
     assert comparisons["lda"].summary["data_hash"] in page
     assert "python -m pp_models compare lda --reference gibbs" in page
     assert "jax 0.10.2" in page
+    short = changed(comparisons["lda"], quick=True, budget=30.0)
+    assert "--quick --budget 30 --seed 0" in report.default_command(short)
     assert "pp-models compare lda &lt;here&gt;" in report.render(comparisons["lda"], "pp-models compare lda <here>")
 
 
@@ -382,7 +500,8 @@ def test_terminal_table(comparisons):
     rows = {name: dict(row) for name, row in comparisons["lda"].summary["engines"].items()}
     rows["svi"] |= {"error": "FloatingPointError: The bound became inf\nat step 3. " + 30 * "Long. ", "verdict": "failed"}
     lines = report.table(changed(comparisons["lda"], engines=rows)).splitlines()
-    assert [line.split()[0] for line in lines] == ["engine", *rows]
+    assert [line.split()[0] for line in lines[: 1 + len(rows)]] == ["engine", *rows]
+    assert lines[1 + len(rows) :] == ["", lines[-1]] and lines[-1].startswith("W1 and mean error: distance from the reference")
     assert max(map(len, lines)) <= report_tables.TERMINAL_WIDTH
     assert "failed: FloatingPointError" in lines[1 + list(rows).index("svi")]
 
@@ -401,14 +520,22 @@ def test_without_a_reference_engines_stand_side_by_side():
     assert "There is no reference" in report.table(comparison)
 
 
+def test_a_sampler_that_was_not_to_judge_is_no_missing_sampler():
+    comparison = made("lda", ("cavi", "gibbs"), reference=None, truth=False)
+    assert "There is no reference (none was asked for)" in report.table(comparison)
+
+
 @pytest.mark.parametrize("engines", [("gibbs",), ("gibbs", "map"), ("gibbs", "map", "stochastic_map")])
 def test_one_engine_or_points_only(engines):
     check_page(report.render(made("lda", engines)))
 
 
 def test_points_alone():
-    comparison = made("nmf", ("map", "stochastic_map"), reference=None, truth=False)
-    check_page(report.render(comparison))
+    """They have no densities to draw, and no intervals to speak of."""
+    page = report.render(made("nmf", ("map", "stochastic_map"), reference=None, truth=False))
+    check_page(page)
+    assert pictures(page, "forest") and not pictures(page, "density")
+    assert "intervals" not in page and "Chosen by the reference" not in page
 
 
 def test_an_engine_that_failed_is_in_the_table_only(comparisons):
@@ -490,6 +617,34 @@ def test_words_are_escaped():
     assert page.count("</script>") == 1
 
 
+HOSTILE = ["<script>x()</script>", '"><img src=x onerror=alert(1)>', "' onmouseover='x()", "&lt;b&gt;", "]]>", "<!--", "\x00\x1b", "a\nb"]
+
+
+@pytest.mark.parametrize("name", ["pmf", "lg_nmf_votes", "bernoulli_mixture"])
+def test_names_of_rows_and_columns_are_escaped(name):
+    """In maps, traces and profiles as in tables: the page stays well-formed and has no tag or attribute that a name brought along."""
+    rng = np.random.default_rng(0)
+    rows, columns = [f"{one} row" for one in HOSTILE], HOSTILE
+    named = {"column_names": columns, "row_names": rows}
+    if name == "pmf":
+        users, items = np.divmod(np.arange(64), 8)
+        data = pp_models.data.ratings(users, items, rng.normal(size=64), shape=(8, 8), **named)
+    elif name == "lg_nmf_votes":
+        data = pp_models.data.text_and_votes(rng.poisson(3, (8, 8)), rng.integers(0, 2, (8, 5)), **named)
+    else:
+        data = pp_models.data.dense(rng.integers(0, 2, (8, 8)).astype(float), **named)
+    comparison = made(name, ("gibbs", "cavi"), data=data)
+    comparison.chains["gibbs"].names[1:] = HOSTILE[:5]
+    table = comparison.quantities
+    table = table.assign_coords(label=("quantity", [f"{site}[{HOSTILE[i % 8]}]" for i, site in enumerate(table["site"].values)]))
+    page = report.render(comparison._replace(quantities=table))
+    check_page(page)
+    assert "onerror" in page and "script&gt;" in page  # they are there
+    body = ElementTree.fromstring(page[page.index("<body>") : page.index("<script>")].replace(" hidden>", ">") + "</body>")
+    assert not [one.tag for one in body.iter() if one.tag in ("img", "script")]
+    assert not [key for one in body.iter() for key in one.attrib if key.startswith("on")]
+
+
 # Colours ----------------------------------------------------------------------------------------------------------------------
 
 
@@ -541,6 +696,26 @@ def test_files_of_a_comparison(comparisons, tmp_path):
     lines = (tmp_path / "agreement.csv").read_text().splitlines()
     assert len(lines) == 1 + comparison.quantities.sizes["engine"] * comparison.quantities.sizes["quantity"]
     assert {"engine", "site", "label", "mean", "sd", "sd_ratio"} <= set(lines[0].split(","))
+
+
+def test_names_that_no_file_can_hold(tmp_path):
+    """A null character, half a surrogate pair: the page and the table are written, and the .nc file's refusal is one sentence."""
+    data = pp_models.data.counts(np.random.default_rng(0).poisson(3, (12, 3)), column_names=["a\x00b", "\ud800", "c"])
+    comparison = made("lda", ("gibbs", "cavi"), data=data)
+    table = comparison.quantities
+    comparison = comparison._replace(quantities=table.assign_coords(label=("quantity", [f"{one} \ud800" for one in table["label"].values])))
+    report.write(comparison, tmp_path / "good")
+    check_page((tmp_path / "good" / "report.html").read_text(encoding="utf-8"))
+    assert "\\ud800" in (tmp_path / "good" / "agreement.csv").read_text(encoding="utf-8")
+
+    class Refusing:
+        def to_netcdf(self, path):
+            raise ValueError("VLEN strings do not support embedded NULLs")
+
+    comparison.fits["cavi"].to_arviz = Refusing
+    with pytest.raises(InputError, match="change the names of rows and columns"):
+        report.write(comparison, tmp_path / "bad")
+    assert (tmp_path / "bad" / "report.html").exists() and not (tmp_path / "bad" / "cavi.nc").exists()
 
 
 def test_an_interrupted_write_keeps_the_old_page(comparisons, tmp_path, monkeypatch):
