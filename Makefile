@@ -21,8 +21,8 @@ help: ## list the targets
 
 install: .venv/.base ## the package and what it needs, in .venv
 
-compare: .venv/.base ## the main job: engines against MCMC on LDA, and a report
-	$(BIN)/python -m pp_models compare lda --out $(OUT) --overwrite
+compare: .venv/.base ## the main job: engines against MCMC on LDA, and a report; again: what is missing
+	$(BIN)/python -m pp_models compare lda --out $(OUT)
 	@echo "Report: $(abspath $(OUT))/report.html"
 
 test: .venv/.test ## the tests, on two cores

@@ -113,15 +113,20 @@ def _mixture_density(model, hyper, draws, users, items, ratings):
     return total - jnp.log(len(jax.tree.leaves(draws)[0]))
 
 
+DRAWN = ("draws", "mixture")  # posteriors whose predictions are averaged over draws
+
+
 def _some_draws(fit: Any, num_draws: int) -> dict[str, jax.Array]:
-    chains = fit.posterior.draws["u"]
-    return {site: jnp.asarray(x) for site, x in fit.posterior.sample(jax.random.key(0), min(num_draws, chains.shape[0] * chains.shape[1])).items()}
+    """Draws of a posterior, of a Markov chain no more than it has."""
+    posterior = fit.posterior
+    most = int(np.prod(posterior.draws["u"].shape[:2])) if posterior.kind == "draws" else num_draws
+    return {site: jnp.asarray(x) for site, x in posterior.sample(jax.random.key(0), min(num_draws, most)).items()}
 
 
 def _of_product(fit: Any, users: np.ndarray, items: np.ndarray, num_draws: int) -> tuple[np.ndarray, np.ndarray, float]:
     """Mean and variance of u'v at each pair, and the variance of the noise."""
     model, posterior, hyper = fit.model, fit.posterior, fit.problem.hyper
-    if posterior.kind == "draws":
+    if posterior.kind in DRAWN:
         draws = _some_draws(fit, num_draws)
         parts = [_over_draws(model, hyper, draws, jnp.asarray(i), jnp.asarray(j)) for i, j in _chunks(users, items)]
         return np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts]), float(parts[0][2])
@@ -206,7 +211,7 @@ def score_ratings(fit: Any, heldout: Data, interval: float = 0.9, limits: tuple[
     shown = _clipped(free, limits)
     error = truth - shown.mean
     inside = (truth >= shown.lower) & (truth <= shown.upper)
-    if fit.posterior.kind == "draws":
+    if fit.posterior.kind in DRAWN:
         draws, hyper = _some_draws(fit, 500), fit.problem.hyper
         parts = [_mixture_density(fit.model, hyper, draws, *map(jnp.asarray, part)) for part in _chunks(users, items, truth)]
         density = np.concatenate([np.asarray(part, np.float64) for part in parts])

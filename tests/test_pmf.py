@@ -117,6 +117,7 @@ def test_predictions_on_a_scale():
         ("cavi", {"num_epochs": 50}),
         pytest.param("trust_region", {"batch_size": 20, "num_epochs": 30}, marks=pytest.mark.slow),
         ("gibbs", {"num_samples": 300, "num_warmup": 100}),
+        ("laplace", {}),
     ],
 )
 def test_engines_predict_held_out_ratings(engine, options):
@@ -129,7 +130,7 @@ def test_engines_predict_held_out_ratings(engine, options):
     fit = inference.fit("pmf", train, engine, {"rank": 2, "lam": 1.0, "sigma2": 0.09}, progress=False, **options)
     score = score_ratings(fit, heldout)
     assert score.rmse < 0.5, engine
-    if engine in ("cavi", "gibbs"):
+    if engine in ("cavi", "gibbs", "laplace"):
         assert abs(score.coverage - 0.9) < 0.06, (engine, score)
 
 
