@@ -145,7 +145,7 @@ def fit(
     key:           JAX random key (default: jax.random.key(0))
     init:          where to begin: natural parameters of global sites (variational engines), or values of any site (map, gibbs)
     progress:      True or False to force the progress bar; by default it is shown on a terminal. Text is shown there before the bar's title
-    devices:       devices to use (default: all)
+    devices:       devices to use (default: all, but one where the data are so small that sharing them out would only cost compilations)
     evaluate_every: of engines that step on batches of documents, score every so many-th batch before it is learned from, by document completion
                    (P 11.6), into `fit.history["heldout"]`, in nats per word; in the first pass over the data these documents are new. The fit is the
                    same with and without, and its seconds leave scoring out (0: never)
@@ -161,7 +161,7 @@ def fit(
     checked = make_options(chosen, options)
     check_loop(max_seconds, watch, progress)
     problem = make_problem(model, data, hyper, devices)
-    if not chosen.sharded:
+    if not chosen.sharded or (devices is None and fits_one_device(chosen, data)):
         problem = problem._replace(devices=problem.devices[:1])
     checked = chosen.settle(checked, data)
     check_suits(chosen, problem)
@@ -206,6 +206,14 @@ def fit(
     seconds = clock.seconds
     posterior = algorithm.posterior(state)
     return Fit(posterior.problem, engine, checked._asdict(), posterior, columns(history), seconds, stopped=limit.stopped)
+
+
+FEW_ENTRIES = 20_000  # a pass over which takes milliseconds; every device more compiles every program once more
+
+
+def fits_one_device(engine: Engine, data: Data) -> bool:
+    """Whether the rows are too few to be worth sharing out. Chains and grids, whose parts are whole fits, always are."""
+    return engine.kind in ("variational", "point") and engine.rows != "none" and data.num_entries < FEW_ENTRIES
 
 
 class Clock:

@@ -83,17 +83,23 @@ def _towards(model, stats, target, fraction, site, summary):
 
 def has_mode(problem: obj.Problem) -> bool:
     """Whether the prior's own density has a maximum: no natural parameter below that of a flat one."""
-    model, hyper = problem.model, problem.hyper
+    model = problem.model
     if not any(jax.tree.leaves({site: family.base for site, family in model.families.items()})):
         return True  # all real variables
-    batch = problem.data.pack()
+    return bool(_lowest(model, problem.structure, problem.values, problem.data.pack()) > -1e-6)
+
+
+@partial(jax.jit, static_argnames=("model", "structure"))
+def _lowest(model, structure, values, batch):
+    """The least natural parameter of the prior, that of a flat density being zero."""
+    hyper = obj.make(model, structure, values)
     if batch.entries is not None:
         nothing = jnp.zeros_like(batch.entries.sizes), jnp.zeros_like(batch.entries.lengths)
         batch = batch.replace(entries=dataclasses.replace(batch.entries, sizes=nothing[0], lengths=nothing[1]))
     stats = obj.summarise(model, model.init(jax.random.key(0), hyper, batch))
     prior = jax.grad(lambda t: model.log_global(hyper, {s: t[s] for s in model.shared}) + model.log_local(hyper, t, batch))(stats)
-    shifted = {site: jax.tree.map(lambda n, b: jnp.min(n + b) if b else jnp.zeros(()), prior[site], model.families[site].base) for site in prior}
-    return all(bool(low > -1e-6) for low in jax.tree.leaves(shifted))
+    shifted = [jax.tree.map(lambda n, b: jnp.min(n + b) if b else jnp.zeros(()), prior[site], model.families[site].base) for site in prior]
+    return jnp.min(jnp.stack(jax.tree.leaves(shifted)))
 
 
 def check(options: Any) -> None:

@@ -45,6 +45,7 @@ class Program(NamedTuple):
     svi: SVI
     init: Any
     update: Any
+    natural: Any  # of every site, from the guide's parameters
     rate: Any
 
 
@@ -61,8 +62,13 @@ def _program(model: Model, structure: Any, learning_rate: float, num_steps: int,
     def guide(values, batch):
         model.guide(obj.make(model, structure, values), batch)
 
+    def natural(params, values, batch):  # compiled, in which the draws that a trace makes are left out
+        seeded = handlers.substitute(handlers.seed(guide, jax.random.key(0)), data=params)
+        trace = handlers.trace(seeded).get_trace(values, batch)
+        return {site: jax.tree.map(jnp.asarray, family.natural(trace[site]["fn"])) for site, family in model.families.items()}
+
     svi = SVI(generate, guide, numpyro.optim.Adam(rate), Trace_ELBO(num_particles))
-    return Program(svi, jax.jit(svi.init), jax.jit(svi.update), rate)
+    return Program(svi, jax.jit(svi.init), jax.jit(svi.update), jax.jit(natural), rate)
 
 
 def build(problem: obj.Problem, options: Options) -> Algorithm:
@@ -73,7 +79,8 @@ def build(problem: obj.Problem, options: Options) -> Algorithm:
     program = _program(model, problem.structure, options.learning_rate, num_steps, options.num_particles)
 
     def init(key, start):
-        return program.init(key, values, problem.data.pack())
+        state = program.init(key, values, problem.data.pack())
+        return jax.device_put(state, problem.devices[0])  # where steps leave it: or the second one would compile anew
 
     def step(key, state, batches):
         now = program.rate(state.optim_state[0])
@@ -81,11 +88,7 @@ def build(problem: obj.Problem, options: Options) -> Algorithm:
         return state, Info(-loss, now)
 
     def posterior(state):
-        full = problem.data.pack()
-        guide = handlers.substitute(handlers.seed(model.guide, jax.random.key(0)), data=program.svi.get_params(state))
-        trace = handlers.trace(guide).get_trace(problem.hyper, full)
-        natural = {site: family.natural(trace[site]["fn"]) for site, family in model.families.items()}
-        natural = jax.tree.map(jnp.asarray, natural)
+        natural = program.natural(program.svi.get_params(state), values, problem.data.pack())
         return Variational(problem, {s: natural[s] for s in model.shared}, {s: natural[s] for s in model.local})
 
     return Algorithm(init, step, posterior)
