@@ -68,7 +68,7 @@ class Info(NamedTuple):
 
 
 @partial(jax.jit, static_argnames=("model",))
-def _change(model: Model, old: Sites, new: Sites) -> jax.Array:
+def change_of(model: Model, old: Sites, new: Sites) -> jax.Array:
     """How far the means of the global sites moved, the largest over sites."""
     moved = []
     for site in new:
@@ -105,7 +105,7 @@ def build(problem: obj.Problem, options: Options) -> Algorithm:
         totals = mb.total(problem, shares, problem.data.num_rows)
         shared = mb.ascend(problem, state.values, state.shared, mb.gradients(problem, shares), totals.scale, rate, state.shared)
         values = learn(problem, state.values, shared, shares, batches, totals.scale, rate)
-        change = _change(problem.model, state.shared, shared)
+        change = change_of(problem.model, state.shared, shared)
         finished = everything and options.tolerance > 0 and float(change) < options.tolerance
         local = tuple(share.natural for share in shares) if everything else ()
         positions = tuple(batch.positions for batch in batches) if everything else ()

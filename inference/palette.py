@@ -47,6 +47,8 @@ LOOKS = {
     "streaming": Look("green", LONG, "square", True),
     "streaming_batch": Look("pink", LONG, "up", True),
     "svb": Look("amber", MIXED, "hourglass", True),
+    "cvb0": Look("indigo", DOTTED, "up", True),
+    "hybrid": Look("wine", SOLID, "diamond", True),
 }
 SPARE = (Look("olive", SOLID, "down", True), Look("olive", DASHED, "star", True), Look("olive", DOTTED, "circle"), Look("olive", MIXED, "square"))
 TRUTH = Look("grey", SOLID, "up")

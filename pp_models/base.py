@@ -68,6 +68,7 @@ class Model:
     balance:    (hyper) -> two dicts site -> prior precision: factors of a product, the first times c is as likely as the second divided by c
     curved:     the sites in whose first statistic F is not linear, because auxiliaries were eliminated: their curvature is more than dF/dt says
     bent:       (model, hyper, stats, batch) -> the part of F that is not linear in those sites' first statistics; by default F
+    begin:      (hyper, data, topics) -> natural parameters of global sites that begin at these (K, columns) distributions over columns
     learn:      (hyper) -> name -> value at which empirical Bayes starts, for the positive hyper-parameters it may learn; by default all values
     """
 
@@ -103,6 +104,7 @@ class Model:
     balance: "Callable[[Any], tuple[Mapping[str, Any], Mapping[str, Any]]] | None" = None
     curved: frozenset[str] = frozenset()
     bent: Callable[..., jax.Array] | None = None
+    begin: Callable[..., Sites] | None = None
 
     @property
     def shared(self) -> tuple[str, ...]:

@@ -120,6 +120,12 @@ def init(key, hyper, data):
     }
 
 
+def begin(hyper, data, topics):
+    """As many tokens of each topic as there would be if all were of one size, the topics' sums near one."""
+    tokens, prior = data.total / hyper.num_topics, _beta_prior(hyper, data.num_columns)
+    return {"beta": Pair(prior.first + tokens * topics, jnp.broadcast_to(prior.second, (hyper.num_topics, 1)) - tokens)}
+
+
 def solve_local(hyper, t, batch, start, options, summary):
     """P(11.24), (11.28) and (11.29) for every document of the batch, in turn until a rests."""
     prior, beta = _theta_prior(hyper), t["beta"]
@@ -157,6 +163,7 @@ MODEL = Model(
     example=example,
     resolve=resolve,
     solve_local=solve_local,
+    begin=begin,
     proper=lambda hyper: not hyper.flat,
     learn=lambda hyper: {} if hyper.flat else {"a0": hyper.a0, "b0": hyper.b0, "c0": hyper.c0},
 )

@@ -106,6 +106,11 @@ def init(key, hyper, data):
     }
 
 
+def begin(hyper, data, topics):
+    """As many tokens of each topic as there would be if all were of one size."""
+    return {"beta": hyper.eta + data.total / hyper.num_topics * topics}
+
+
 _LOG_TOTAL = {"mean": digamma, "mode": jnp.log, "log_mode": jnp.log, "collapsed": jnp.log}
 _TAKEN = {"mode": lambda num_topics: num_topics, "collapsed": lambda num_topics: 1}  # from the total: one per topic at a mode, the token itself
 
@@ -147,5 +152,6 @@ MODEL = Model(
     example=example,
     resolve=resolve,
     solve_local=solve_local,
+    begin=begin,
     learn=lambda hyper: {"alpha": _alpha(hyper, hyper.num_topics), "eta": hyper.eta},
 )

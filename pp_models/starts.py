@@ -43,6 +43,25 @@ def topics(key: jax.Array, data: Data, num_topics: int) -> tuple[jax.Array, jax.
     return beta[best], weights[best]
 
 
+ROWS_OF_A_TOPIC = 20
+
+
+def from_rows(key: jax.Array, data: Data, num_topics: int) -> jax.Array:
+    """Topics (K, columns), rows summing to one: each half the frequencies of a few random rows' entries and half those of all.
+
+    Factors that begin at noise are all alike to the rows, and it takes many steps until they are not.
+    """
+    draw = np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel())
+    number = min(ROWS_OF_A_TOPIC, data.num_rows)
+    some = data.select(np.unique(draw.integers(0, data.num_rows, num_topics * number)))
+    weights = np.zeros((num_topics, some.num_rows))
+    weights[np.arange(num_topics)[:, None], draw.integers(0, some.num_rows, (num_topics, number))] = 1
+    sums = np.asarray(some.matrix.T @ weights.T).T
+    everywhere = sums.sum(0) + 1e-3
+    shares = (sums + 1e-3 / data.num_columns) / (sums.sum(1, keepdims=True) + 1e-3)
+    return jnp.asarray(0.5 * shares + 0.5 * everywhere / everywhere.sum(), float)
+
+
 def topics_and_places(key: jax.Array, data: Data | Batch, num_topics: int, rank: int) -> tuple[jax.Array, jax.Array]:
     """Topics and their locations (K, rank). For a batch of rows, which only asks for its rows' sites, both are noise."""
     topic_key, place_key = jax.random.split(key)

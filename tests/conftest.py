@@ -147,6 +147,7 @@ QUICK = {
     "streaming_batch": {"num_inner": 10},
     "memoized": {"num_epochs": 10},
     "cvb0": {"num_epochs": 30},
+    "hybrid": {"num_epochs": 20, "batch_size": 4},
     "laplace": {"num_sweeps": 30},
     "inla": {"num_sweeps": 30, "num_epochs": 12, "weights": "laplace"},
 }

@@ -124,6 +124,7 @@ def test_exact_posterior_is_calibrated_and_a_narrow_one_is_not():
     assert biased.shift[entries].min() > 0.1 and biased.symmetric[entries].max() < 0.01
 
 
+@pytest.mark.slow
 def test_cavi_is_calibrated_where_it_is_exact(compiled):
     """With one component the mean-field posterior is the posterior, so the engine's own draws are as good as exact ones. All is compiled once."""
     shared = {"hyper": {"num_components": 1}, "progress": False}

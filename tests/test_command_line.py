@@ -112,6 +112,7 @@ def test_evaluate_ratings(tmp_path, capsys):
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["measure", "rmse", "mae", "log_density", "coverage"]
 
 
+@pytest.mark.slow
 def test_evaluate_votes(tmp_path, capsys):
     """Votes on new bills from their text: members who vote by the bills' one strong topic are told apart better than by chance."""
     rng = np.random.default_rng(0)

@@ -182,6 +182,7 @@ def test_huge_documents_of_one_topic_in_single_precision(point_u):
         np.testing.assert_allclose(rates.sum(1), X.sum(1), rtol=0.02)
 
 
+@pytest.mark.slow
 def test_the_covariance_comes_to_rest_with_the_location(problem):
     """Begun at the optimum's locations with other covariances, rows do not stop before these are right too."""
     model, hyper, batch = problem.model, problem.hyper, problem.data.pack()

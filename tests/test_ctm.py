@@ -77,7 +77,8 @@ def test_precision_gets_the_conjugate_update():
     np.testing.assert_allclose(-2 * target.second, problem.hyper.scale * np.eye(3) + second.sum(0), rtol=1e-9)
 
 
-@pytest.mark.parametrize("prior", ["inverse_wishart", pytest.param("locations", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("prior", ["inverse_wishart", "locations"])
 def test_bound_is_below_the_expected_density(prior):
     """The log of the expected sum stands for the expected log: the bound is no higher than E_q[log p - log q] by 4,000 draws (five errors)."""
     problem = make(prior=prior)

@@ -171,6 +171,7 @@ def test_one_document_does_not_tell_its_error(data, fit):
     assert errors[0] == pytest.approx(errors[1]) and errors[0] > 0
 
 
+@pytest.mark.slow
 def test_reuters():
     """On Reuters, too, the score is the formula's, computed apart in NumPy: 1e-4, from single precision."""
     pytest.importorskip("lda")

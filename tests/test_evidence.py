@@ -150,6 +150,7 @@ def test_errors_over_repeats(small):
     assert found.monte_carlo_error == pytest.approx(found.per_document_error[0] / DOCUMENTS[0].sum()) and found.monte_carlo_error > 0
 
 
+@pytest.mark.slow
 def test_distribution_at_its_mean_or_drawn_from(corpus):
     """A distribution is taken at its mean unless draws are asked for; a narrow one then gives nearly the same, a wide one not."""
     topics, data = corpus

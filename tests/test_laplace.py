@@ -94,7 +94,7 @@ def exact(data, theta):
     return rows + scipy.stats.gamma(3.0, scale=0.5).logpdf(np.exp(theta)) + theta
 
 
-@pytest.mark.parametrize("method", laplace.METHODS)
+@pytest.mark.parametrize("method", [pytest.param(name, marks=pytest.mark.slow) if name == "full" else name for name in laplace.METHODS])
 def test_linear_gaussian_marginal_is_exact(linear, method):
     """log p~(theta | D) is log p(D, theta), by every method (1e-6): the rows are normal given theta."""
     fit = inference.fit("linear", linear, "inla", progress=False, method=method, num_sweeps=100)
@@ -137,7 +137,8 @@ def test_weights_do_not_depend_on_the_parametrisation(linear):
 # Curvature --------------------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("model", [lg_nmf, *(pytest.param(model, marks=pytest.mark.slow) for model in (lg_nmf_votes, lg_op))])
+@pytest.mark.slow
+@pytest.mark.parametrize("model", [lg_nmf, lg_nmf_votes, lg_op])
 def test_curvature_is_the_hessians_blocks(model):
     """Gradient and diagonal blocks of jax.hessian of the log joint, row by row (1e-6)."""
     hyper, data = model.example(jax.random.key(0))
@@ -209,6 +210,7 @@ def test_grid_agrees_with_gibbs_and_the_papers_does_not():
 # What users meet --------------------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_two_hyper_parameters():
     """A plane of grid points about the mode with small weights at its end, at nearly all of which the rows rest, their labels alike."""
     hyper, data = lg_nmf_votes.example(jax.random.key(0))
@@ -365,6 +367,7 @@ def test_surfaces_that_turn_up_are_not_used():
         assert surface.powers.max() == 2
 
 
+@pytest.mark.slow
 def test_weights_along_slopes_are_the_posterior(linear):
     """On the linear Gaussian model, whose posterior of alpha1 is known: its mean within 0.2 of its sds, its width within a tenth.
 

@@ -133,6 +133,7 @@ def ordinal_reference(rows, columns, counts):
     return np.sum(np.log(scipy.stats.norm.cdf(np.where(counts > 0, counts, 0) - m) - scipy.stats.norm.cdf(low)) + 0.5 * m**2)
 
 
+@pytest.mark.slow
 def test_ordinal_is_the_dense_sum():
     """Value and both gradients, over more rows than are visited at a time, with padding; draws of utilities fall into their intervals."""
     rng = np.random.default_rng(0)
@@ -216,6 +217,7 @@ def test_rows_without_text_have_their_prior():
     np.testing.assert_allclose(-2 * found.second[0], 0.7 * np.eye(3))
 
 
+@pytest.mark.slow
 def test_votes_alone():
     """Without text, votes are explained by themselves; members who never vote have the prior."""
     rng = np.random.default_rng(0)
@@ -279,6 +281,7 @@ def _sizes(jaxpr):
                 yield from _sizes(inner)
 
 
+@pytest.mark.slow
 def test_scale_moves_leave_the_product_alone():
     """They change scales and alpha1, not d1 s' nor d2 s'; Geweke's test, with them in the sweep, is shared by all models."""
     hyper, data = lg_nmf_votes.example(jax.random.key(0))

@@ -83,6 +83,7 @@ def test_who_rated_nothing_has_the_prior(engine):
     assert np.all(np.isfinite(fit.posterior.mean("u")))
 
 
+@pytest.mark.slow
 def test_predictive_moments_are_those_of_draws():
     """Mean and sd of a mean-field prediction against 20,000 draws of u, v and the noise: five standard errors, 0.035 sd and 2.5 %."""
     data = planted()

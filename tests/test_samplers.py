@@ -119,7 +119,7 @@ def scores(problem, sweep):
 LIMIT = 4.5
 
 
-@pytest.mark.representative("lda", "lg_nmf_votes")  # which has moves of its own (`Model.moves`)
+@pytest.mark.representative("lda")
 def test_geweke(problem):
     """Prior and data simulated through the Gibbs sweep keep their joint distribution."""
     assert np.abs(scores(problem, gibbs.sweep)).max() < LIMIT

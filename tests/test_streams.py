@@ -31,7 +31,7 @@ def topics_of(stream):
     return np.asarray(stream.fit().posterior.natural("beta"))
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", [pytest.param(name, marks=() if name == "streaming" else pytest.mark.slow) for name in ENGINES])
 def test_reopening_goes_on_bit_for_bit(engine, corpus, tmp_path):
     """Closed and opened again in the middle, a stream ends with the same numbers as one left open, hyper-parameters and history included."""
 

@@ -67,6 +67,7 @@ def said():
     return answer
 
 
+@pytest.mark.slow
 def test_nested_is_nearest_to_the_integral(said):
     """Over six cases nested errs less than gaussian, and gaussian less than plug-in; nested by 0.015 at most, an expansion's error at a dozen votes.
     A member who never voted is as likely to say yea as nay."""
@@ -113,6 +114,7 @@ def fitted():
     return inference.fit("lg_nmf_votes", data, "map", given, progress=False, num_epochs=30, devices=jax.local_devices()[:1])
 
 
+@pytest.mark.slow
 def test_conditionals_are_the_log_joint(fitted):
     """Of a member and of a bill, up to a constant; their gradients and curvatures are derivatives (1e-9: rounding)."""
     batch, hyper = fitted.data.pack(), fitted.hyper
@@ -163,6 +165,7 @@ def test_cut_off_far_from_zero_is_the_normal():
 # Grids --------------------------------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_grid_points_are_averaged_by_weight(fitted):
     """H(13): the probabilities of a grid are those of its points, weighted (1e-9: rounding); each between 0 and 1."""
 
