@@ -81,7 +81,7 @@ def suits(model: Model) -> str:
     """Allocations are collapsed in rows of counts whose weights have conjugate priors and a solver of their own."""
     if model.kind == "counts" and model.solve_local and not model.damped and all(mb.averages(family) for family in model.families.values()):
         return ""
-    return f"Engine 'cvb0' collapses Dirichlet or gamma weights of rows of counts, and {model.name} has none that it can: use cavi or svi."
+    return f"Engines 'cvb0' and 'hybrid' need rows with Dirichlet or gamma weights and a solver, and {model.name} has none: use cavi or svi."
 
 
 def settle(options: Options, data: Any) -> Options:

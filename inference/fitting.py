@@ -213,7 +213,7 @@ FEW_ENTRIES = 20_000  # a pass over which takes milliseconds; every device more 
 
 def fits_one_device(engine: Engine, data: Data) -> bool:
     """Whether the rows are too few to be worth sharing out. Chains and grids, whose parts are whole fits, always are."""
-    return engine.kind in ("variational", "point") and engine.rows != "none" and data.num_entries < FEW_ENTRIES
+    return engine.kind in ("variational", "point") and data.num_entries < FEW_ENTRIES
 
 
 class Clock:

@@ -77,4 +77,4 @@ def make_options(engine: "Engine", given: dict[str, Any]) -> Any:
     return options
 
 
-MAY_BE_ZERO = ("bound_every", "num_warmup")  # beside options whose default is 0, which leaves the choice to the engine
+MAY_BE_ZERO = ("bound_every", "num_passes", "num_warmup")  # beside options whose default is 0, which leaves the choice to the engine
