@@ -66,13 +66,16 @@ def _by_group(one: Calibration, values: np.ndarray, form: str, middle=np.mean) -
     return [form.format(middle(values[groups == group])) if np.any(groups == group) else "" for group in GROUPS]
 
 
+POINT = 1e6  # the factor by which only what has no width would have to be widened
+
+
 def coverage_table(found: Sequence[Calibration]) -> str:
     """Shares of true values inside central intervals, and by how much these are too narrow."""
     head = ("model", "engine", "size", "data sets", *(f"{group}: 50 %, 90 %, widen by" for group in GROUPS))
     rows = []
     for one in found:
         parts = [_by_group(one, 100 * x, "{:.0f}") for x in (one.coverage50, one.coverage90)] + [_by_group(one, one.widen, "{:.2f}", np.median)]
-        cells = ["" if not a else f"{a}, {b}, {c}" for a, b, c in zip(*parts, strict=True)]
+        cells = ["" if not a else "a point" if float(c) > POINT else f"{a}, {b}, {c}" for a, b, c in zip(*parts, strict=True)]
         rows.append((one.model, one.engine, _size(one), _data_sets(one), *cells))
     return _table(head, rows)
 

@@ -134,6 +134,7 @@ def test_cavi_is_calibrated_where_it_is_exact(compiled):
     assert len(compiled) == before > 0
     assert found.p_value > 0.01
     table = calibration_tables.document([found, found._replace(engine="gibbs")], "command")
+    assert "a point" in calibration_tables.coverage_table([found._replace(widen=np.full_like(found.widen, 1e9))]) and "a point" not in table
     assert all(title in table for title in ("## Simulation-based calibration", "## Coverage of approximate posteriors", "## VSBC", "`command`"))
 
 
