@@ -6,8 +6,8 @@
    weights are geometric means, as in variational inference, with which they soon rest; then means, as in collapsed inference and in `map` with
    basis="log", which spread a row over more factors. Some rows are set aside: if means do not predict them better, that trial is taken back.
 
-Throughout, means stand for the global sites (`minibatch.check_weights`). Rows' means predicted new rows better on most real corpora that were tried
-and worse on others, which is why they are tried and not taken for granted (docs/calibration.md).
+Throughout, means stand for the global sites (`minibatch.check_weights`). Rows' means predict new rows better on some corpora and
+worse on others, which is why they are tried and not taken for granted (docs/calibration.md, "The race").
 
 This is no ascent of a bound, and `history["bound"]` is empty. `score` is that of the rows set aside, in nats per word, before and after the trial.
 """
