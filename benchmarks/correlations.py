@@ -25,7 +25,7 @@ from inference import align, locations
 from inference import minibatch as mb
 from inference import objective as obj
 from pp_models.data import Data
-from pp_models.eliminate import RowOptions
+from pp_models.rows import RowOptions
 
 ENGINES = {  # equal numbers of passes for the two stochastic ones
     "cavi": {"num_epochs": 100},

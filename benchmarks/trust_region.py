@@ -36,7 +36,7 @@ from inference import minibatch as mb
 from inference import objective as obj
 from pp_models.arrivals import Arrivals, feed, no_ids
 from pp_models.data import Data
-from pp_models.eliminate import RowOptions
+from pp_models.rows import RowOptions
 
 COLOURS = {"trust_region": "C0", "svi": "C1", "memoized 500": "C2", "memoized 10000": "C3", "svb": "C4", "streaming_batch": "C5"}
 

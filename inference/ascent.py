@@ -11,8 +11,8 @@ import jax.numpy as jnp
 
 from pp_models import families as fam
 from pp_models.base import Sites, joint
-from pp_models.eliminate import RowOptions
 from pp_models.families import Pair
+from pp_models.rows import RowOptions
 
 
 def balanced(model, hyper, values, volumes) -> Sites:

@@ -18,7 +18,7 @@ from inference import objective as obj
 from inference.engine import Algorithm, Engine
 from inference.posterior import Variational
 from pp_models.base import Sites
-from pp_models.eliminate import RowOptions
+from pp_models.rows import RowOptions
 
 
 class Options(NamedTuple):

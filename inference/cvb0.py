@@ -28,7 +28,7 @@ from inference.empirical_bayes import learn
 from inference.engine import Algorithm, Engine
 from inference.posterior import Variational
 from pp_models.base import Model, Sites
-from pp_models.eliminate import RowOptions
+from pp_models.rows import RowOptions
 
 
 class Options(NamedTuple):

@@ -28,8 +28,8 @@ from inference.topic_tools import has_topics
 from pp_models.base import check_count
 from pp_models.batches import Batch, Layout
 from pp_models.data import Data
-from pp_models.eliminate import RowOptions
 from pp_models.errors import InputError, unknown
+from pp_models.rows import RowOptions
 
 __all__ = ["COUNTS", "Perplexity", "Scale", "Score", "Split", "document_completion", "hold_out", "perplexity", "split_tokens"]
 

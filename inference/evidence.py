@@ -37,8 +37,9 @@ from pp_models import families as fam
 from pp_models.base import Model, check_count
 from pp_models.batches import power_of_two
 from pp_models.data import Data
-from pp_models.eliminate import LANES, pick
+from pp_models.eliminate import pick
 from pp_models.errors import InputError, unknown
+from pp_models.passes import LANES
 
 CELLS = 1 << 19  # particles x the larger of words and topics at a time
 BURN_IN = 10  # sweeps before z* is climbed to

@@ -30,8 +30,8 @@ from pp_models import starts
 from pp_models.base import Sites
 from pp_models.batches import shuffled
 from pp_models.data import Data
-from pp_models.eliminate import RowOptions
 from pp_models.errors import unknown
+from pp_models.rows import RowOptions
 
 FIRST = 6  # sweeps with geometric means before the trial
 TRIAL = 4  # sweeps with means until they are judged

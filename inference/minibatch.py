@@ -22,8 +22,9 @@ from inference.engine import Algorithm
 from inference.posterior import Variational
 from pp_models.base import Sites
 from pp_models.batches import Batch
-from pp_models.eliminate import UNIFORM, RowOptions
+from pp_models.eliminate import UNIFORM
 from pp_models.errors import InputError, unknown
+from pp_models.rows import RowOptions
 
 
 class Share(NamedTuple):

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from pp_models import families as fam
 from pp_models.base import Model, Sites
 from pp_models.batches import Batch
-from pp_models.eliminate import RowInfo, RowOptions
+from pp_models.rows import RowInfo, RowOptions
 
 
 class Problem(NamedTuple):

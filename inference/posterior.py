@@ -18,8 +18,8 @@ from inference.blocks import over_draws
 from pp_models import families as fam
 from pp_models import positive_normal as pos
 from pp_models.base import Sites
-from pp_models.eliminate import RowOptions
 from pp_models.errors import InputError, unknown
+from pp_models.rows import RowOptions
 
 
 class Posterior(Protocol):

@@ -20,8 +20,8 @@ from inference.scores import Measure, mean
 from inference.splits import split_columns
 from pp_models.base import check_count
 from pp_models.data import Data
-from pp_models.eliminate import RowOptions
 from pp_models.errors import InputError
+from pp_models.rows import RowOptions
 
 
 class PrecisionRecall(NamedTuple):

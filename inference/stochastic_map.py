@@ -25,7 +25,7 @@ from inference.map import check as check_basis
 from inference.map import summary_of
 from inference.posterior import Point, solve_rows
 from pp_models.base import Sites
-from pp_models.eliminate import RowOptions
+from pp_models.rows import RowOptions
 
 
 class Options(NamedTuple):

@@ -18,8 +18,8 @@ from inference.minibatch import State
 from inference.svi import natural_step
 from inference.trust_region import check as check_step
 from inference.trust_region import trust_step
-from pp_models.eliminate import RowOptions
 from pp_models.errors import InputError, unknown
+from pp_models.rows import RowOptions
 
 
 class Options(NamedTuple):

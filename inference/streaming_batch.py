@@ -12,8 +12,8 @@ from inference import objective as obj
 from inference.empirical_bayes import learn
 from inference.engine import Algorithm, Engine
 from inference.minibatch import State
-from pp_models.eliminate import RowOptions
 from pp_models.errors import unknown
+from pp_models.rows import RowOptions
 
 
 class Options(NamedTuple):

@@ -16,8 +16,8 @@ from inference import objective as obj
 from inference.empirical_bayes import learn
 from inference.engine import Algorithm, Engine
 from pp_models.base import Sites
-from pp_models.eliminate import RowOptions
 from pp_models.errors import InputError
+from pp_models.rows import RowOptions
 
 
 class Options(NamedTuple):

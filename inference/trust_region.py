@@ -23,8 +23,8 @@ from inference.engine import Algorithm, Engine
 from inference.minibatch import State
 from pp_models import families as fam
 from pp_models.base import Sites
-from pp_models.eliminate import RowOptions
 from pp_models.errors import InputError, unknown
+from pp_models.rows import RowOptions
 
 
 class Options(NamedTuple):

@@ -35,9 +35,10 @@ from pp_models import lg_nmf_votes
 from pp_models import positive_normal as pos
 from pp_models.base import Sites, check_count, positive_number
 from pp_models.data import Data
-from pp_models.eliminate import RowOptions, inner
+from pp_models.eliminate import inner
 from pp_models.errors import InputError, unknown
 from pp_models.families import Pair
+from pp_models.rows import RowOptions
 
 ROWS = ("gaussian", "plug_in", "nested")
 

@@ -15,8 +15,8 @@ from numpyro import handlers
 from pp_models import families as fam
 from pp_models.batches import Batch
 from pp_models.data import Data
-from pp_models.eliminate import Solved
 from pp_models.errors import InputError, unknown
+from pp_models.passes import Solved
 
 Sites = dict[str, Any]  # site name -> value, statistics or natural parameter
 

@@ -7,17 +7,12 @@ A token of column v in row d belongs to one of K factors. Instead of storing tha
 whose gradient is the expected number of tokens per factor (the envelope theorem), or, given a key, a sampled number: the
 Gibbs step. Evaluated at log theta and log beta it is the exact log likelihood, the tokens summed out.
 
-This is the hot loop of the project. Rows are visited one at a time; a row gathers its columns' factor weights once, into cache, and everything
-about it happens there: the fixed point of the row's own posterior, the value, and the statistics, which are added into the columns'
-table at once. Nothing of size (entries x K) ever exists. Weights are kept as exponentials scaled to a maximum of one, on the row's and on the
-column's side, and clipped from below so that no product of two underflows.
+The loop over rows that it runs in is in `passes`; the rows' own fixed point on it in `rows`.
 """
 
-import dataclasses
 import math
 from collections.abc import Callable
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -25,171 +20,21 @@ from jax import lax
 from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 
 from pp_models.batches import Entries
-from pp_models.special import digamma_parts
+from pp_models.passes import LANES, Row, Solved, Sums, Table, collect, each_row, empty_sums, finish, lay_out, row_weights
 
 UNIFORM = "uniform"  # given in place of a key: every auxiliary variable spread evenly over its choices, phi = 1/K (T 2.4)
-BLOCK = 256  # columns whose weights are laid out at a time
-LANES = 16  # factors are padded to a multiple of this: whole vector registers
 TOKENS = 32  # tokens allocated at a time when sampling
 
 
-class Solved(NamedTuple):
-    """What `allocate` would return at the point where its entries were solved: the value and its two gradients."""
-
-    value: jax.Array
-    row_statistics: jax.Array  # (rows, K)
-    column_statistics: jax.Array  # (K, columns)
-
-
-class _Table(NamedTuple):
-    """The columns' side, laid out for gathering: weights exp(logit - shift), and the shift, per column.
-
-    A weight that would be clipped is stored as its logit - shift itself, a negative number, so that nothing is lost and the logits need not be kept.
-    """
-
-    weights: jax.Array  # (columns, padded K); zero in the padding
-    shift: jax.Array  # (columns,)
-
-
-def _clip(dtype: Any) -> float:
-    """Scaled logits below this are raised to it, so that a product of two weights stays a normal number."""
-    return 0.49 * math.log(jnp.finfo(dtype).tiny)
-
-
-def _table(column_logits: jax.Array) -> _Table:
-    """Built some columns at a time: the transposition stays in cache, and nothing else as large as the table is ever alive."""
-    num_factors, num_columns = column_logits.shape
-    size = min(BLOCK, num_columns)
-
-    def fill(i, table):
-        first = jnp.minimum(i * size, num_columns - size)  # the last block may overlap: the same numbers again
-        logits = lax.dynamic_slice_in_dim(column_logits, first, size, axis=1)
-        shift = jnp.max(logits, 0)
-        scaled = logits - shift
-        weights = jnp.where(scaled < _clip(scaled.dtype), scaled, jnp.exp(scaled)).T
-        weights = jnp.pad(weights, ((0, 0), (0, -num_factors % LANES)))
-        return _Table(
-            lax.dynamic_update_slice_in_dim(table.weights, weights, first, 0), lax.dynamic_update_slice_in_dim(table.shift, shift, first, 0)
-        )
-
-    width = num_factors + -num_factors % LANES
-    empty = _Table(jnp.zeros((num_columns, width), column_logits.dtype), jnp.zeros(num_columns, column_logits.dtype))
-    return lax.fori_loop(0, -(-num_columns // size), fill, empty)
-
-
-def _clipped(stored: jax.Array) -> jax.Array:
-    """Weights as the fast path uses them."""
-    return jnp.where(stored < 0, jnp.asarray(math.exp(_clip(stored.dtype)), stored.dtype), stored)
-
-
-def _row_weights(row_logits: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """(rows, padded K) weights and (rows,) shifts of the rows' side."""
-    num_factors = row_logits.shape[1]
-    shift = jnp.max(row_logits, 1)
-    weights = jnp.exp(jnp.maximum(row_logits - shift[:, None], _clip(row_logits.dtype)))
-    return jnp.pad(weights, ((0, 0), (0, -num_factors % LANES))), shift
-
-
-class _Row(NamedTuple):
-    """One row read through its window."""
-
-    index: jax.Array
-    columns: jax.Array  # (width,)
-    values: jax.Array  # (width,) zero beyond the row's end
-    gathered: jax.Array  # (width, padded K) the columns' weights
-
-
-def _read(entries: Entries, table: _Table, index: jax.Array, width: int) -> _Row:
-    """A row's entries and the weights of their columns, as the fast path uses them."""
-    start = entries.starts[index]
-    columns = lax.dynamic_slice(entries.columns, (start,), (width,))
-    values = lax.dynamic_slice(entries.values, (start,), (width,))
-    inside = jnp.arange(width, dtype=jnp.int32) < entries.lengths[index]
-    return _Row(index, columns, jnp.where(inside, values, 0), _clipped(table.weights[columns]))
-
-
-def _each_row(entries: Entries, table: _Table, visit: Callable[[_Row, Any], Any], carry: Any) -> Any:
-    """Fold `visit` over all rows that have entries."""
-    for window, width in enumerate(entries.widths):
-
-        def body(i, carry, window=window, width=width):
-            return visit(_read(entries, table, entries.order[window, i], width), carry)
-
-        carry = lax.fori_loop(0, entries.sizes[window], body, carry)
-    return carry
-
-
-class _Sums(NamedTuple):
-    """What one pass over the rows collects. A side that nobody asked for is None."""
-
-    values: jax.Array  # (rows,)
-    rows: jax.Array | None  # (rows, padded K)
-    columns: jax.Array | None  # (columns, padded K), still to be multiplied by the table's weights
-    missed: jax.Array  # (rows,) left out because the clipping of weights would show
-
-
-def _empty_sums(entries: Entries, table: _Table, row_side: bool, column_side: bool) -> _Sums:
-    num_rows, width = entries.starts.shape[0], table.weights.shape[1]
-    dtype = table.weights.dtype
-    return _Sums(
-        jnp.zeros(num_rows, dtype),
-        jnp.zeros((num_rows, width), dtype) if row_side else None,
-        jnp.zeros_like(table.weights) if column_side else None,
-        jnp.zeros(num_rows, bool),
-    )
-
-
-def _collect(row: _Row, weights: jax.Array, row_shift: Any, table: _Table, sums: _Sums) -> _Sums:
-    """Add one row's value and expected statistics at the given row weights, unless they must be done exactly."""
-    rate = row.gathered @ weights
-    visible = weights.shape[0] * 1e5 * jnp.exp(jnp.asarray(_clip(rate.dtype), rate.dtype))
-    missed = jnp.any((rate < visible) & (row.values > 0))
-    values = jnp.where(missed, 0, row.values)
-    ratio = values / rate
-    value = jnp.sum(values * (jnp.log(rate) + table.shift[row.columns] + row_shift))
-    return _Sums(
-        sums.values.at[row.index].set(value),
-        None if sums.rows is None else sums.rows.at[row.index].set(weights * (ratio @ row.gathered)),
-        None if sums.columns is None else sums.columns.at[row.columns].add(ratio[:, None] * weights[None, :]),
-        sums.missed.at[row.index].set(missed),
-    )
-
-
-def _finish(sums: _Sums, entries: Entries, table: _Table, num_factors: int, row_logits: Callable[[], jax.Array]) -> Solved:
-    """The pass's result. Rows it missed (with next to no factor in common with one of their columns) are done from the logits, slowly and exactly."""
-
-    def exact(all_logits, index, sums):
-        row = _read(entries, table, index, entries.widths[-1])
-        stored = table.weights[row.columns, :num_factors]
-        column_logits = jnp.where(stored < 0, stored, jnp.log(jnp.where(stored < 0, 1, stored))) + table.shift[row.columns, None]
-        logits = all_logits[index] + column_logits
-        total = jax.nn.logsumexp(logits, axis=1, keepdims=True)
-        counts = jnp.pad(row.values[:, None] * jnp.exp(logits - total), ((0, 0), (0, -num_factors % LANES)))
-        return sums._replace(
-            values=sums.values.at[index].set(jnp.sum(row.values * total[:, 0])),
-            rows=None if sums.rows is None else sums.rows.at[index].set(jnp.sum(counts, 0)),
-            columns=None if sums.columns is None else sums.columns.at[row.columns].add(counts / jnp.where(row.gathered > 0, row.gathered, 1)),
-        )
-
-    def mend(sums):
-        redo = partial(exact, row_logits())
-        return lax.fori_loop(0, sums.missed.shape[0], lambda i, s: lax.cond(s.missed[i], redo, lambda i, s: s, i, s), sums)
-
-    sums = lax.cond(jnp.any(sums.missed), mend, lambda s: s, sums)
-    rows = None if sums.rows is None else sums.rows[:, :num_factors]
-    columns = None if sums.columns is None else (sums.columns * _clipped(table.weights))[:, :num_factors].T
-    return Solved(jnp.sum(sums.values), rows, columns)
-
-
 def _expect(row_logits, column_logits, entries, row_side, column_side) -> Solved:
-    table = _table(column_logits)
-    weights, shift = _row_weights(row_logits)
+    table = lay_out(column_logits)
+    weights, shift = row_weights(row_logits)
 
     def visit(row, sums):
-        return _collect(row, weights[row.index], shift[row.index], table, sums)
+        return collect(row, weights[row.index], shift[row.index], table, sums)
 
-    sums = _each_row(entries, table, visit, _empty_sums(entries, table, row_side, column_side))
-    return _finish(sums, entries, table, row_logits.shape[1], lambda: row_logits)
+    sums = each_row(entries, table, visit, empty_sums(entries, table, row_side, column_side))
+    return finish(sums, entries, table, row_logits.shape[1], lambda: row_logits)
 
 
 # Sampling: the auxiliary variables drawn instead of averaged -------------------------------------------------------------------
@@ -219,7 +64,7 @@ def pick(weights: jax.Array, uniform: jax.Array) -> jax.Array:
     return block * LANES + lane
 
 
-def _draw_row(key, row: _Row, weights: jax.Array, sums: _Sums) -> _Sums:
+def _draw_row(key, row: Row, weights: jax.Array, sums: Sums) -> Sums:
     """Give each of the row's tokens to a factor, TOKENS at a time, and count them on the sides asked for."""
     cumulative = jnp.cumsum(row.values.astype(jnp.int32))
     num_tokens = cumulative[-1]
@@ -239,13 +84,13 @@ def _draw_row(key, row: _Row, weights: jax.Array, sums: _Sums) -> _Sums:
 
 
 def _draw(row_logits, column_logits, entries, key, row_side, column_side) -> Solved:
-    table = _table(column_logits)
-    weights, _ = _row_weights(row_logits)
+    table = lay_out(column_logits)
+    weights, _ = row_weights(row_logits)
 
     def visit(row, sums):
         return _draw_row(jax.random.fold_in(key, row.index), row, weights[row.index], sums)
 
-    sums = _each_row(entries, table, visit, _empty_sums(entries, table, row_side, column_side))
+    sums = each_row(entries, table, visit, empty_sums(entries, table, row_side, column_side))
     rows = None if sums.rows is None else sums.rows[:, : row_logits.shape[1]]
     columns = None if sums.columns is None else sums.columns[:, : row_logits.shape[1]].T
     value = sum(jnp.sum(logits * counts) for logits, counts in ((row_logits, rows), (column_logits, columns)) if counts is not None)
@@ -257,8 +102,8 @@ def _draw(row_logits, column_logits, entries, key, row_side, column_side) -> Sol
 
 def _even(row_logits: jax.Array, column_logits: jax.Array, entries: Entries) -> jax.Array:
     """The bound with phi = 1/K for every token, sum n (mean_k (row_k + column_k) + log K): linear in the logits."""
-    nothing = _Table(jnp.zeros((column_logits.shape[1], 1), column_logits.dtype), jnp.zeros(column_logits.shape[1], column_logits.dtype))
-    per_row = _each_row(
+    nothing = Table(jnp.zeros((column_logits.shape[1], 1), column_logits.dtype), jnp.zeros(column_logits.shape[1], column_logits.dtype))
+    per_row = each_row(
         entries, nothing, lambda row, totals: totals.at[row.index].set(jnp.sum(row.values)), jnp.zeros(len(row_logits), entries.values.dtype)
     )
     per_column = jnp.zeros(column_logits.shape[1], entries.values.dtype).at[entries.columns].add(entries.values)
@@ -381,135 +226,3 @@ def choose(logits: jax.Array, weights: jax.Array, key: Any = None) -> jax.Array:
         return jnp.sum(weights * (jnp.mean(logits, 1) + math.log(logits.shape[1])))
     component = jax.random.categorical(key, lax.stop_gradient(logits))
     return jnp.sum(weights * jnp.take_along_axis(logits, component[:, None], 1)[:, 0])
-
-
-# The rows' own fixed point, fused ----------------------------------------------------------------------------------------------
-
-
-def _mode_weight(c: jax.Array) -> tuple[jax.Array, jax.Array]:
-    return jnp.maximum(c - 1, jnp.finfo(c.dtype).tiny ** 0.75), jnp.zeros_like(c)
-
-
-def _log_mode_weight(c: jax.Array) -> tuple[jax.Array, jax.Array]:
-    return c, jnp.zeros_like(c)
-
-
-# the weight, per unit of `scale`, that a concentration or gamma shape gives its factor, by summary of q
-WEIGHTS = {"mean": digamma_parts, "mode": _mode_weight, "log_mode": _log_mode_weight, "collapsed": _log_mode_weight}
-
-
-class RowOptions(NamedTuple):
-    """How far the rows' fixed point is run: at most `num_local` iterations, until the mean change falls below `tolerance`."""
-
-    num_local: int = 100
-    tolerance: float = 1e-3
-
-
-class RowInfo(NamedTuple):
-    """How the rows' fixed point ended: iterations taken and last mean change, per row."""
-
-    iterations: jax.Array
-    change: jax.Array
-
-
-def converge_rows(
-    concentration: jax.Array,
-    log_scale: jax.Array,
-    column_logits: jax.Array,
-    entries: Entries,
-    start: jax.Array,
-    options: RowOptions,
-    summary: str = "mean",
-) -> tuple[jax.Array, RowInfo, Entries]:
-    """Iterate c <- concentration + d allocate / d row_logits at row_logits = log weight(c) + log_scale, each row to its own convergence.
-
-    concentration: (rows or 1, K) prior concentrations or shapes; log_scale: (rows or 1, K or 1), what else the row logits hold: minus the
-    log rate of a gamma, minus digamma of the total of a Dirichlet; start: (rows, K) row logits to begin with.
-
-    Returns the allocated counts (concentration + counts is the new parameter) and the entries with `solved` set: value and gradients of
-    `allocate` at the new logits, without a second pass over the rows.
-
-    summary "collapsed" is CVB0's (Asuncion et al. 2009): the weight of a factor for a token is concentration + counts without that token's own share,
-    so that it differs from column to column. A row's shares live in cache while it is visited, and nowhere else.
-    """
-    num_rows, num_factors = start.shape
-    table = _table(column_logits)
-    dtype = table.weights.dtype
-    pad = [(0, 0), (0, -num_factors % LANES)]  # whole lanes are a third faster
-    real = (jnp.arange(num_factors + pad[1][1]) < num_factors).astype(dtype)
-    prior = jnp.pad(concentration.astype(dtype), pad, constant_values=1)
-    log_scale = jnp.broadcast_to(log_scale, (log_scale.shape[0], num_factors))
-    scale, scale_shift = _row_weights(log_scale)
-    first, _ = _row_weights(start)
-    floor = jnp.exp(jnp.asarray(_clip(dtype), dtype))
-
-    def at(array, index):
-        return array[0] if array.shape[0] == 1 else array[index]
-
-    def visit_collapsed(row, carry):
-        counts, info, sums = carry
-        prior_row, scale_row = at(prior, row.index), at(scale, row.index)
-
-        def shared_out(weights):
-            rate = jnp.sum(weights * row.gathered, 1)
-            return weights * row.gathered / rate[:, None], rate
-
-        def others(allocated, shares):
-            return jnp.maximum((prior_row + allocated - shares) * scale_row, floor) * real
-
-        def improve(state):
-            step, shares, allocated, _ = state
-            shares, _ = shared_out(others(allocated, shares))
-            new = row.values @ shares
-            return step + 1, shares, new, jnp.sum(jnp.abs(new - allocated)) / num_factors
-
-        shares, _ = shared_out(first[row.index][None, :])
-        begin = (0, shares, row.values @ shares, jnp.asarray(jnp.inf, dtype))
-        step, shares, allocated, change = lax.while_loop(lambda s: (s[0] < options.num_local) & (s[3] > options.tolerance), improve, begin)
-        weights = others(allocated, shares)
-        shares, rate = shared_out(weights)
-        value = jnp.sum(row.values * (jnp.log(rate) + table.shift[row.columns] + at(scale_shift, row.index)))
-        ratio = row.values / rate
-        sums = sums._replace(
-            values=sums.values.at[row.index].set(value),
-            rows=sums.rows.at[row.index].set(row.values @ shares),
-            columns=sums.columns.at[row.columns].add(ratio[:, None] * weights),
-        )
-        info = RowInfo(info.iterations.at[row.index].set(step), info.change.at[row.index].set(change))
-        return counts.at[row.index].set(row.values @ shares), info, sums
-
-    def visit(row, carry):
-        counts, info, sums = carry
-        prior_row, scale_row = at(prior, row.index), at(scale, row.index)
-
-        def improve(state):
-            step, weights, _, allocated, _ = state
-            rate = row.gathered @ weights
-            new = weights * ((row.values / rate) @ row.gathered)
-            change = jnp.sum(jnp.abs(new - allocated)) / num_factors
-            mantissa, exponent = WEIGHTS[summary](prior_row + new)
-            shift = jnp.max(exponent)
-            weights = jnp.maximum(mantissa * jnp.exp(exponent - shift) * scale_row, floor) * real
-            return step + 1, weights, shift, new, change
-
-        def unfinished(state):
-            return (state[0] < options.num_local) & (state[4] > options.tolerance)
-
-        begin = (0, first[row.index], jnp.zeros((), dtype), jnp.zeros_like(prior_row), jnp.asarray(jnp.inf, dtype))
-        step, weights, shift, allocated, change = lax.while_loop(unfinished, improve, begin)
-        sums = _collect(row, weights, shift + at(scale_shift, row.index), table, sums)
-        info = RowInfo(info.iterations.at[row.index].set(step), info.change.at[row.index].set(change))
-        return counts.at[row.index].set(allocated), info, sums
-
-    counts = jnp.zeros((num_rows, prior.shape[1]), dtype)
-    info = RowInfo(jnp.zeros(num_rows, jnp.int32), jnp.zeros(num_rows, dtype))
-    chosen = visit_collapsed if summary == "collapsed" else visit
-    counts, info, sums = _each_row(entries, table, chosen, (counts, info, _empty_sums(entries, table, True, True)))
-    counts = counts[:, :num_factors]
-
-    def final_logits():
-        mantissa, exponent = WEIGHTS[summary](concentration.astype(dtype) + counts)
-        return jnp.log(mantissa) + exponent + log_scale
-
-    solved = _finish(sums, entries, table, num_factors, final_logits)
-    return counts, info, dataclasses.replace(entries, solved=solved)

@@ -36,8 +36,9 @@ from numpyro.distributions import constraints
 from pp_models import data as data_
 from pp_models import families as fam
 from pp_models.base import Model, check_count, check_positive, documents
-from pp_models.eliminate import allocate, converge_rows
+from pp_models.eliminate import allocate
 from pp_models.errors import InputError
+from pp_models.rows import converge_rows
 from pp_models.special import digamma
 
 

@@ -33,8 +33,8 @@ from pp_models import data as data_
 from pp_models import families as fam
 from pp_models import latent_gaussian as lg
 from pp_models.base import Model, documents
-from pp_models.eliminate import RowInfo
 from pp_models.families import Pair
+from pp_models.rows import RowInfo
 
 
 class Hyper(NamedTuple):

@@ -23,8 +23,9 @@ from jax import lax
 from pp_models import families as fam
 from pp_models.base import check_count
 from pp_models.batches import Batch
-from pp_models.eliminate import RowInfo, RowOptions, allocate
+from pp_models.eliminate import allocate
 from pp_models.families import Pair
+from pp_models.rows import RowInfo, RowOptions
 
 
 class Factors(NamedTuple):

@@ -50,9 +50,10 @@ from numpyro.distributions import constraints
 from pp_models import bayesian_nmf
 from pp_models import data as data_
 from pp_models.base import Model, check_count, documents
-from pp_models.eliminate import converge_rows, inner
+from pp_models.eliminate import inner
 from pp_models.errors import InputError, unknown
 from pp_models.families import Family, Pair
+from pp_models.rows import converge_rows
 
 OBJECTIVES = ("divergence", "squared_error")
 

@@ -45,10 +45,11 @@ from numpyro.distributions import constraints
 from pp_models import data as data_
 from pp_models import families as fam
 from pp_models.base import Model, check_count, check_finite, documents, positive_number
-from pp_models.eliminate import RowInfo, Solved
 from pp_models.errors import InputError
 from pp_models.families import Pair
+from pp_models.passes import Solved
 from pp_models.residuals import squared_error
+from pp_models.rows import RowInfo
 
 
 class Hyper(NamedTuple):

@@ -19,7 +19,8 @@ from jax import lax
 from jax.scipy.special import log_ndtr, ndtr, ndtri
 
 from pp_models.batches import Entries
-from pp_models.eliminate import UNIFORM, Solved, two_sided
+from pp_models.eliminate import UNIFORM, two_sided
+from pp_models.passes import Solved
 from pp_models.positive_normal import TAIL, draw
 
 ROWS = 16  # whose cells are visited at a time

@@ -10,8 +10,8 @@ import inference
 import pp_models
 from inference import fitting
 from inference import minibatch as mb
-from pp_models.eliminate import RowOptions
 from pp_models.errors import InputError
+from pp_models.rows import RowOptions
 
 ALPHA, ETA, NUM_TOPICS = 0.3, 0.2, 3
 

@@ -15,9 +15,9 @@ from inference import minibatch as mb
 from inference import objective as obj
 from pp_models import base
 from pp_models import families as fam
-from pp_models.eliminate import RowOptions
 from pp_models.errors import InputError
 from pp_models.families import Pair
+from pp_models.rows import RowOptions
 
 
 def make(**changes):

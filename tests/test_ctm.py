@@ -11,8 +11,8 @@ from inference import align, fitting
 from inference import objective as obj
 from pp_models import base
 from pp_models import families as fam
-from pp_models.eliminate import RowOptions
 from pp_models.errors import InputError
+from pp_models.rows import RowOptions
 
 CTM = pp_models.load("ctm")
 

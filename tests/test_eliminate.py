@@ -9,7 +9,8 @@ import pytest
 from jax.scipy.special import digamma
 
 from pp_models import data
-from pp_models.eliminate import UNIFORM, RowOptions, allocate, choose, converge_rows, inner
+from pp_models.eliminate import UNIFORM, allocate, choose, inner
+from pp_models.rows import RowOptions, converge_rows
 
 
 @pytest.fixture(scope="module", params=[1, 17], ids=lambda k: f"K={k}")

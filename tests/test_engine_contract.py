@@ -10,8 +10,8 @@ from inference import fitting, svi
 from inference import objective as obj
 from pp_models import base
 from pp_models.data import Data
-from pp_models.eliminate import RowOptions
 from pp_models.errors import InputError
+from pp_models.rows import RowOptions
 
 
 def run(problem, engine, **options):

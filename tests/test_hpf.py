@@ -14,9 +14,9 @@ from inference import cavi, fitting
 from inference import map as map_
 from inference import objective as obj
 from pp_models import base
-from pp_models.eliminate import RowOptions
 from pp_models.errors import InputError
 from pp_models.families import Pair
+from pp_models.rows import RowOptions
 
 
 @pytest.fixture(scope="module")

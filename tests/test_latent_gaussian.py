@@ -17,9 +17,9 @@ from pp_models import data as data_
 from pp_models import families as fam
 from pp_models import latent_gaussian as lg
 from pp_models import positive_normal as pos
-from pp_models.eliminate import RowOptions
 from pp_models.errors import InputError
 from pp_models.positive_normal import PositiveNormal
+from pp_models.rows import RowOptions
 
 # Positive normals -----------------------------------------------------------------------------------------------------------------------
 

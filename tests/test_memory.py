@@ -9,7 +9,7 @@ import scipy.sparse
 
 import pp_models
 from inference import fitting, minibatch
-from pp_models.eliminate import RowOptions
+from pp_models.rows import RowOptions
 
 NUM_ROWS, NUM_COLUMNS, NUM_TOPICS = 400, 20_000, 64
 

@@ -14,7 +14,7 @@ from inference import objective as obj
 from pp_models import base
 from pp_models import families as fam
 from pp_models.data import Data
-from pp_models.eliminate import RowOptions
+from pp_models.rows import RowOptions
 
 _KNOWN = {}  # draws and starting points that several tests begin with; compiled in one piece, which is faster than operation by operation
 

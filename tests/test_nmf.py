@@ -14,8 +14,8 @@ import pp_models
 from inference import fitting
 from inference import objective as obj
 from pp_models import base, nmf
-from pp_models.eliminate import RowOptions
 from pp_models.errors import InputError
+from pp_models.rows import RowOptions
 
 OBJECTIVES = ("divergence", "squared_error")
 KINDS = {"counts": pp_models.data.counts, "dense": pp_models.data.dense}

@@ -12,8 +12,9 @@ from inference import minibatch as mb
 from inference import objective as obj
 from pp_models import families as fam
 from pp_models.base import factor_axes, split_learned
-from pp_models.eliminate import UNIFORM, RowOptions
+from pp_models.eliminate import UNIFORM
 from pp_models.errors import InputError
+from pp_models.rows import RowOptions
 
 LOCAL = {"num_local": 12, "local_tolerance": 0.0}
 pytestmark = pytest.mark.representative("lda")
