@@ -35,7 +35,7 @@ import matplotlib.pyplot as plt
 
 import inference
 import pp_models
-from inference import evaluate, fitting
+from inference import devices, evaluate, fitting
 from inference import map as map_
 from inference import objective as obj
 from inference.evaluate import COUNTS, Scale
@@ -414,13 +414,9 @@ def score_about_mode(heldout: Any, keep: list[Any] | None = None, **options: Any
         if run.engine == "stochastic_map":
             return state.shared["d1"], state.points
         fixed, values = (run.problem.model, run.problem.structure), run.problem.values
-        there = [jax.device_put((values, state.shared), device) for device in run.problem.devices]
-        shares = zip(there, state.local, batches, strict=True)
-        parts = [
-            obj.block_gradient(*fixed, mine, {**shared, **map_.statistics(run.problem.model, rows)}, batch, "d1")
-            for (mine, shared), rows, batch in shares
-        ]
-        return obj.block_target(*fixed, values, state.shared, tuple(obj.gather(run.problem, parts)), "d1", None), state.shared
+        block, own = obj.Block(*fixed, map_.statistics, site="d1"), list(zip(state.local, batches, strict=True))
+        parts = devices.gather(run.problem.devices, devices.run(obj.block_gradient, block, run.problem.devices, (values, state.shared), own))
+        return obj.block_target(*fixed, values, state.shared, tuple(parts), "d1", None), state.shared
 
     def score(run: Run, state: Any, batches: Any) -> float:
         natural, points = natural_of(run, state, batches)

@@ -9,11 +9,9 @@ Where F is not linear in a site's statistics even then (`damped`), the target is
 until the bound does not fall.
 """
 
-from functools import partial
 from typing import Any, NamedTuple
 
-import jax
-
+from inference import devices
 from inference import objective as obj
 from inference.engine import Algorithm, Engine
 from inference.posterior import Variational
@@ -44,28 +42,16 @@ class Info(NamedTuple):
     bound: Any
 
 
-@partial(jax.jit, static_argnames=("model", "structure"))
-def _local(model, structure, values, shared, local, batch, options):
+def _local(setting, common, own):
+    (model, structure), (values, shared, options), (local, batch) = setting, common, own
     hyper = obj.make(model, structure, values)
-    start = obj.summarise(model, local)
-    return obj.local_part(model, hyper, obj.summarise(model, shared), batch, start, options)._replace(stats={})
-
-
-_stats = jax.jit(obj.summarise, static_argnames=("model", "summary"))
-
-
-@partial(jax.jit, static_argnames=("model", "structure"))
-def _start(model, structure, values, batch):
-    natural = model.init(jax.random.key(0), obj.make(model, structure, values), batch)
-    return {site: natural[site] for site in natural if site in model.local}
+    return obj.local_part(model, hyper, obj.summarise(model, shared), batch, obj.summarise(model, local), options)._replace(stats={})
 
 
 def build(problem: obj.Problem, options: Options) -> Algorithm:
     model, structure, values = problem.model, problem.structure, problem.values
     rows = RowOptions(options.num_local, options.local_tolerance)
-
-    def everywhere(shared):
-        return [jax.device_put(shared, device) for device in problem.devices]
+    block = obj.Block(model, structure, obj.summarise, "mean")
 
     def init(key, start):
         shared = model.init(key, problem.hyper, problem.data)
@@ -73,16 +59,18 @@ def build(problem: obj.Problem, options: Options) -> Algorithm:
 
     def step(key, state, batches):
         shared = dict(state.shared)
-        local = state.local or [_start(model, structure, values, batch) for batch in batches]
-        parts = [_local(model, structure, values, s, n, b, rows) for s, n, b in zip(everywhere(shared), local, batches, strict=True)]
+        local = state.local or obj.first_rows(problem, values, batches)
+        parts = devices.run(_local, (model, structure), problem.devices, (values, shared, rows), list(zip(local, batches, strict=True)))
         local = tuple(part.natural for part in parts)
-        bound = (obj.shared_bound(model, structure, values, shared), [(part.value, part.entropy) for part in parts])
+        terms = devices.gather(problem.devices, [(part.value, part.entropy) for part in parts])
+        bound = (obj.shared_bound(model, structure, values, shared), terms)
         gradients = [part.gradient for part in parts]
         for i, site in enumerate(model.shared):
             if i and model.coupled == "rows":  # later blocks see the earlier ones' new values
-                now = zip(everywhere(shared), local, batches, strict=True)
-                gradients = [{site: obj.block_gradient(model, structure, values, _stats(model, {**s, **n}), b, site)} for s, n, b in now]
-            shares = tuple(obj.gather(problem, [gradient[site] for gradient in gradients]))
+                later = block._replace(site=site)
+                own = list(zip(local, batches, strict=True))
+                gradients = [{site: x} for x in devices.run(obj.block_gradient, later, problem.devices, (values, shared), own)]
+            shares = tuple(devices.gather(problem.devices, [gradient[site] for gradient in gradients]))
             target = obj.block_target(model, structure, values, shared, shares, site, "mean")
             shared[site] = climb(shared, site, target, local, batches) if site in model.damped else target
         return State(shared, local, tuple(batch.positions for batch in batches)), Info(bound)
@@ -92,9 +80,8 @@ def build(problem: obj.Problem, options: Options) -> Algorithm:
 
         def height(natural):
             now = {**shared, site: natural}
-            rows = zip(everywhere(now), local, batches, strict=True)
-            values_there = [obj.local_value(model, structure, values, _stats(model, {**s, **n}), b) for s, n, b in rows]
-            return obj.shared_bound(model, structure, values, now), values_there
+            there = devices.run(obj.local_value, block, problem.devices, (values, now), list(zip(local, batches, strict=True)))
+            return obj.shared_bound(model, structure, values, now), devices.gather(problem.devices, there)
 
         return obj.advance(shared[site], lambda fraction: obj.blend(shared[site], target, fraction), height)
 

@@ -6,45 +6,39 @@ between them. Where there are more chains than devices there are several rounds;
 
 import math
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from inference import devices as on
 from inference.objective import Problem
 from pp_models.base import value_shapes
 from pp_models.errors import TooLarge
 
 MOST_NUMBERS = 1_000_000_000  # in the draws that are kept
-_AXIS = "chains"
 
 
 class Rounds:
     """Where the chains of a problem run."""
 
     def __init__(self, problem: Problem, num_chains: int) -> None:
-        self.devices = tuple(dict.fromkeys(problem.devices))[:num_chains]
+        self.devices = _places(problem.devices, num_chains)
         self.num_chains = num_chains
-        self._mesh = Mesh(np.array(self.devices), (_AXIS,))
-        self.shared = self._put((problem.values, problem.data.pack()), PartitionSpec())
-
-    def _put(self, tree: Any, spec: PartitionSpec) -> Any:
-        return jax.device_put(tree, NamedSharding(self._mesh, spec))
+        self.shared = on.placed((problem.values, problem.data.pack()), self.devices, on.EVERYWHERE)
 
     def keys(self, key: jax.Array) -> list[Any]:
         """A key for every chain, which depends on its number alone, a round at a time."""
         size = len(self.devices)
         each = jax.vmap(jax.random.fold_in, (None, 0))(key, np.arange(-(-self.num_chains // size) * size))
-        return [self._put(each[i : i + size], PartitionSpec(_AXIS)) for i in range(0, len(each), size)]
+        return [on.placed(each[i : i + size], self.devices, on.EACH) for i in range(0, len(each), size)]
 
     def place(self, chains: list[Any]) -> list[Any]:
         """Something for every chain, a round at a time. What fills up the last round is a copy of the last chain's."""
         size = len(self.devices)
         chains = chains + chains[-1:] * (-len(chains) % size)
         stacked = [jax.tree.map(lambda *x: np.stack(x), *chains[i : i + size]) for i in range(0, len(chains), size)]
-        return [self._put(one, PartitionSpec(_AXIS)) for one in stacked]
+        return [on.placed(one, self.devices, on.EACH) for one in stacked]
 
     def run(self, function: Callable[..., Any], setting: Any, common: Any, own: list[Any]) -> list[Any]:
         """`function(setting, shared, common, own)` for every chain: all rounds are sent off, none is waited for.
@@ -52,22 +46,31 @@ class Rounds:
         shared: hyper-parameters' values and the rows. common: the same for all chains. own: each chain's, a round at a time, as the results are.
         Compiled once for a function, a setting, and shapes.
         """
-        program = _program(function, setting, self._mesh)
-        return [program(self.shared, common, one) for one in own]
+        program = on.program(_one_chain, (function, setting), self.devices)
+        return [program((self.shared, common), one) for one in own]
 
     def read(self, results: list[Any]) -> Any:
         """The chains' results on the host, the chains in front."""
-        return jax.tree.map(lambda *x: np.concatenate([np.asarray(part) for part in x])[: self.num_chains], *results)
+        return jax.tree.map(lambda *x: np.concatenate([on.on_host(part) for part in x])[: self.num_chains], *results)
 
 
-@lru_cache(maxsize=64)
-def _program(function: Callable[..., Any], setting: Any, mesh: Mesh) -> Any:
-    def on_one_device(shared, common, own):
-        result = function(setting, shared, common, jax.tree.map(lambda x: x[0], own))
-        return jax.tree.map(lambda x: x[None], result)
+def _one_chain(setting: Any, common: Any, own: Any) -> Any:
+    """What a device has to do in a round. Its part of what belongs to the chains has one chain in it."""
+    (function, inner), (shared, same) = setting, common
+    result = function(inner, shared, same, jax.tree.map(lambda x: x[0], own))
+    return jax.tree.map(lambda x: x[None], result)
 
-    everyone, each = PartitionSpec(), PartitionSpec(_AXIS)
-    return jax.jit(jax.shard_map(on_one_device, mesh=mesh, in_specs=(everyone, everyone, each), out_specs=each, check_vma=False))
+
+def _places(devices: Any, num_chains: int) -> tuple[Any, ...]:
+    """As many devices as there are chains, of every process in turn; where there are too few chains for all processes, each runs all of them."""
+    distinct = tuple(dict.fromkeys(devices))
+    by_process: dict[int, list[Any]] = {}
+    for device in distinct:
+        by_process.setdefault(device.process_index, []).append(device)
+    if num_chains < len(by_process):
+        return on.mine(distinct)[:num_chains]
+    turns = [mine[i] for i in range(max(map(len, by_process.values()))) for mine in by_process.values() if i < len(mine)]
+    return tuple(turns[:num_chains])
 
 
 def check_size(problem: Problem, options: Any) -> None:

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
+from inference import devices
 from inference import objective as obj
 from inference.minibatch import Share
 from pp_models.base import Sites
@@ -29,8 +30,9 @@ def _split(values, names):
     return {name: x for name, x in values.items() if name not in names}, {name: jnp.log(values[name]) for name in names}
 
 
-def _part(model, structure, values, shared, natural, batch, names):
-    """log h as a vector, and F as a function of it: one device's rows, or, without a batch, the part without data."""
+def _part(setting, values, shared, own):
+    """log h as a vector, and F as a function of it: one device's rows, or, without any, the part without data."""
+    (model, structure, names), (natural, batch) = setting, own or ({}, None)
     fixed, logs = _split(values, names)
     flat, unravel = ravel_pytree(logs)
     stats = jax.lax.stop_gradient(obj.summarise(model, {**shared, **natural}))
@@ -43,17 +45,16 @@ def _part(model, structure, values, shared, natural, batch, names):
     return flat, evaluate
 
 
-@partial(jax.jit, static_argnames=("model", "structure", "names"))
-def _slope(model, structure, values, shared, natural, batch, names):
+def _slope(setting, common, own):
     """Gradient and curvature in log h."""
-    flat, evaluate = _part(model, structure, values, shared, natural, batch, names)
+    flat, evaluate = _part(setting, *common, own)
     return jax.grad(evaluate)(flat), jax.hessian(evaluate)(flat)
 
 
-@partial(jax.jit, static_argnames=("model", "structure", "names"))
-def _along(model, structure, values, shared, natural, batch, names, direction):
+def _along(setting, common, own):
     """How much F gains at each of STEPS along the direction. As differences: the likelihood, which does not move, would drown them when scaled up."""
-    flat, evaluate = _part(model, structure, values, shared, natural, batch, names)
+    *given, direction = common
+    flat, evaluate = _part(setting, *given, own)
     return jax.lax.map(lambda step: evaluate(flat + step * direction), jnp.asarray(STEPS)) - evaluate(flat)
 
 
@@ -87,11 +88,14 @@ def learn(
     names = problem.learn
     if not names:
         return values
-    fixed = problem.model, problem.structure
-    everywhere = [jax.device_put((values, shared), device) for device in problem.devices]
-    rows = [_slope(*fixed, *here, share.natural, batch, names) for here, share, batch in zip(everywhere, shares, batches, strict=True)]
-    direction = _direction(values, problem.values, _slope(*fixed, values, shared, {}, None, names), tuple(obj.gather(problem, rows)), scale, names)
-    there = [jax.device_put(direction, device) for device in problem.devices]
-    rows = [_along(*fixed, *h, s.natural, b, names, d) for h, s, b, d in zip(everywhere, shares, batches, there, strict=True)]
-    prior = _along(*fixed, values, shared, {}, None, names, direction)
-    return _move(values, direction, prior, tuple(obj.gather(problem, rows)), scale, rate, names)
+    setting, own = (problem.model, problem.structure, names), [(share.natural, batch) for share, batch in zip(shares, batches, strict=True)]
+
+    def both(function: Any, *common: Any) -> tuple[Any, tuple[Any, ...]]:
+        """Of the part without data, and of the rows."""
+        rows = devices.run(function, setting, problem.devices, common, own)
+        alone = devices.run(function, setting, devices.mine(problem.devices)[:1], common, [None])
+        return alone[0], tuple(devices.gather(problem.devices, rows))
+
+    prior, rows = both(_slope, values, shared)
+    direction = _direction(values, problem.values, prior, rows, scale, names)
+    return _move(values, direction, *both(_along, values, shared, direction), scale, rate, names)

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from inference import devices as devices_
 from inference import evaluate
 from inference import objective as obj
 from inference.blocks import over_draws
@@ -119,7 +120,7 @@ def make_problem(model: str, data: Data, hyper: Any = None, devices: Any = None)
         if name not in starts:
             raise unknown(f"hyper-parameter that can be learned for {declared.name}", name, starts)
     structure, values = split_hyper(resolved._replace(**{name: starts[name] for name in learn}))
-    return obj.Problem(declared, tuple(sorted(structure.items())), values, data, tuple(devices or jax.local_devices()), tuple(sorted(learn)))
+    return obj.Problem(declared, tuple(sorted(structure.items())), values, data, tuple(devices or jax.devices()), tuple(sorted(learn)))
 
 
 def fit(
@@ -145,7 +146,8 @@ def fit(
     key:           JAX random key (default: jax.random.key(0))
     init:          where to begin: natural parameters of global sites (variational engines), or values of any site (map, gibbs)
     progress:      True or False to force the progress bar; by default it is shown on a terminal. Text is shown there before the bar's title
-    devices:       devices to use (default: all, but one where the data are so small that sharing them out would only cost compilations)
+    devices:       devices to use (default: all, those of processes joined by `jax.distributed` included, but one of each process where the data are
+                   so small that sharing them out would only cost time). Every process must make the same call
     evaluate_every: of engines that step on batches of documents, score every so many-th batch before it is learned from, by document completion
                    (P 11.6), into `fit.history["heldout"]`, in nats per word; in the first pass over the data these documents are new. The fit is the
                    same with and without, and its seconds leave scoring out (0: never)
@@ -161,8 +163,10 @@ def fit(
     checked = make_options(chosen, options)
     check_loop(max_seconds, watch, progress)
     problem = make_problem(model, data, hyper, devices)
-    if not chosen.sharded or (devices is None and fits_one_device(chosen, data)):
-        problem = problem._replace(devices=problem.devices[:1])
+    if not chosen.sharded:  # every process does everything
+        problem = problem._replace(devices=devices_.mine(problem.devices)[:1])
+    elif devices is None and fits_one_device(chosen, data):
+        problem = problem._replace(devices=devices_.one_each(problem.devices))
     checked = chosen.settle(checked, data)
     check_suits(chosen, problem)
     check_evaluation(chosen, problem, evaluate_every)
@@ -174,8 +178,8 @@ def fit(
     state = algorithm.init(init_key, start)
     history: list[dict[str, Any]] = []
     num_steps, window = run_length(chosen, checked, problem)
-    limit = Limit(f"{problem.model.name} by {engine}", max_seconds, num_steps, algorithm)
-    with Progress(limit.title, num_steps, progress) as bar:
+    limit = Limit(f"{problem.model.name} by {engine}", max_seconds, num_steps, algorithm, problem.devices)
+    with Progress(limit.title, num_steps, progress if jax.process_index() == 0 else False) as bar:
         bar.enter(limit.stage(state).phase)
 
         def settle() -> None:
@@ -238,8 +242,8 @@ class Limit:
 
     FAR = 10  # times as long as there is time: hopeless
 
-    def __init__(self, title: str, max_seconds: float | None, num_steps: int, algorithm: Algorithm) -> None:
-        self.title = title
+    def __init__(self, title: str, max_seconds: float | None, num_steps: int, algorithm: Algorithm, devices: Any) -> None:
+        self.title, self._devices = title, devices
         self.stopped: str | None = None
         self._max_seconds, self._num_steps, self._algorithm = max_seconds, num_steps, algorithm
         self._shares: list[float] = []
@@ -258,7 +262,7 @@ class Limit:
             return False
         seconds, stage, steps = [row["seconds"] for row in history[-3:]], self.stage(state), len(history)
         self._shares = [*self._shares[-2:], stage.share]
-        spent = seconds[-1] - history[0]["seconds"]
+        spent = devices_.agreed(self._devices, seconds[-1] - history[0]["seconds"])
         over = spent > self._max_seconds
         if steps > 1 and not stage.usable:
             needed = spent + (1 - stage.share) * (seconds[-1] - seconds[0]) / (self._shares[-1] - self._shares[0])
@@ -376,7 +380,7 @@ def settle_row(row: dict[str, Any]) -> None:
         return
     for name, value in row.items():
         if name not in ("step", "clock"):
-            row[name] = float("nan") if value is None else sum(float(term) for term in jax.tree.leaves(value))
+            row[name] = float("nan") if value is None else devices_.total(value)
             if value is not None and not np.isfinite(row[name]):
                 raise Diverged(f"{name} became {row[name]} at step {row['step']}: check the hyper-parameters and the scale of the data.")
     row.setdefault("bound", float("nan"))  # samplers have none

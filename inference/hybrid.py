@@ -140,7 +140,8 @@ def build(problem: obj.Problem, options: Options) -> Algorithm:
         """All rows a little further, and the global sites at their target."""
         batch, local = everything(), RowOptions(options.num_local, 0.0)
         given, summary = (state.shared, "mean") if state.weights == GEOMETRIC else (_point(model, state.shared), "log_mode")
-        shares = mb.solve(problem, state.values, given, batch, local, start=state.local or None, summary=summary, weights="mean")
+        start = state.local or obj.first_rows(problem, state.values, batch)  # given as later ones are: the same program
+        shares = mb.solve(problem, state.values, given, batch, local, start=start, summary=summary, weights="mean")
         totals = mb.total(problem, shares, len(rows))
         shared = mb.ascend(problem, state.values, state.shared, mb.gradients(problem, shares), totals.scale)
         values, done = state.values, state.step + 1 - num_batches

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from inference import gibbs, laplace, path
+from inference import devices, gibbs, laplace, path
 from inference import objective as obj
 from inference.engine import Algorithm, Engine
 from inference.posterior import Mixture
@@ -188,7 +188,7 @@ def build(problem: obj.Problem, options: Options) -> Algorithm:
 
     @functools.cache
     def plain_copies():
-        return [problem.data.pack(device=device) for device in problem.devices]
+        return [problem.data.pack(device=device) for device in devices.mine(problem.devices)]
 
     def step(key, state, batches):
         info = laplace.Info(None, 0, 1.0, False)

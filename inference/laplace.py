@@ -32,7 +32,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import ndtr
 
-from inference import ascent
+from inference import ascent, devices
 from inference import objective as obj
 from inference.engine import Algorithm, Engine
 from inference.posterior import Mixture
@@ -336,7 +336,7 @@ def doubled(function: Any) -> Any:
 def in_double_precision(problem: obj.Problem) -> tuple[obj.Problem, list[Any]]:
     """The problem, and its data on every device, in double precision: sums of 1e4 nats and more lose in single what tells values of theta apart."""
     values = {name: jnp.asarray(np.asarray(x), float) for name, x in problem.values.items()}
-    return problem._replace(values=values), [problem.data.pack(device=device) for device in problem.devices]
+    return problem._replace(values=values), [problem.data.pack(device=device) for device in devices.mine(problem.devices)]
 
 
 def as_asked(natural: Sites) -> Sites:

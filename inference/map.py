@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from inference import devices
 from inference import objective as obj
 from inference.engine import Algorithm, Engine
 from inference.posterior import Point
@@ -50,10 +51,9 @@ class Info(NamedTuple):
     bound: Any
 
 
-@partial(jax.jit, static_argnames=("model", "structure", "summary"))
-def _local(model, structure, values, shared, local, batch, options, summary):
-    start = statistics(model, local)
-    part = obj.local_part(model, obj.make(model, structure, values), shared, batch, start, options, summary)
+def _local(setting, common, own):
+    (model, structure, summary), (values, shared, options), (local, batch) = setting, common, own
+    part = obj.local_part(model, obj.make(model, structure, values), shared, batch, statistics(model, local), options, summary)
     return part._replace(natural={}, stats=_values(model, part.stats))
 
 
@@ -70,8 +70,8 @@ def _values(model, stats):
 _stats = jax.jit(obj.summarise, static_argnames=("model", "summary"))
 
 
-@partial(jax.jit, static_argnames=("model", "structure", "summary"))
-def _start(model, structure, values, batch, summary):
+def _start(setting, values, batch):
+    model, structure, summary = setting
     return _values(model, obj.start_local(model, obj.make(model, structure, values), batch, summary))
 
 
@@ -123,9 +123,7 @@ def build(problem: obj.Problem, options: Options) -> Algorithm:
     model, structure, values = problem.model, problem.structure, problem.values
     summary = summary_of(problem, options.basis)
     rows = RowOptions(options.num_local, options.local_tolerance)
-
-    def everywhere(shared):
-        return [jax.device_put(shared, device) for device in problem.devices]
+    setting, block = (model, structure, summary), obj.Block(model, structure, statistics)
 
     def init(key, start):
         natural = model.init(key, problem.hyper, problem.data)
@@ -136,15 +134,16 @@ def build(problem: obj.Problem, options: Options) -> Algorithm:
 
     def step(key, state, batches):
         shared = dict(state.shared)
-        local = [_begin(batch, state.local[0] if state.local else {}) for batch in batches] if not state.positions else state.local
-        parts = [_local(model, structure, values, s, n, b, rows, summary) for s, n, b in zip(everywhere(shared), local, batches, strict=True)]
-        bound = (obj.shared_value(model, structure, values, shared, summary), [(part.value, part.entropy) for part in parts])
+        local = state.local if state.positions else first(batches, state.local[0] if state.local else {})
+        parts = devices.run(_local, setting, problem.devices, (values, shared, rows), list(zip(local, batches, strict=True)))
+        terms = devices.gather(problem.devices, [(part.value, part.entropy) for part in parts])
+        bound = (obj.shared_value(model, structure, values, shared, summary), terms)
         gradients, points = [part.gradient for part in parts], tuple(part.stats for part in parts)
         for i, site in enumerate(model.shared):
             if i and model.coupled == "rows":  # later blocks see the earlier ones' new values
-                now = zip(everywhere(shared), points, batches, strict=True)
-                gradients = [{site: obj.block_gradient(model, structure, values, {**s, **statistics(model, n)}, b, site)} for s, n, b in now]
-            shares = tuple(obj.gather(problem, [gradient[site] for gradient in gradients]))
+                later, own = block._replace(site=site), list(zip(points, batches, strict=True))
+                gradients = [{site: x} for x in devices.run(obj.block_gradient, later, problem.devices, (values, shared), own)]
+            shares = tuple(devices.gather(problem.devices, [gradient[site] for gradient in gradients]))
             target = obj.block_target(model, structure, values, shared, shares, site, None)
             if site in model.damped:
                 shared[site] = climb(shared, site, target, points, batches)
@@ -157,20 +156,22 @@ def build(problem: obj.Problem, options: Options) -> Algorithm:
 
         def height(stats):
             now = {**shared, site: stats}
-            rows = zip(everywhere(now), points, batches, strict=True)
-            there = [obj.local_value(model, structure, values, {**s, **statistics(model, n)}, b) for s, n, b in rows]
-            return obj.shared_value(model, structure, values, now, summary), there
+            there = devices.run(obj.local_value, block, problem.devices, (values, now), list(zip(points, batches, strict=True)))
+            return obj.shared_value(model, structure, values, now, summary), devices.gather(problem.devices, there)
 
         def move(fraction):
             return _towards(model, shared[site], target, fraction, site, summary)
 
         return obj.advance(shared[site], move, height)
 
-    def _begin(batch, given):
-        """The rows' starting points: the model's, or the given ones in this batch's order."""
-        place = batch.positions.sharding
-        mine = jax.tree.map(lambda t: jax.device_put(t, place)[batch.positions], given)
-        return {**_start(model, structure, values, batch, summary), **mine}
+    def first(batches, given):
+        """The rows' starting points: the model's, or the given ones in each batch's order."""
+        begin = devices.run(_start, setting, problem.devices, values, batches)
+        places = [(batch.positions, batch.positions.sharding) for batch in batches]
+        return [
+            {**one, **jax.tree.map(lambda t, i=i, place=place: jax.device_put(t, place)[i], given)}
+            for one, (i, place) in zip(begin, places, strict=True)
+        ]
 
     def posterior(state):
         return Point(problem, state.shared, state.local, state.positions)

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from inference import devices
 from inference import minibatch as mb
 from inference import objective as obj
 from inference.engine import Algorithm, Engine
@@ -106,10 +107,10 @@ def build(problem: obj.Problem, options: Options) -> Algorithm:
         place = state.step % num_batches
         old = state.kept[place] if place < len(state.kept) else None
         shares = mb.solve(problem, problem.values, state.shared, batches, rows, start=None if old is None else old.local, bound=True)
-        gradient = obj.add(*obj.gather(problem, [share.gradient for share in shares]))
-        value = sum(float(term) for share in shares for term in share.bound)
-        rest = value - float(_inner(model, state.shared, gradient))
-        new = Kept(jax.device_get(gradient), rest, tuple(share.natural for share in shares), float(sum(float(share.rows) for share in shares)))
+        gradient = obj.add(*mb.gradients(problem, shares))
+        terms = devices.gather(problem.devices, [(share.bound, share.rows) for share in shares])
+        rest = devices.total([bound for bound, _ in terms]) - float(_inner(model, state.shared, gradient))
+        new = Kept(jax.device_get(gradient), rest, tuple(share.natural for share in shares), devices.total([count for _, count in terms]))
         kept = (*state.kept[:place], new, *state.kept[place + 1 :])
         positions = state.positions if old is not None else (*state.positions, tuple(batch.positions for batch in batches))
         if old is None:

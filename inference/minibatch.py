@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from inference import devices
 from inference import objective as obj
 from inference.engine import Algorithm
 from inference.posterior import Variational
@@ -44,13 +45,25 @@ class Share(NamedTuple):
     rows: jax.Array
 
 
-@partial(jax.jit, static_argnames=("model", "structure", "bound", "even", "summary", "weights"))
-def solve_share(model, structure, values, shared, batch, start, options, bound, even, summary="mean", weights="geometric"):
-    hyper = obj.make(model, structure, values)
+class Setting(NamedTuple):
+    """What `solve_share` is compiled for; see `solve`."""
+
+    model: Any
+    structure: Any
+    bound: bool = False
+    even: bool = False
+    summary: str = "mean"
+    weights: str = "geometric"
+
+
+def solve_share(setting: Setting, common: Any, own: Any) -> Share:
+    """One device's part of `solve`."""
+    (values, shared, options), (batch, start), model, summary = common, own, setting.model, setting.summary
+    hyper = obj.make(model, setting.structure, values)
     begin = obj.start_local(model, hyper, batch, summary) if start is None else obj.summarise(model, start, summary)
-    stats = shared if summary in ("mode", "log_mode") else obj.summarise(model, shared, WEIGHTS[weights])
-    part = obj.local_part(model, hyper, stats, batch, begin, options, summary, UNIFORM if even else None)
-    value = (part.value, part.entropy) if bound else ()
+    stats = shared if summary in ("mode", "log_mode") else obj.summarise(model, shared, WEIGHTS[setting.weights])
+    part = obj.local_part(model, hyper, stats, batch, begin, options, summary, UNIFORM if setting.even else None)
+    value = (part.value, part.entropy) if setting.bound else ()
     return Share(part.gradient, value, part.natural, jnp.sum(part.info.iterations * batch.mask), jnp.sum(batch.mask))
 
 
@@ -70,11 +83,9 @@ def solve(
 
     shared: natural parameters; of points, their statistics. weights: see `check_weights`.
     """
-    starts = [None] * len(batches) if start is None else start
-    return tuple(
-        solve_share(problem.model, problem.structure, *jax.device_put((values, shared), device), batch, begin, rows, bound, even, summary, weights)
-        for device, batch, begin in zip(problem.devices, batches, starts, strict=True)
-    )
+    setting = Setting(problem.model, problem.structure, bound, even, summary, weights)
+    own = list(zip(batches, [None] * len(batches) if start is None else start, strict=True))
+    return devices.run(solve_share, setting, problem.devices, (values, shared, rows), own)
 
 
 def _block(model, hyper, site, shared, gradients, scale, prior, summary="mean", near=None):
@@ -102,7 +113,7 @@ def _ascend(model, structure, values, shared, gradients, scale, rate, anchor, pr
 
 def gradients(problem: obj.Problem, shares: Sequence[Share]) -> tuple[Sites, ...]:
     """The shares' statistics on the first device."""
-    return tuple(obj.gather(problem, [share.gradient for share in shares]))
+    return tuple(devices.gather(problem.devices, [share.gradient for share in shares]))
 
 
 def target(problem: obj.Problem, values: Any, shared: Sites, gradients: tuple[Sites, ...], scale: Any) -> Sites:
@@ -139,6 +150,7 @@ class Totals(NamedTuple):
 
 @jax.jit
 def _total(parts, present):
+    parts = jax.tree.map(jnp.sum, parts)  # scalars, whatever their axes
     rows = sum(count for _, _, count in parts)
     scale = present / rows
     return Totals(scale, [scale * term for bound, _, _ in parts for term in bound], sum(count for _, count, _ in parts) / rows)
@@ -146,7 +158,7 @@ def _total(parts, present):
 
 def total(problem: obj.Problem, shares: Sequence[Share], present: Any) -> Totals:
     """What the shares say together of a data set of `present` rows."""
-    return _total(tuple(obj.gather(problem, [(share.bound, share.iterations, share.rows) for share in shares])), present)
+    return _total(tuple(devices.gather(problem.devices, [(share.bound, share.iterations, share.rows) for share in shares])), present)
 
 
 def bound_terms(problem: obj.Problem, values: Any, shared: Sites, totals: Totals, summary: str = "mean") -> Any:

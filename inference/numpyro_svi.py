@@ -9,6 +9,7 @@ import numpyro
 from numpyro import handlers
 from numpyro.infer import SVI, Trace_ELBO
 
+from inference import devices
 from inference import objective as obj
 from inference.engine import Algorithm, Engine
 from inference.posterior import Variational
@@ -80,7 +81,7 @@ def build(problem: obj.Problem, options: Options) -> Algorithm:
 
     def init(key, start):
         state = program.init(key, values, problem.data.pack())
-        return jax.device_put(state, problem.devices[0])  # where steps leave it: or the second one would compile anew
+        return jax.device_put(state, devices.mine(problem.devices)[0])  # where steps leave it: or the second one would compile anew
 
     def step(key, state, batches):
         now = program.rate(state.optim_state[0])

@@ -8,13 +8,14 @@ F is a sum over rows plus a part without data, so every engine works on `local_p
 run to their fixed point, and adds the shares up. With `summary="mode"` the same code evaluates points instead of means: EM and MAP.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from inference import devices
 from pp_models import families as fam
 from pp_models.base import Model, Sites
 from pp_models.batches import Batch
@@ -145,11 +146,33 @@ def _fixed_point(
     return natural, RowInfo((rows * step).astype(int), rows * change), local
 
 
-@partial(jax.jit, static_argnames=("model", "structure", "site"))
-def block_gradient(model: Model, structure: Any, values: dict[str, jax.Array], stats: Sites, batch: Batch, site: str) -> Any:
+class Block(NamedTuple):
+    """What `block_gradient` and `local_value` are compiled for. local: (model, rows' own) -> their statistics. summary: of the global sites, natural
+    parameters, or None where they are statistics already."""
+
+    model: Model
+    structure: Any
+    local: Callable[[Model, Sites], Sites]
+    summary: str | None = None
+    site: str = ""
+
+    def given(self, common: Any, own: Any) -> tuple[Any, Sites, Batch]:
+        """Hyper-parameters, statistics of all sites, and the batch."""
+        (values, shared), (rows, batch) = common, own
+        stats = shared if self.summary is None else summarise(self.model, shared, self.summary)
+        return make(self.model, self.structure, values), {**stats, **self.local(self.model, rows)}, batch
+
+
+def block_gradient(block: Block, common: Any, own: Any) -> Any:
     """d log_local / d mu of one global site with everything else as it is now: for blocks after the first."""
-    hyper = make(model, structure, values)
-    return jax.grad(lambda t: model.log_local(hyper, {**stats, site: t}, batch))(stats[site])
+    hyper, stats, batch = block.given(common, own)
+    return jax.grad(lambda t: block.model.log_local(hyper, {**stats, block.site: t}, batch))(stats[block.site])
+
+
+def local_value(block: Block, common: Any, own: Any) -> jax.Array:
+    """log_local at given statistics."""
+    hyper, stats, batch = block.given(common, own)
+    return block.model.log_local(hyper, stats, batch)
 
 
 @partial(jax.jit, static_argnames=("model", "structure", "site", "summary"))
@@ -163,12 +186,6 @@ def block_target(model: Model, structure: Any, values: dict[str, jax.Array], sha
     return shorten(model, stats, add(prior_gradient(model, make(model, structure, values), stats)[site], *gradients), site)
 
 
-@partial(jax.jit, static_argnames=("model", "structure"))
-def local_value(model: Model, structure: Any, values: dict[str, jax.Array], stats: Sites, batch: Batch) -> jax.Array:
-    """log_local at given statistics."""
-    return model.log_local(make(model, structure, values), stats, batch)
-
-
 def blend(old: Any, new: Any, rate: Any) -> Any:
     """(1 - rate) old + rate new, leaf by leaf."""
     return jax.tree.map(lambda a, b: (1 - rate) * a + rate * b, old, new)
@@ -179,12 +196,12 @@ FRACTIONS = (1.0, 0.5, 0.25, 0.125, 0.03, 0.005)  # of a damped site's way to it
 
 def advance(old: Any, move: Callable[[float], Any], height: Callable[[Any], Any]) -> Any:
     """The first `move(fraction)` that does not lower the objective, rounding aside, or `old`. `height` gives it as terms to be added up."""
-    terms = jax.tree.leaves(height(old))
-    rounding = 4 * max(jnp.finfo(term.dtype).eps for term in terms) * sum(abs(float(term)) for term in terms)
-    before = sum(float(term) for term in terms)
+    terms = height(old)
+    before, sizes = devices.total(terms), devices.total(jax.tree.map(jnp.abs, terms))
+    rounding = 4 * max(jnp.finfo(term.dtype).eps for term in jax.tree.leaves(terms)) * sizes
     for fraction in FRACTIONS:
         new = move(fraction)
-        if sum(float(term) for term in jax.tree.leaves(height(new))) >= before - rounding:
+        if devices.total(height(new)) >= before - rounding:
             return new
     return old
 
@@ -195,6 +212,17 @@ def start_local(model: Model, hyper: Any, batch: Batch, summary: str = "mean") -
     return summarise(model, {site: natural[site] for site in natural if site in model.local}, summary)
 
 
+def _first(setting, values, batch):
+    model, structure = setting
+    natural = model.init(jax.random.key(0), make(model, structure, values), batch)
+    return {site: natural[site] for site in natural if site in model.local}
+
+
+def first_rows(problem: Problem, values: dict[str, jax.Array], batches: Sequence[Batch]) -> tuple[Sites, ...]:
+    """Natural parameters of the local sites at the model's starting point, device by device."""
+    return devices.run(_first, (problem.model, problem.structure), problem.devices, values, batches)
+
+
 def prior_gradient(model: Model, hyper: Any, stats: Sites) -> Sites:
     """d log_global / d mu: what the prior contributes to the target."""
     return jax.grad(lambda shared: model.log_global(hyper, shared))(stats)
@@ -203,8 +231,3 @@ def prior_gradient(model: Model, hyper: Any, stats: Sites) -> Sites:
 def add(*sites: Any) -> Any:
     """Sum of gradients, leaf by leaf."""
     return jax.tree.map(lambda *parts: sum(parts[1:], parts[0]), *sites)
-
-
-def gather(problem: Problem, parts: list[Any]) -> list[Any]:
-    """The devices' results on the first device."""
-    return [part if i == 0 else jax.device_put(part, problem.devices[0]) for i, part in enumerate(parts)]

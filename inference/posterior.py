@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from inference import devices
 from inference import objective as obj
 from inference.blocks import over_draws
 from pp_models import families as fam
@@ -36,8 +37,14 @@ class Posterior(Protocol):
     def log_density(self, draws: dict[str, Any]) -> np.ndarray: ...
 
 
+def rows_of_all(problem: obj.Problem, parts: Any, positions: Any) -> Any:
+    """The devices' rows, of all processes, put back into the order of the data."""
+    everyone = devices.from_all(problem.devices, list(zip(parts, positions, strict=True)))
+    return in_row_order(tuple(part for part, _ in everyone), tuple(place for _, place in everyone), problem.data.num_rows)
+
+
 def in_row_order(parts: tuple[Any, ...], positions: tuple[Any, ...], num_rows: int) -> Any:
-    """The devices' rows put back into the order of the data. Padding is written past the last row and dropped."""
+    """Parts of the rows put back into the order of the data. Padding is written past the last row and dropped."""
 
     def merge(*leaves: Any) -> np.ndarray:
         out = np.empty((num_rows + 1, *leaves[0].shape[1:]), np.asarray(leaves[0]).dtype)
@@ -111,7 +118,7 @@ class Variational(_Sites):
         if isinstance(local, dict):
             self._local = local
         elif positions:
-            self._local = in_row_order(tuple(local), positions, problem.data.num_rows)
+            self._local = rows_of_all(problem, local, positions)
 
     def natural(self, site: str) -> Any:
         """The natural parameter of a site, rows in the order of the data."""
@@ -172,7 +179,7 @@ class Point(_Sites):
     ) -> None:
         super().__init__(problem)
         families = problem.model.families
-        rows = in_row_order(local, positions, problem.data.num_rows) if positions else {}
+        rows = rows_of_all(problem, local, positions) if positions else {}
         self._values = {**rows, **{s: np.asarray(families[s].value(t)) for s, t in shared.items()}}
         self._solve = solve
 

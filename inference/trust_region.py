@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from inference import devices
 from inference import minibatch as mb
 from inference import objective as obj
 from inference.empirical_bayes import learn
@@ -73,7 +74,7 @@ def _divergence(model: Any, shared: Sites, anchor: Sites) -> jax.Array:
 
 def inner_objective(problem: obj.Problem, values: Any, shared: Sites, totals: mb.Totals, anchor: Sites, rate: float) -> float:
     """L_n(shared) - xi KL(shared, anchor) (T 11), the rows solved given `shared`."""
-    bound = sum(float(term) for term in jax.tree.leaves(mb.bound_terms(problem, values, shared, totals)))
+    bound = devices.total(mb.bound_terms(problem, values, shared, totals))
     return bound - (1 / rate - 1) * float(_divergence(problem.model, shared, anchor))
 
 

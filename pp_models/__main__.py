@@ -70,6 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     fitting.add_argument(
         "--evaluate-every", type=int, default=0, metavar="N", help="score every N-th batch of documents before it is learned from (default: never)"
     )
+    _add_process_options(fitting)
     fitting.set_defaults(run=run_fit)
 
     comparing = commands.add_parser("compare", help="fit a model by several engines and judge them against MCMC")
@@ -122,6 +123,13 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _add_process_options(fitting: argparse.ArgumentParser) -> None:
+    several = fitting.add_argument_group("several processes", "start the same command once for each, on one machine or many (docs/scaling.md)")
+    several.add_argument("--coordinator", metavar="HOST:PORT", help="address of process 0, where the others meet it")
+    several.add_argument("--num-processes", type=int, metavar="N", help="how many processes there are")
+    several.add_argument("--process-id", type=int, metavar="I", help="which of them this is, from 0; process 0 writes the results")
+
+
 def _add_reference_command(commands: Any) -> None:
     referring = commands.add_parser("reference", help="make or check a reference posterior: draws of two samplers that meet written criteria")
     referring.add_argument("model", metavar="MODEL", help="a model's name")
@@ -167,10 +175,13 @@ def run_list(chosen: argparse.Namespace) -> int:
 
 def run_fit(chosen: argparse.Namespace) -> int:
     """DIR/fit.npz, DIR/posterior.nc and DIR/summary.json."""
+    _check_processes(chosen)
     model, settings = _prepare(chosen, [chosen.engine])
     folder = _folder(chosen)
     data, hyper, _ = _data(chosen, model, settings["hyper"])
-    _make_folder(folder)
+    writes = not chosen.process_id
+    if writes:
+        _make_folder(folder)
     import jax
 
     import inference
@@ -179,6 +190,9 @@ def run_fit(chosen: argparse.Namespace) -> int:
     options = settings["options"].get(chosen.engine, {})
     shown = {"progress": False if chosen.quiet else None, "evaluate_every": chosen.evaluate_every}
     fit = inference.fit(chosen.model, data, chosen.engine, hyper, jax.random.key(chosen.seed), **shown, **options)
+    if not writes:
+        print(f"process {chosen.process_id} of {chosen.num_processes} is done; process 0 writes the results")
+        return 0
     fit.save(folder / "fit.npz")
     tree = fit.to_arviz()
     write_whole(folder / "posterior.nc", lambda path: tree.to_netcdf(str(path)))
@@ -347,6 +361,7 @@ def _prepare(chosen: argparse.Namespace, engines: list[str] | None) -> tuple[Any
     if chosen.devices is not None and chosen.devices < 1:
         raise InputError(f"--devices must be at least 1, not {chosen.devices}.")
     _use_devices(chosen.devices or (1 if quick else os.cpu_count() or 1))
+    _join_processes(chosen)
     if quick:
         _compile_fast()
     from inference.registry import COMPARED, POINTS, default_reference, load_engine, make_options
@@ -376,6 +391,35 @@ def _use_devices(number: int) -> None:
 
     with contextlib.suppress(RuntimeError):  # already in use: called from a running Python, which keeps its devices
         jax.config.update("jax_num_cpu_devices", number)
+
+
+def _check_processes(chosen: argparse.Namespace) -> None:
+    """All three options or none, and numbers that can be."""
+    given = {"--coordinator": chosen.coordinator, "--num-processes": chosen.num_processes, "--process-id": chosen.process_id}
+    missing = [name for name, value in given.items() if value is None]
+    if len(missing) == len(given):
+        return
+    if missing:
+        raise InputError(f"--coordinator, --num-processes and --process-id go together, but {' and '.join(missing)} is missing: give all three.")
+    if chosen.num_processes < 1 or not 0 <= chosen.process_id < chosen.num_processes:
+        raise InputError(f"--process-id must be from 0 to --num-processes - 1, not {chosen.process_id} of {chosen.num_processes}.")
+    host, colon, port = chosen.coordinator.rpartition(":")
+    if not (host and colon and port.isdecimal() and 0 < int(port) < 65536):
+        raise InputError(f"--coordinator must be HOST:PORT, such as 10.0.0.1:5000, not {chosen.coordinator!r}.")
+
+
+def _join_processes(chosen: argparse.Namespace) -> None:
+    """Meet the other processes, where there are any. They must all come within some minutes."""
+    if getattr(chosen, "coordinator", None) is None:
+        return
+    import jax
+
+    try:
+        jax.distributed.initialize(chosen.coordinator, chosen.num_processes, chosen.process_id)
+    except RuntimeError as error:
+        raise InputError(
+            f"The processes did not meet at {chosen.coordinator} ({str(error).splitlines()[0]}): start all of them, with the same address."
+        ) from error
 
 
 def _compile_fast() -> None:

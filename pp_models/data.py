@@ -181,10 +181,23 @@ class Data:
         return jax.device_put(batch, device)
 
     def shards(self, rows: np.ndarray, num_rows: int, devices: Sequence[Any], layout: Layout | None = None) -> tuple[Batch, ...]:
-        """Rows dealt out to the devices, one batch each, of `num_rows` rows in all (padding included)."""
+        """Rows dealt out to the devices, one batch of the same shapes each, of `num_rows` rows in all (padding included).
+
+        Of devices that belong to several processes, each process gets its own ones' batches and reads no more than their rows.
+        """
         per_device = -(-num_rows // len(devices))
         parts = deal(rows, self.lengths, len(devices))
-        return tuple(self.pack(part, per_device, device, layout) for part, device in zip(parts, devices, strict=True))
+        layout = self._with_room(self.layout(per_device) if layout is None else layout, parts)
+        here = jax.process_index()
+        return tuple(self.pack(part, per_device, device, layout) for part, device in zip(parts, devices, strict=True) if device.process_index == here)
+
+    def _with_room(self, layout: Layout, parts: Sequence[np.ndarray]) -> Layout:
+        """The layout, with room for the fullest of the parts where, against the odds, it has none."""
+        capacity = dict(layout.capacity)
+        for name in capacity:
+            lengths = np.diff(self.votes.indptr) if name == "votes" else self.lengths
+            capacity[name] = max(capacity[name], *(int(lengths[part].sum()) for part in parts))
+        return layout._replace(capacity=capacity)
 
     def batches(self, key: jax.Array, batch_size: int, devices: Sequence[Any], drop_last: bool = False) -> Iterator[tuple[Batch, ...]]:
         """One pass in random order: for each step, one batch per device."""

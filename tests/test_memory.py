@@ -8,7 +8,7 @@ import pytest
 import scipy.sparse
 
 import pp_models
-from inference import fitting, minibatch
+from inference import devices, fitting, minibatch
 from pp_models.rows import RowOptions
 
 NUM_ROWS, NUM_COLUMNS, NUM_TOPICS = 400, 20_000, 64
@@ -30,8 +30,8 @@ def test_a_step_holds_four_topic_tables(name, corpus):
         batch = corpus.pack(np.arange(100), 100)
         natural = problem.model.init(jax.random.key(0), problem.hyper, corpus)
         shared = {site: natural[site] for site in problem.model.shared}
-        arguments = problem.model, problem.structure, problem.values, shared, batch, None, RowOptions(20, 1e-3), True, False
-        compiled = minibatch.solve_share.lower(*arguments).compile()
+        program = devices.program(minibatch.solve_share, minibatch.Setting(problem.model, problem.structure, bound=True), problem.devices[:1])
+        compiled = program.lower((problem.values, shared, RowOptions(20, 1e-3)), (batch, None)).compile()
     memory = compiled.memory_analysis()
     table, rows = 4 * NUM_COLUMNS * NUM_TOPICS, sum(leaf.nbytes for leaf in jax.tree.leaves(batch))
     used = memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes
