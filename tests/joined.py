@@ -1,0 +1,49 @@
+"""One of several processes that fit together, started by test_devices.py: python joined.py ADDRESS NUM_PROCESSES PROCESS_ID FILE ENGINE..."""
+
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import inference
+import pp_models
+
+OPTIONS = {
+    "cavi": {"num_epochs": 4},
+    "map": {"num_epochs": 4},
+    "svi": {"num_epochs": 2, "batch_size": 10},
+    "trust_region": {"num_epochs": 1, "batch_size": 10},
+    "memoized": {"num_epochs": 2, "batch_size": 10},
+    "hybrid": {"num_epochs": 3, "batch_size": 10},
+    "gibbs": {"num_samples": 5, "num_warmup": 5, "num_chains": 3},
+}
+
+
+def corpus():
+    """Rows of all lengths, an empty one too, and an odd number of them."""
+    rng = np.random.default_rng(0)
+    X = rng.poisson(rng.gamma(0.5, 1.0, (23, 1)) * rng.gamma(0.5, 1.0, (1, 12)) * 4)
+    X[3] = 0
+    return pp_models.data.counts(X)
+
+
+def results(engine, **shared):
+    """Means of all sites, and the history's bounds."""
+    hyper = {"num_topics": 3, "alpha": 1.1, "eta": 1.2}
+    if inference.registry.load_engine(engine).learns:
+        hyper["alpha"] = ("learn", 1.1)
+    fit = inference.fit("lda", corpus(), engine, hyper, jax.random.key(5), progress=False, **OPTIONS[engine], **shared)
+    found = {site: fit.posterior.mean(site) for site in fit.posterior.sites}
+    return {**found, "alpha": np.asarray(fit.hyper.alpha), "bound": fit.history["bound"]}
+
+
+if __name__ == "__main__":
+    address, number, this, file, *names = sys.argv[1:]
+    jax.config.update("jax_num_cpu_devices", 2)
+    jax.config.update("jax_enable_x64", True)
+    jax.distributed.initialize(address, int(number), int(this))
+    arrays = {f"{name}/{what}": x for name in names for what, x in results(name, devices=jax.devices()).items()}
+    np.savez(f"{file}-{this}.npz", **arrays)

@@ -1,0 +1,79 @@
+"""Rows, chains and statistics over devices and processes: how the work is shared out changes nothing but rounding."""
+
+import functools
+import importlib.util
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from inference import devices
+from pp_models.__main__ import main
+
+_SPEC = importlib.util.spec_from_file_location("joined", Path(__file__).with_name("joined.py"))
+joined = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(joined)
+
+FAST = ("svi", "gibbs")
+REST = tuple(name for name in joined.OPTIONS if name not in FAST)
+
+
+@functools.cache
+def together(names, file):
+    """What two processes of two devices each found together: [process] -> arrays."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    command = [sys.executable, joined.__file__, address, "2"]
+    started = [subprocess.Popen([*command, str(i), file, *names], stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for i in range(2)]
+    try:
+        said = [process.communicate(timeout=420)[0].decode() for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    assert [process.returncode for process in started] == [0, 0], said
+    return [np.load(f"{file}-{i}.npz") for i in range(2)]
+
+
+@pytest.mark.parametrize("engine", [*FAST, *(pytest.param(name, marks=pytest.mark.slow) for name in REST)])
+def test_two_processes_find_what_one_does(engine, tmp_path_factory):
+    """Statistics are sums over rows, however they are dealt out; chains depend on their number alone. In double precision to 1e-9: sums in another
+    order, some dozens of steps, no chaos in a problem this small. Every process makes the same step after the all-reduce: the same bits."""
+    one, other = together(FAST if engine in FAST else REST, tmp_path_factory.getbasetemp() / f"found-{engine in FAST}")
+    for what, expected in joined.results(engine, devices=jax.local_devices()[:1]).items():
+        name = f"{engine}/{what}"
+        np.testing.assert_array_equal(one[name], other[name], name)
+        np.testing.assert_allclose(one[name], expected, rtol=1e-9, atol=1e-9, err_msg=name)
+
+
+def test_scalars_and_arrays_are_added_up_over_parts():
+    """`gather` and `total` see every device's part once."""
+    here = jax.local_devices()[:1] * 3
+    parts = devices.run(_sum, ("x",), here, np.float64(2.0), [np.arange(3.0) + i for i in range(3)])
+    gathered = devices.gather(here, parts)
+    assert devices.total([scalar for scalar, _ in gathered]) == 2.0 * (3 + 6 + 9)
+    np.testing.assert_array_equal(sum(array for _, array in gathered), [0 + 2 + 4, 2 + 4 + 6, 4 + 6 + 8])
+
+
+def _sum(setting, common, own):
+    return common * own.sum(), common * own - (0.0 if setting == ("x",) else 1.0)
+
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        (["--coordinator", "127.0.0.1:5000"], "go together"),
+        (["--coordinator", "127.0.0.1:5000", "--num-processes", "2", "--process-id", "2"], "from 0"),
+        (["--coordinator", "nowhere", "--num-processes", "2", "--process-id", "0"], "HOST:PORT"),
+        (["--coordinator", "host:99999", "--num-processes", "2", "--process-id", "0"], "HOST:PORT"),
+    ],
+)
+def test_options_of_processes_are_checked_first(arguments, said, tmp_path, capsys):
+    """One sentence, nothing written."""
+    assert main(["fit", "lda", "--out", str(tmp_path / "out"), *arguments]) == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
