@@ -33,23 +33,24 @@ TOPICS, WORDS, LENGTH, BATCH, CHUNK = 50, 20_000, 100, 1000, 20_000
 class Draws:
     """Blocks of documents, and the seconds that drawing them took."""
 
-    def __init__(self, num_documents: int, seed: int = 0) -> None:
+    def __init__(self, num_documents: int, seed: int = 0, num_topics: int = TOPICS, num_words: int = WORDS, length: int = LENGTH) -> None:
         self.num_documents, self.seconds, self._random = num_documents, 0.0, np.random.default_rng(seed)
-        topics = self._random.dirichlet(np.full(WORDS, 0.02), TOPICS)
-        self._topics = (np.cumsum(topics, axis=1) + np.arange(TOPICS)[:, None]).ravel()  # one ascending list, a unit for each topic
+        self.num_topics, self.num_words, self.length = num_topics, num_words, length
+        topics = self._random.dirichlet(np.full(num_words, 0.02), num_topics)
+        self._topics = (np.cumsum(topics, axis=1) + np.arange(num_topics)[:, None]).ravel()  # one ascending list, a unit for each topic
 
     def __iter__(self) -> Iterator[scipy.sparse.csr_array]:
         for first in range(0, self.num_documents, CHUNK):
             begin = time.perf_counter()
             number = min(CHUNK, self.num_documents - first)
-            shares = self._random.dirichlet(np.full(TOPICS, 0.1), number)
+            shares = self._random.dirichlet(np.full(self.num_topics, 0.1), number)
             ascending = (np.cumsum(shares, axis=1) + np.arange(number)[:, None]).ravel()
-            document = np.repeat(np.arange(number), self._random.poisson(LENGTH, number))
-            topic = np.searchsorted(ascending, document + self._random.random(len(document))) - document * TOPICS
-            topic = np.clip(topic, 0, TOPICS - 1)  # sums of shares are 1 up to rounding
-            word = np.searchsorted(self._topics, topic + self._random.random(len(document))) - topic * WORDS
-            entries = np.ones(len(document), np.int32), (document, np.clip(word, 0, WORDS - 1))
-            block = scipy.sparse.csr_array(entries, shape=(number, WORDS))
+            document = np.repeat(np.arange(number), self._random.poisson(self.length, number))
+            topic = np.searchsorted(ascending, document + self._random.random(len(document))) - document * self.num_topics
+            topic = np.clip(topic, 0, self.num_topics - 1)  # sums of shares are 1 up to rounding
+            word = np.searchsorted(self._topics, topic + self._random.random(len(document))) - topic * self.num_words
+            entries = np.ones(len(document), np.int32), (document, np.clip(word, 0, self.num_words - 1))
+            block = scipy.sparse.csr_array(entries, shape=(number, self.num_words))
             self.seconds += time.perf_counter() - begin
             yield block
 

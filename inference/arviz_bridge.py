@@ -1,6 +1,7 @@
 """Fits as ArviZ objects, and everything that differs between ArviZ 0.x (InferenceData) and 1.x (DataTree), in one place."""
 
 import importlib
+import math
 import warnings
 from functools import partial
 from typing import Any
@@ -13,7 +14,7 @@ from numpyro import handlers
 
 from inference import objective as obj
 from inference.blocks import over_draws
-from pp_models.base import Model, factor_axes
+from pp_models.base import Model, factor_axes, value_shapes
 
 MODERN = int(arviz.__version__.split(".")[0]) >= 1
 INTERVAL = (0.05, 0.95)  # whose quantiles the tail effective sample size is about
@@ -86,25 +87,47 @@ def energy_fraction(energy: np.ndarray) -> float | None:
     return float(np.min(np.mean(np.diff(energy, axis=1) ** 2, axis=1) / spread))
 
 
-def convert(fit: Any, num_draws: int = 1000) -> Any:
+MOST_NUMBERS = 20_000_000  # in the draws of a distribution, which take a second per million
+DRAWS, FEWEST = 1000, 50
+
+
+def affordable(fit: Any) -> tuple[int, list[str] | None]:
+    """How many draws of a distribution, and of which sites (None: all), hold no more than MOST_NUMBERS.
+
+    Where that would leave fewer than FEWEST draws of all sites, those with a row for each row of the data are left out.
+    """
+    posterior, model = fit.posterior, fit.model
+    number = 1 if posterior.kind == "point" else DRAWS
+    if posterior.kind == "mixture" or fit.data is None:
+        return number, None
+    sizes = {site: math.prod(shape) for site, shape in value_shapes(model, fit.hyper, fit.data).items()}
+    room = MOST_NUMBERS // sum(sizes.values())
+    if room >= min(number, FEWEST):
+        return min(number, room), None
+    return max(1, min(number, MOST_NUMBERS // max(1, sum(sizes[site] for site in model.shared)))), list(model.shared)
+
+
+def convert(fit: Any, num_draws: int | None = None) -> Any:
     """posterior, sample_stats, log_likelihood (per row, where affordable) and observed_data of a fit.
 
-    Distributions and points are turned into one chain of `num_draws` draws (a point into one draw).
+    Distributions and points are turned into one chain of `num_draws` draws (a point into one draw); None: as many as are affordable.
     """
-    posterior = fit.posterior
+    posterior, sites = fit.posterior, None
     if posterior.kind == "draws":
         draws, stats = posterior.draws, dict(posterior.sample_stats)
     else:
-        sample = posterior.sample(jax.random.key(0), 1 if posterior.kind == "point" else num_draws)
-        draws = {site: x[None] for site, x in sample.items()}
-        stats = {"log_q": posterior.log_density(sample)[None]} if posterior.kind == "variational" else {}
-        if fit.data is not None:
+        number, sites = affordable(fit) if num_draws is None else (1 if posterior.kind == "point" else num_draws, None)
+        sample = posterior.sample(jax.random.key(0), number) if sites is None else posterior.sample(jax.random.key(0), number, sites)
+        draws, stats = {site: x[None] for site, x in sample.items()}, {}
+        if sites is None and posterior.kind == "variational":
+            stats["log_q"] = posterior.log_density(sample)[None]
+        if sites is None and fit.data is not None:
             stats["lp"] = fit.log_joint(sample)[None]
     groups = {"posterior": draws}
     if stats:
         groups["sample_stats"] = stats
     dims, coords = _names(fit.model, fit.data, draws)
-    if fit.data is not None:
+    if fit.data is not None and sites is None:
         groups |= _data_groups(fit, draws, dims)
     return from_groups(groups, dims, coords)
 

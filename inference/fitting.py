@@ -84,8 +84,12 @@ class Fit:
         found = over_draws(lambda block: _log_joints(self.model, problem.structure, problem.values, block, batch), stacked)
         return np.asarray(found, np.float64)
 
-    def to_arviz(self, num_draws: int = 1000) -> Any:
-        """ArviZ InferenceData (DataTree with ArviZ 1): posterior, log_likelihood, observed_data, sample_stats."""
+    def to_arviz(self, num_draws: int | None = None) -> Any:
+        """ArviZ InferenceData (DataTree with ArviZ 1): posterior, log_likelihood, observed_data, sample_stats.
+
+        num_draws: of a distribution (default: 1000, or as many as hold 20 million numbers; where that would be too few, sites with a row for
+        each row of the data are left out).
+        """
         from inference import arviz_bridge
 
         return arviz_bridge.convert(self, num_draws)

@@ -5,7 +5,7 @@ sample(key, n)           site -> (n, ...) values
 log_density(draws)       log q of such values (distributions only; sites that q holds as a point count nothing where the values are at the point)
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -64,6 +64,12 @@ def _solve(model, structure, values, shared, batch, options, summary):
     return part.natural if summary == "mean" else {site: model.families[site].value(t) for site, t in part.stats.items()}
 
 
+def check_rows(problem: obj.Problem, site: str) -> None:
+    """Rows are solved from the data, which a fit that was loaded may be without."""
+    if problem.data is None:
+        raise InputError(f"This fit was stored without {site}, which has a row for each row of the data: pass data= to inference.load.")
+
+
 def solve_rows(problem: obj.Problem, shared: Sites, summary: str = "mean", batch_size: int = 1024) -> Sites:
     """Natural parameters of all rows' local sites given those of the global ones; of points, values of the former given statistics of the latter."""
     size = min(batch_size, problem.data.num_rows)
@@ -120,11 +126,17 @@ class Variational(_Sites):
         elif positions:
             self._local = rows_of_all(problem, local, positions)
 
+    @property
+    def at_hand(self) -> list[str]:
+        """The sites that need not be solved for first."""
+        return [site for site in self.sites if site in self._shared or self._local is not None]
+
     def natural(self, site: str) -> Any:
         """The natural parameter of a site, rows in the order of the data."""
         if self._check(site) in self._shared:
             return self._shared[site]
         if self._local is None:
+            check_rows(self.problem, site)
             self._local = solve_rows(self.problem, self._shared)
         return self._local[site]
 
@@ -138,10 +150,11 @@ class Variational(_Sites):
     def sd(self, site: str) -> np.ndarray:
         return np.sqrt(np.asarray(self.distribution(site).variance))
 
-    def sample(self, key: jax.Array, num_draws: int) -> dict[str, np.ndarray]:
+    def sample(self, key: jax.Array, num_draws: int, sites: Sequence[str] | None = None) -> dict[str, np.ndarray]:
+        """Of all sites, or of those named: the same draws of each whichever others are asked for."""
         families = self.problem.model.families
         keys = jax.random.split(key, len(families))
-        draws = {s: jax.random.split(k, num_draws) for s, k in zip(families, keys, strict=True)}
+        draws = {s: jax.random.split(k, num_draws) for s, k in zip(families, keys, strict=True) if sites is None or s in sites}
         return {s: over_draws(partial(_sample, families[s], natural=self.natural(s)), k) for s, k in draws.items()}
 
     def log_density(self, draws: dict[str, Any]) -> np.ndarray:
@@ -184,9 +197,15 @@ class Point(_Sites):
         self._solve = solve
 
     @property
+    def at_hand(self) -> list[str]:
+        """The sites that need not be solved for first."""
+        return [site for site in self.sites if site in self._values]
+
+    @property
     def values(self) -> dict[str, np.ndarray]:
         """Of all sites."""
         if self._solve is not None:
+            check_rows(self.problem, next(iter(self.problem.model.local)))
             self._values, self._solve = {**self._values, **self._solve()}, None
         return self._values
 
@@ -200,8 +219,8 @@ class Point(_Sites):
     def sd(self, site: str) -> np.ndarray:
         return np.zeros_like(self.mean(site))
 
-    def sample(self, key: jax.Array, num_draws: int) -> dict[str, np.ndarray]:
-        return {site: np.broadcast_to(x, (num_draws, *x.shape)) for site, x in self.values.items()}
+    def sample(self, key: jax.Array, num_draws: int, sites: Sequence[str] | None = None) -> dict[str, np.ndarray]:
+        return {site: np.broadcast_to(x, (num_draws, *x.shape)) for site in sites or self.sites for x in [self.mean(site)]}
 
     def log_density(self, draws: dict[str, Any]) -> np.ndarray:
         raise InputError("A point estimate has no density: use fit.log_joint(draws) for the model's.")

@@ -2,26 +2,30 @@
 
 header            JSON as bytes: format version, model, engine, hyper-parameters, options, seconds, data hash and size
 history/NAME      the history's columns
-SITE/LEAF         natural parameters (variational), values (point), draws (draws) or the rows' factors at each grid point (mixture)
+SITE/LEAF         natural parameters (variational), values (point), draws (draws) or the rows' factors at each grid point (mixture); none of a site
+                  with too many rows to solve only for this, which is solved again from the data when asked for
 grid/NAME         log hyper-parameters, weights and log evidence of a mixture
 sample_stats/NAME of a sampler
 """
 
 import dataclasses
 import json
+import math
 import zipfile
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from inference import objective as obj
 from inference.fitting import Fit
-from inference.posterior import Draws, Mixture, Point, Variational
+from inference.map import summary_of
+from inference.posterior import Draws, Mixture, Point, Variational, solve_rows
 from pp_models import discovery
-from pp_models.base import declare, split_hyper
+from pp_models.base import declare, split_hyper, value_shapes
 from pp_models.data import Data
 from pp_models.errors import InputError
 from pp_models.families import Pair
@@ -39,20 +43,38 @@ class _Shape:
     num_columns: int
 
 
+MOST_SOLVED = 20_000_000  # numbers of rows that are solved only to be stored
+
+
+def stored_sites(fit: Fit) -> list[str]:
+    """All sites, or, where rows that the engine left behind would be too many to solve only for this, those at hand.
+
+    They can be had from the data again.
+    """
+    posterior = fit.posterior
+    if not isinstance(posterior, Variational | Point) or fit.data is None:
+        return posterior.sites
+    shapes = value_shapes(fit.model, fit.hyper, fit.data)
+    missing = [site for site in posterior.sites if site not in posterior.at_hand]
+    return posterior.sites if sum(math.prod(shapes[site]) for site in missing) <= MOST_SOLVED else posterior.at_hand
+
+
 def save(fit: Fit, path: str | Path) -> Path:
-    """Write a fit; the file appears whole or not at all."""
+    """Write a fit; the file appears whole or not at all. Rows that are not at hand and too many are left out (`stored_sites`)."""
     path = Path(path)
     if path.suffix != ".npz":
         path = path.with_name(path.name + ".npz")
     posterior = fit.posterior
     grid: dict[str, np.ndarray] = {}
     if isinstance(posterior, Variational):
-        sites = {site: posterior.natural(site) for site in posterior.sites}
+        sites = {site: posterior.natural(site) for site in stored_sites(fit)}
+    elif isinstance(posterior, Point):
+        sites = {site: posterior.mean(site) for site in stored_sites(fit)}
     elif isinstance(posterior, Mixture):
         sites = jax.tree.map(lambda *parts: np.stack(parts), *posterior.natural)
         grid = {"theta": posterior.theta, "weights": posterior.weights, "log_evidence": np.asarray(posterior.log_evidence)}
     else:
-        sites = posterior.draws if isinstance(posterior, Draws) else posterior.values  # type: ignore[attr-defined]
+        sites = posterior.draws  # type: ignore[attr-defined]
     arrays = {f"{site}/{i}": np.asarray(leaf) for site, tree in sites.items() for i, leaf in enumerate(jax.tree.leaves(tree))}
     arrays |= {f"grid/{name}": x for name, x in grid.items()}
     arrays |= {f"history/{name}": column for name, column in fit.history.items()}
@@ -91,27 +113,32 @@ def load(path: str | Path, data: Data | None = None) -> Fit:
     structure, values = split_hyper(hyper)
     problem = obj.Problem(model, tuple(sorted(structure.items())), values, data, tuple(jax.local_devices()))
     leaves = {site: [arrays[f"{site}/{i}"] for i in range(sum(n.startswith(f"{site}/") for n in arrays))] for site in model.families}
-    posterior = _posterior(problem, header["kind"], leaves, arrays)
+    posterior = _posterior(problem, header, leaves, arrays)
     history = {name.split("/", 1)[1]: x for name, x in arrays.items() if name.startswith("history/")}
     return Fit(problem, header["engine"], header["options"], posterior, history, header["seconds"], header["data"])
 
 
-def _posterior(problem: obj.Problem, kind: str, leaves: dict[str, list[np.ndarray]], arrays: dict[str, np.ndarray]) -> Any:
-    model = problem.model
+def _posterior(problem: obj.Problem, header: dict[str, Any], leaves: dict[str, list[np.ndarray]], arrays: dict[str, np.ndarray]) -> Any:
+    model, kind = problem.model, header["kind"]
     if kind == "draws":
         stats = {name.split("/", 1)[1]: x for name, x in arrays.items() if name.startswith("sample_stats/")}
         return Draws(problem, {site: parts[0] for site, parts in leaves.items()}, stats)
     if kind == "point":
-        point = Point(problem, {})
-        point.values = {site: parts[0] for site, parts in leaves.items()}
-        return point
+        known = {site: parts[0] for site, parts in leaves.items() if parts}
+        if len(known) == len(leaves):
+            point = Point(problem, {})
+            point.values = known
+            return point
+        stats = {site: model.families[site].stats(jnp.asarray(known[site])) for site in model.shared}
+        return Point(problem, stats, solve=lambda: solve_rows(problem, stats, summary_of(problem, header["options"]["basis"])))
     if kind == "mixture":
         weights = arrays["grid/weights"]
         natural = [{site: Pair(*(part[m] for part in parts)) for site, parts in leaves.items() if parts} for m in range(len(weights))]
         names = tuple(site for site, parts in leaves.items() if not parts)
         return Mixture(problem, names, arrays["grid/theta"], natural, weights, float(arrays["grid/log_evidence"]))
-    trees = {site: jax.tree.unflatten(jax.tree.structure(model.families[site].base), parts) for site, parts in leaves.items()}
-    return Variational(problem, {s: trees[s] for s in model.shared}, {s: trees[s] for s in model.local})
+    trees = {site: jax.tree.unflatten(jax.tree.structure(model.families[site].base), parts) for site, parts in leaves.items() if parts}
+    rows = {s: trees[s] for s in model.local} if model.local <= trees.keys() else ()
+    return Variational(problem, {s: trees[s] for s in model.shared}, rows)
 
 
 def read_arrays(path: Path, what: str, version: int) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

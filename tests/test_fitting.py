@@ -11,9 +11,10 @@ import pytest
 
 import inference
 import pp_models
-from inference import fitting, nuts
+from inference import arviz_bridge, fitting, nuts, storage
 from inference.progress import Progress
 from inference.registry import load_engine
+from pp_models.base import value_shapes
 from pp_models.errors import InputError, TooLarge
 
 HYPER, DATA = pp_models.load("lda").example(jax.random.key(0))
@@ -221,3 +222,37 @@ def test_plan_of_nuts():
     for warmup, samples in ((1000, 1000), (0, 100), (1, 1), (20, 20), (500, 3)):
         sizes = nuts.plan(nuts.Options(num_samples=samples, num_warmup=warmup))
         assert sum(sizes) == warmup + samples and warmup in np.cumsum([0, *sizes]) and sizes[0] == 1 and len(sizes) <= nuts.REPORTS + 12
+
+
+@pytest.mark.parametrize("engine", ["svi", "stochastic_map"])
+def test_rows_too_many_to_store_come_back_from_the_data(engine, tmp_path, monkeypatch):
+    """A fit whose rows are solved only when asked for leaves them out of its file beyond a limit, and solves them again: the same numbers."""
+    model = pp_models.load("lda")
+    hyper, data = model.example(jax.random.key(0))
+    options = {"basis": "log"} if engine == "stochastic_map" else {}
+    fit = inference.fit("lda", data, engine, hyper, progress=False, num_epochs=2, batch_size=7, **options)
+    monkeypatch.setattr(storage, "MOST_SOLVED", 0)
+    path = fit.save(tmp_path / "fit")
+    with np.load(path) as file:
+        assert {name.split("/")[0] for name in file.files} & set(model.families) == set(model.shared)
+    again, bare = inference.load(path, data), inference.load(path)
+    for site in model.families:
+        np.testing.assert_allclose(again.posterior.mean(site), fit.posterior.mean(site), rtol=1e-10)
+    np.testing.assert_allclose(bare.posterior.mean("beta"), fit.posterior.mean("beta"), rtol=1e-10)
+    with pytest.raises(InputError, match="without theta"):
+        bare.posterior.mean("theta")
+
+
+def test_draws_for_arviz_are_as_many_as_are_affordable(monkeypatch):
+    """Fewer draws of all sites, and where they would be too few, many of the global ones alone."""
+    model = pp_models.load("lda")
+    hyper, data = model.example(jax.random.key(0))
+    fit = inference.fit("lda", data, "svi", hyper, progress=False, num_epochs=1)
+    shapes = value_shapes(model, fit.hyper, data)
+    beta, theta = (int(np.prod(shapes[site])) for site in ("beta", "theta"))
+    for room, draws, sites in ((10**9, 1000, None), (60 * (beta + theta), 60, None), (40 * (beta + theta), 40 * (beta + theta) // beta, ["beta"])):
+        monkeypatch.setattr(arviz_bridge, "MOST_NUMBERS", room)
+        assert arviz_bridge.affordable(fit) == (draws, sites)
+    tree = fit.to_arviz()
+    assert set(tree["posterior"].data_vars) == {"beta"}
+    assert tree["posterior"]["beta"].shape[1] == draws

@@ -1,0 +1,221 @@
+"""Scale: a million documents in one pass, devices and processes, and what a pass costs in rows, entries and topics.
+
+Every figure is of natural-gradient LDA (`svi`, batches of 1,000 documents, scikit-learn's stopping rule) through `inference.fit`, on documents of
+about 200 tokens over 8,000 words drawn from 100 sparse topics. Fits run in processes of their own, one after the other, so that memory and compiled
+programs of one are not another's; steps that compile are not counted.
+
+    python benchmarks/scale.py million [--documents 1000000] [--store FOLDER]    throughput by tenths of the pass, memory beyond the process's own
+    python benchmarks/scale.py devices [--documents 20000]                       one device against two, taken in turns
+    python benchmarks/scale.py processes [--documents 20000]                     two processes of a device each against one of two: time, and lambda
+    python benchmarks/scale.py cost --plot cost.png                              seconds against entries x topics, and against the number of documents
+
+each prints one JSON line.
+"""
+
+import argparse
+import json
+import os
+import resource
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+CORES = os.cpu_count() or 1
+TOPICS, WORDS, LENGTH, BATCH = 100, 8000, 200, 1000
+LEAD = 2  # steps that compile, and are not counted
+
+
+def fit_here(chosen: argparse.Namespace) -> dict[str, Any]:
+    """In a process of its own: one pass over a store, its steps' seconds, memory, and a digest of lambda where asked for."""
+    import jax
+
+    jax.config.update("jax_num_cpu_devices", chosen.devices)
+    if chosen.process_id is not None:
+        jax.distributed.initialize(chosen.address, 2, chosen.process_id)
+    import inference
+    from pp_models import store
+
+    corpus = store.read(chosen.store, verify=False)
+    jax.block_until_ready(jax.numpy.zeros(1))
+    before = memory()
+    hyper, options = {"num_topics": chosen.topics, "alpha": 0.05, "eta": 0.05}, {"num_epochs": chosen.epochs, "batch_size": BATCH, "bound_every": 0}
+    fit = inference.fit("lda", corpus, "svi", hyper, jax.random.key(0), progress=None, **options)
+    if chosen.keep:
+        np.save(chosen.keep, fit.posterior.natural("beta"))
+    size = sum(file.stat().st_size for file in Path(chosen.store).iterdir())
+    found = {name: np.round(fit.history[name], 4).tolist() for name in ("seconds", "local_iterations")}
+    return {**found, "entries": corpus.num_entries, "gb_before": before, "gb": memory(), "gb_of_store": round(size / 1e9, 3)}
+
+
+def memory() -> float:
+    """Peak resident memory of this process in GB: Linux counts in kB."""
+    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6, 3)
+
+
+def fit_apart(store: Path, environment: dict[str, str] | None = None, wait: bool = True, **options: Any) -> Any:
+    """`fit_here` in a new process: what it found, or, without waiting, the process."""
+    command = [sys.executable, __file__, "fit", "--store", str(store)]
+    for name, value in options.items():
+        command += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, **(environment or {})})
+    return finished(process) if wait else process
+
+
+def finished(process: subprocess.Popen) -> dict[str, Any]:
+    said = process.communicate()[0]
+    if process.returncode:
+        raise SystemExit(f"the fit ended with {process.returncode}")
+    return json.loads(said.splitlines()[-1])
+
+
+def rate(found: dict[str, Any], first: float = 0.0, last: float = 1.0, work: bool = False) -> float:
+    """Documents, or with `work` documents x iterations, a second between two shares of the pass."""
+    seconds, iterations = np.array(found["seconds"]), np.array(found["local_iterations"])
+    begin, end = (LEAD + round(share * (len(seconds) - 1 - LEAD)) for share in (first, last))
+    done = iterations[begin + 1 : end + 1].sum() if work else end - begin
+    return BATCH * done / (seconds[end] - seconds[begin])
+
+
+def mean_iterations(found: dict[str, Any]) -> float:
+    return round(float(np.mean(found["local_iterations"])), 1)
+
+
+def make(folder: Path, documents: int, topics: int = TOPICS, length: int = LENGTH) -> Path:
+    """A store of so many documents."""
+    from corpus_store import Draws
+
+    from pp_models import store
+
+    return store.write(folder, Draws(documents, 0, topics, WORDS, length), overwrite=True)
+
+
+def million(chosen: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    path = Path(chosen.store) if chosen.store else folder / "corpus.store"
+    begin = time.perf_counter()
+    if not path.exists():
+        make(path, chosen.documents)
+    print(f"store written in {time.perf_counter() - begin:.0f} s", file=sys.stderr)
+    found = fit_apart(path, devices=CORES, topics=TOPICS)
+    line: dict[str, Any] = {"documents": chosen.documents, "topics": TOPICS, "seconds": found["seconds"][-1], "iterations": mean_iterations(found)}
+    for name, work in (("documents_per_second", False), ("document_iterations_per_second", True)):
+        tenths = [round(rate(found, i / 10, (i + 1) / 10, work)) for i in range(10)]
+        line[name] = {"by_tenths": tenths, "last_to_first": round(tenths[-1] / tenths[0], 3)}
+    return line | {"gb_of_store": found["gb_of_store"]} | {"gb_before_fitting": found["gb_before"], "gb_peak": found["gb"]}
+
+
+def devices(chosen: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    path, rates = make(folder / "corpus.store", chosen.documents), {1: [], 2: []}
+    for _ in range(chosen.turns):
+        for number in (1, 2):
+            rates[number].append(rate(fit_apart(path, devices=number, topics=TOPICS, epochs=2)))
+    best = {number: float(np.median(found)) for number, found in rates.items()}
+    ratios = [round(two / one, 2) for one, two in zip(rates[1], rates[2], strict=True)]
+    return {"documents_per_second": {number: round(x) for number, x in best.items()}, "ratio": round(best[2] / best[1], 2), "ratios": ratios}
+
+
+def processes(chosen: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Lambda is compared in single and, on fewer documents, in double precision."""
+    line: dict[str, Any] = {}
+    for name, documents, environment in (("float32", chosen.documents, {}), ("float64", 5 * BATCH, {"JAX_ENABLE_X64": "1"})):
+        path = make(folder / f"{name}.store", documents)
+        alone = fit_apart(path, environment, devices=2, topics=TOPICS, keep=folder / f"{name}-alone.npy")
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            address = f"127.0.0.1:{free.getsockname()[1]}"
+        shared = {"wait": False, "devices": 1, "topics": TOPICS, "address": address}
+        started = [fit_apart(path, environment, process_id=i, keep=folder / f"{name}-{i}.npy", **shared) for i in range(2)]
+        together = [finished(process) for process in started]
+        one, *both = (np.load(folder / f"{name}-{which}.npy").astype(float) for which in ("alone", 0, 1))
+        line[name] = {
+            "documents": documents,
+            "documents_per_second": {"one process, two devices": round(rate(alone)), "two processes": round(rate(together[0]))},
+            "lambda, relative": float(f"{np.linalg.norm(both[0] - one) / np.linalg.norm(one):.2g}"),
+            "lambda, largest relative": float(f"{np.max(np.abs(both[0] - one) / one):.2g}"),
+            "same bits in both": bool(np.array_equal(*both)),
+        }
+    return line
+
+
+def cost(chosen: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Work is entries x padded topics x iterations, which a pass reports; documents of other lengths, other numbers of topics, more documents."""
+    points: list[dict[str, Any]] = []
+    for name, documents, length, topics in (
+        *(("topics", 8000, LENGTH, topics) for topics in (16, 32, 64, 128, 256)),
+        *(("length", 8000, length, 64) for length in (50, 100, 400, 800)),
+        *(("documents", number, LENGTH, 64) for number in (4000, 16_000, 64_000)),
+    ):
+        path = folder / f"{documents}-{length}.store"
+        if not path.exists():
+            make(path, documents, TOPICS, length)
+        found = fit_apart(path, devices=CORES, topics=topics)
+        work = found["entries"] / documents * topics * found["iterations"]
+        point = {"varied": name, "documents": documents, "entries_per_document": round(found["entries"] / documents, 1), "topics": topics}
+        points.append(
+            {
+                **point,
+                "iterations": found["iterations"],
+                "us_per_document": round(1e6 / rate(found), 1),
+                "ns_per_unit": round(1e9 / rate(found) / work, 4),
+            }
+        )
+    line: dict[str, Any] = {"points": points}
+    work = np.array([p["entries_per_document"] * p["topics"] * p["iterations"] for p in points])
+    times = np.array([p["us_per_document"] for p in points])
+    slope, begin = np.polyfit(work, times, 1)
+    line |= {"us_per_document": {"at no work": round(begin, 1), "per thousand units": round(1000 * slope, 4)}}
+    line["explained"] = round(float(np.corrcoef(work, times)[0, 1] ** 2), 4)
+    if chosen.plot:
+        draw(points, work, times, slope, begin, chosen.plot)
+    return line
+
+
+def draw(points: list[dict[str, Any]], work: Any, times: Any, slope: float, begin: float, path: str) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4.2), layout="constrained")
+    for name in ("topics", "length", "documents"):
+        mine = np.array([p["varied"] == name for p in points])
+        left.plot(work[mine], times[mine], "o", label=f"{name} varied")
+    ends = np.array([0, work.max()])
+    left.plot(ends, begin + slope * ends, color="0.6", label=f"{begin:.0f} µs + {1000 * slope:.2f} ns a unit")
+    left.set(xlabel="entries x topics x iterations, per document", ylabel="microseconds per document", ylim=(0, None))
+    left.legend()
+    more = [p for p in points if p["varied"] == "documents"]
+    right.plot([p["documents"] for p in more], [p["us_per_document"] for p in more], "o-")
+    right.set(xscale="log", xlabel="documents in the corpus", ylabel="microseconds per document", ylim=(0, None))
+    figure.suptitle(f"LDA by svi, batches of {BATCH:,}, {CORES} cores")
+    figure.savefig(path, dpi=120)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", choices=["million", "devices", "processes", "cost", "fit"], help="fit is what the others start")
+    parser.add_argument("--documents", type=int)
+    parser.add_argument("--store", help="folder to write to, or to use if it is there (default: a temporary one)")
+    parser.add_argument("--turns", type=int, default=3, help="of `devices`")
+    parser.add_argument("--plot", help="a PNG to draw, of `cost`")
+    for name, kind, default in (("devices", int, CORES), ("topics", int, TOPICS), ("epochs", int, 1), ("process-id", int, None)):
+        parser.add_argument(f"--{name}", type=kind, default=default, help=argparse.SUPPRESS)
+    for name in ("address", "keep"):
+        parser.add_argument(f"--{name}", help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    if chosen.what == "fit":
+        print(json.dumps(fit_here(chosen)))
+        return
+    chosen.documents = chosen.documents or (1_000_000 if chosen.what == "million" else 20_000)
+    with tempfile.TemporaryDirectory() as temporary:
+        found = {"million": million, "devices": devices, "processes": processes, "cost": cost}[chosen.what](chosen, Path(temporary))
+    print(json.dumps({"benchmark": f"scale {chosen.what}", "cores": CORES, **found}))
+
+
+if __name__ == "__main__":
+    main()
