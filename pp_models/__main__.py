@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from pp_models.compilation import keep_programs
 from pp_models.discovery import available
 from pp_models.errors import Diverged, InputError, unknown
 
@@ -391,6 +392,7 @@ def _use_devices(number: int) -> None:
 
     with contextlib.suppress(RuntimeError):  # already in use: called from a running Python, which keeps its devices
         jax.config.update("jax_num_cpu_devices", number)
+    keep_programs()
 
 
 def _check_processes(chosen: argparse.Namespace) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Examples are tiny and programs many: compiling costs more than running. JAX_DISABLE_MOST_OPTIMIZATIONS=0 tests what users run.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+os.environ["PP_MODELS_CACHE"] = "off"  # tests write nothing to the user's cache; make gives them one of their own
 
 import jax
 

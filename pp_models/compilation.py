@@ -1,0 +1,46 @@
+"""Compiled programs kept on disk, so that a command compiles once on a machine and not once in every process.
+
+They are in $XDG_CACHE_HOME/pp-models (by default ~/.cache/pp-models), or where JAX_COMPILATION_CACHE_DIR says; PP_MODELS_CACHE=off keeps none. A
+program is made for one kind of processor: each has a folder of its own, as home folders may be shared by machines that differ.
+"""
+
+import contextlib
+import os
+import platform
+import zlib
+from pathlib import Path
+
+KEPT_SECONDS = 0.1  # programs that take less to compile are compiled again
+
+
+def processor() -> str:
+    """A name for this kind of processor: its architecture, and a checksum of what it can do."""
+    described = platform.processor()
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+        described = next((line for line in lines if line.startswith(("flags", "Features"))), described)
+    return f"{platform.machine()}-{zlib.crc32(described.encode()):08x}"
+
+
+def folder() -> Path | None:
+    """Where programs are kept, None where they are not."""
+    if os.environ.get("PP_MODELS_CACHE", "").lower() in ("off", "0", "no"):
+        return None
+    home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    with contextlib.suppress(RuntimeError):  # no home
+        return Path(home).expanduser() / "pp-models" / "programs" / processor()
+    return None
+
+
+def keep_programs() -> None:
+    """Read and write compiled programs from now on. What the user has told JAX stays as it is."""
+    import jax
+
+    place = folder()
+    if place is None or jax.config.jax_compilation_cache_dir:
+        return
+    with contextlib.suppress(OSError):  # nowhere to write: everything works as before, and compiles each time
+        place.mkdir(parents=True, exist_ok=True)
+        jax.config.update("jax_compilation_cache_dir", str(place))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", KEPT_SECONDS)
+        jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)

@@ -1,0 +1,37 @@
+"""Compiled programs kept on disk: where, when, and never in the way."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from pp_models import compilation
+
+COMMAND = [
+    sys.executable,
+    *["-m", "pp_models", "fit", "bernoulli_mixture", "--engine", "cavi", "--set", "num_epochs=2", "--quiet", "--overwrite", "--devices", "1"],
+]
+
+
+def test_the_folder_follows_the_environment(monkeypatch, tmp_path):
+    """XDG's cache folder, a folder per kind of processor, and none where it is switched off."""
+    monkeypatch.delenv("PP_MODELS_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert compilation.folder() == tmp_path / "pp-models" / "programs" / compilation.processor()
+    monkeypatch.setenv("PP_MODELS_CACHE", "OFF")
+    assert compilation.folder() is None
+
+
+@pytest.mark.slow
+def test_a_second_process_compiles_nothing_anew(tmp_path):
+    """The first run of a command leaves programs, the second adds none; without a place to write, it runs all the same."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("JAX_", "PP_MODELS_CACHE"))}
+    found = []
+    for _ in range(2):
+        subprocess.run([*COMMAND, "--out", str(tmp_path / "out")], check=True, env={**clean, "XDG_CACHE_HOME": str(tmp_path / "cache")})
+        found.append({file.name for file in (tmp_path / "cache").rglob("*-cache")})
+    assert found[0] and found[0] == found[1]
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "pp-models").touch()  # a file where the folder should be
+    subprocess.run([*COMMAND, "--out", str(tmp_path / "out")], check=True, env={**clean, "XDG_CACHE_HOME": str(tmp_path / "other")})
