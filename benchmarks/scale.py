@@ -9,6 +9,8 @@ programs of one are not another's; steps that compile are not counted.
     python benchmarks/scale.py processes [--documents 20000]                     two processes of a device each against one of two: time, and lambda
     python benchmarks/scale.py cost --plot cost.png                              seconds against entries x topics, and against the number of documents
 
+    python benchmarks/scale.py model --gb-per-second 1.25                        what that implies for 1, 8 and 64 hosts of such cores
+
 each prints one JSON line.
 """
 
@@ -175,6 +177,28 @@ def cost(chosen: argparse.Namespace, folder: Path) -> dict[str, Any]:
     return line
 
 
+def model(chosen: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """What a step takes on H hosts, from measured figures: documents' work shared out, a fixed part, and an all-reduce of words x topics numbers.
+
+    A ring moves 2 (H - 1) / H of the table through every host. The batch is as large as keeps the fixed part and the exchange below a tenth.
+    """
+    entries, iterations = 190.0, 40.0
+    rows = []
+    for name, words, topics in (("small", 8000, 100), ("large", 50_000, 500)):
+        table = 4.0 * words * topics
+        per_document = 1e-6 * (chosen.row_us + 1e-3 * chosen.unit_ns * entries * topics * iterations)
+        fixed = chosen.table_ns * 1e-9 * words * topics
+        for hosts in (1, 8, 64):
+            exchange = (
+                0.0 if hosts == 1 else 2 * (hosts - 1) / hosts * table / (1e9 * chosen.gb_per_second) + 2 * (hosts - 1) * 1e-6 * chosen.latency_us
+            )
+            per_host = 9 * (fixed + exchange) / per_document
+            total = hosts / (1.1111 * per_document)
+            point = {"tables": name, "hosts": hosts, "table_mb": round(table / 1e6, 1), "exchange_ms": round(1e3 * exchange, 1)}
+            rows.append({**point, "batch_per_host": round(per_host), "batch": round(hosts * per_host), "documents_per_second": round(total)})
+    return {"entries": entries, "iterations": iterations, "gb_per_second": chosen.gb_per_second, "rows": rows}
+
+
 def draw(points: list[dict[str, Any]], work: Any, times: Any, slope: float, begin: float, path: str) -> None:
     import matplotlib
 
@@ -198,7 +222,7 @@ def draw(points: list[dict[str, Any]], work: Any, times: Any, slope: float, begi
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=["million", "devices", "processes", "cost", "fit"], help="fit is what the others start")
+    parser.add_argument("what", choices=["million", "devices", "processes", "cost", "model", "fit"], help="fit is what the others start")
     parser.add_argument("--documents", type=int)
     parser.add_argument("--store", help="folder to write to, or to use if it is there (default: a temporary one)")
     parser.add_argument("--turns", type=int, default=3, help="of `devices`")
@@ -213,7 +237,7 @@ def main() -> None:
         return
     chosen.documents = chosen.documents or (1_000_000 if chosen.what == "million" else 20_000)
     with tempfile.TemporaryDirectory() as temporary:
-        found = {"million": million, "devices": devices, "processes": processes, "cost": cost}[chosen.what](chosen, Path(temporary))
+        found = {"million": million, "devices": devices, "processes": processes, "cost": cost, "model": model}[chosen.what](chosen, Path(temporary))
     print(json.dumps({"benchmark": f"scale {chosen.what}", "cores": CORES, **found}))
 
 
