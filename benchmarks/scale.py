@@ -229,6 +229,15 @@ def main() -> None:
     parser.add_argument("--plot", help="a PNG to draw, of `cost`")
     for name, kind, default in (("devices", int, CORES), ("topics", int, TOPICS), ("epochs", int, 1), ("process-id", int, None)):
         parser.add_argument(f"--{name}", type=kind, default=default, help=argparse.SUPPRESS)
+    figures = {
+        "row-us": (10.0, "microseconds per document beside its iterations"),
+        "unit-ns": (0.1, "nanoseconds per entry x topic x iteration"),
+        "table-ns": (5.0, "nanoseconds a step per word x topic"),
+        "gb-per-second": (1.25, "of the network: 10 Gbit/s"),
+        "latency-us": (50.0, "microseconds of each of the ring's messages"),
+    }
+    for name, (default, what) in figures.items():
+        parser.add_argument(f"--{name}", type=float, default=default, metavar="X", help=f"of `model`: {what} (default: {default})")
     for name in ("address", "keep"):
         parser.add_argument(f"--{name}", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
