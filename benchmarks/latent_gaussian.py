@@ -627,7 +627,7 @@ def speed(arguments: argparse.Namespace) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # scikit-learn says that it did not converge, as it was told
         ours(3), theirs(2)
-        turns = [(seconds_once(lambda: ours(sweeps)), seconds_once(lambda: theirs(sweeps))) for _ in range(2)]
+        turns = [(seconds_once(lambda: ours(sweeps)), seconds_once(lambda: theirs(sweeps))) for _ in range(arguments.rounds)]
     mine, peer = (min((turn[i] for turn in turns), key=lambda pair: pair[0]) for i in (0, 1))
     heights = squares(matrix, mine[1].posterior.mean("s"), mine[1].posterior.mean("d1").T, alpha1), squares(matrix, *peer[1], alpha1)
     line = {"sweeps": sweeps, "map_seconds_a_sweep": round(mine[0] / sweeps, 4), "peer_seconds_a_sweep": round(peer[0] / sweeps, 4)}
@@ -646,6 +646,7 @@ def add_speed(commands: Any) -> None:
     command.add_argument("--data", required=True, help="documents x words, in any format that the command line reads")
     command.add_argument("--topics", type=int, default=50)
     command.add_argument("--sweeps", type=int, default=100)
+    command.add_argument("--rounds", type=int, default=3, help="of both in turn, of which the quickest count")
     command.add_argument("--skip-grid", action="store_true", help="the sweeps alone")
 
 

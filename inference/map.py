@@ -23,6 +23,8 @@ from pp_models.base import Sites
 from pp_models.errors import unknown
 from pp_models.rows import RowOptions
 
+FEW_ROWS = 512  # of a global site, solved where they are: shared out, they would cost more
+
 
 class Options(NamedTuple):
     """num_epochs: sweeps at most. num_local: local iterations per sweep, and rounds over coordinates without a closed form.
@@ -68,6 +70,29 @@ def _values(model, stats):
 
 
 _stats = jax.jit(obj.summarise, static_argnames=("model", "summary"))
+
+
+def solve_site(problem: obj.Problem, site: str, target: Any, shared: Sites, summary: str, sweeps: int) -> Any:
+    """The site's statistics at the target. Rows that do not depend on each other and take long are shared out among this process's devices.
+
+    What is one for all rows, a tied precision, goes to every device; the tied statistic is a sum over rows, and so over the devices' shares.
+    """
+    family, num_rows, here = problem.model.families[site], len(jax.tree.leaves(target)[0]), devices.mine(problem.devices)
+    if not family.separate or len(here) == 1 or num_rows < FEW_ROWS:
+        return _stats(problem.model, {site: target}, summary, shared, sweeps)[site]
+    edges = [num_rows * i // len(here) for i in range(len(here) + 1)]
+
+    def share(tree: Any, i: int) -> Any:
+        part = jax.tree.map(lambda x: x[edges[i] : edges[i + 1]] if len(x) == num_rows else x, tree)
+        return {site: jax.device_put(part, here[i])}
+
+    parts = [_stats(problem.model, share(target, i), summary, share(shared[site], i), sweeps)[site] for i in range(len(here))]
+    return _join(devices.gather(here, parts), jax.tree.map(lambda x: len(x) == num_rows, shared[site]))
+
+
+@partial(jax.jit, static_argnames=("by_row",))
+def _join(parts, by_row):
+    return jax.tree.map(lambda rows, *x: jnp.concatenate(x) if rows else sum(x[1:], x[0]), by_row, *parts)
 
 
 def _start(setting, values, batch):
@@ -148,7 +173,7 @@ def build(problem: obj.Problem, options: Options) -> Algorithm:
             if site in model.damped:
                 shared[site] = climb(shared, site, target, points, batches)
             else:
-                shared |= _stats(model, {site: target}, summary, shared, options.num_local)
+                shared[site] = solve_site(problem, site, target, shared, summary, options.num_local)
         return State(shared, points, tuple(batch.positions for batch in batches)), Info(bound)
 
     def climb(shared, site, target, points, batches):

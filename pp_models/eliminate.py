@@ -12,7 +12,7 @@ The loop over rows that it runs in is in `passes`; the rows' own fixed point on 
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,10 +20,10 @@ from jax import lax
 from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 
 from pp_models.batches import Entries
-from pp_models.passes import LANES, Row, Solved, Sums, Table, collect, each_row, empty_sums, finish, lay_out, row_weights
+from pp_models.passes import LANES, Solved, Table, clipped, collect, each_row, empty_sums, finish, lay_out, row_weights
 
 UNIFORM = "uniform"  # given in place of a key: every auxiliary variable spread evenly over its choices, phi = 1/K (T 2.4)
-TOKENS = 32  # tokens allocated at a time when sampling
+TOKENS = 128  # tokens allocated at a time when sampling
 
 
 def _expect(row_logits, column_logits, entries, row_side, column_side) -> Solved:
@@ -64,33 +64,39 @@ def pick(weights: jax.Array, uniform: jax.Array) -> jax.Array:
     return block * LANES + lane
 
 
-def _draw_row(key, row: Row, weights: jax.Array, sums: Sums) -> Sums:
-    """Give each of the row's tokens to a factor, TOKENS at a time, and count them on the sides asked for."""
-    cumulative = jnp.cumsum(row.values.astype(jnp.int32))
-    num_tokens = cumulative[-1]
+class Tokens(NamedTuple):
+    """Where the tokens are: (entries,) the row of each entry, and how many tokens there are up to it, it included."""
 
-    def some(i, sums):
-        token = i * TOKENS + jnp.arange(TOKENS, dtype=jnp.int32)
-        entry = jnp.minimum(jnp.searchsorted(cumulative, token, side="right", method="compare_all"), cumulative.shape[0] - 1)
-        uniform = jax.random.uniform(jax.random.fold_in(key, i), (TOKENS,), weights.dtype)
-        factor = pick(row.gathered[entry] * weights, uniform)
-        one = (token < num_tokens).astype(weights.dtype)
-        return sums._replace(
-            rows=None if sums.rows is None else sums.rows.at[row.index, factor].add(one),
-            columns=None if sums.columns is None else sums.columns.at[row.columns[entry], factor].add(one),
-        )
+    rows: jax.Array
+    up_to: jax.Array
 
-    return lax.fori_loop(0, (num_tokens + TOKENS - 1) // TOKENS, some, sums)
+
+def _tokens(entries: Entries) -> Tokens:
+    capacity = entries.columns.shape[0]
+    rows = jnp.cumsum(jnp.zeros(capacity, jnp.int32).at[entries.starts].add(1, mode="drop")) - 1  # of rows that begin at one place, the last has it
+    inside = jnp.arange(capacity) < entries.starts[rows] + entries.lengths[rows]
+    return Tokens(rows, jnp.cumsum(jnp.where(inside, entries.values, 0).astype(jnp.int32)))
 
 
 def _draw(row_logits, column_logits, entries, key, row_side, column_side) -> Solved:
-    table = lay_out(column_logits)
+    """Give each token to a factor, TOKENS at a time whichever rows they are in, and count them on the sides asked for."""
+    table, tokens = lay_out(column_logits), _tokens(entries)
     weights, _ = row_weights(row_logits)
+    num_tokens = tokens.up_to[-1]
 
-    def visit(row, sums):
-        return _draw_row(jax.random.fold_in(key, row.index), row, weights[row.index], sums)
+    def some(i, sums):
+        token = i * TOKENS + jnp.arange(TOKENS, dtype=jnp.int32)
+        entry = jnp.minimum(jnp.searchsorted(tokens.up_to, token, side="right"), tokens.up_to.shape[0] - 1)
+        row, column = tokens.rows[entry], entries.columns[entry]
+        uniform = jax.random.uniform(jax.random.fold_in(key, i), (TOKENS,), weights.dtype)
+        factor = pick(clipped(table.weights[column]) * weights[row], uniform)
+        one = (token < num_tokens).astype(weights.dtype)
+        return sums._replace(
+            rows=None if sums.rows is None else sums.rows.at[row, factor].add(one),
+            columns=None if sums.columns is None else sums.columns.at[column, factor].add(one),
+        )
 
-    sums = each_row(entries, table, visit, empty_sums(entries, table, row_side, column_side))
+    sums = lax.fori_loop(0, (num_tokens + TOKENS - 1) // TOKENS, some, empty_sums(entries, table, row_side, column_side))
     rows = None if sums.rows is None else sums.rows[:, : row_logits.shape[1]]
     columns = None if sums.columns is None else sums.columns[:, : row_logits.shape[1]].T
     value = sum(jnp.sum(logits * counts) for logits, counts in ((row_logits, rows), (column_logits, columns)) if counts is not None)
@@ -199,7 +205,7 @@ def _multiply(row_values, column_values, entries, key, row_side, column_side) ->
     if column_side:
         columns = lax.fori_loop(0, len(mine), scatter, jnp.zeros_like(table))
     value = jnp.sum(columns * table) if rows is None else jnp.sum(rows * mine)
-    return Solved(value, None if rows is None else rows[:, :num_factors], None if columns is None else columns.T[:num_factors])
+    return Solved(value, None if rows is None else rows[:, :num_factors], None if columns is None else columns[:, :num_factors].T)
 
 
 _inner = two_sided("inner", _multiply)

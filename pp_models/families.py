@@ -72,6 +72,7 @@ class Family(NamedTuple):
     refresh: Callable[[jax.Array, Stats, Stats], Stats] | None = None  # a transition that leaves exp<natural, t> as it is, where `sample` cannot
     log_mode: Callable[..., Stats] | None = None  # of the density of log x, where that of x has the Lebesgue base measure though x is positive
     settles: bool = False  # mean, mode and log_mode are found by iteration and take statistics to begin with
+    separate: bool = False  # rows' statistics take long and do not depend on each other's: worth sharing out
 
 
 class Pair(NamedTuple):
@@ -387,17 +388,55 @@ def _normal_factor(n):
     return _cholesky(_raised(-2 * n.second))
 
 
+CACHED = 2**17  # numbers of the matrices that are solved together
+TOGETHER = 128  # rows, at most
+
+
+def _substitute(factor, x, noise):
+    """L^-T (L^-1 x + noise) of matrices L (K, K, rows) and vectors (K, rows): every step is one operation on all rows."""
+    size = len(x)
+    inverse = 1 / jnp.diagonal(factor).T
+    place = jnp.arange(size)[:, None]
+
+    def forwards(k, x):
+        here = jax.lax.dynamic_index_in_dim(x, k) * jax.lax.dynamic_index_in_dim(inverse, k)
+        below = x - jax.lax.dynamic_index_in_dim(factor, k, 1, keepdims=False) * here
+        return jnp.where(place == k, here, jnp.where(place > k, below, x))
+
+    def backwards(step, x):
+        k = size - 1 - step
+        here = jax.lax.dynamic_index_in_dim(x, k) * jax.lax.dynamic_index_in_dim(inverse, k)
+        above = x - jax.lax.dynamic_index_in_dim(factor, k, 0, keepdims=False) * here
+        return jnp.where(place == k, here, jnp.where(place < k, above, x))
+
+    half = jax.lax.fori_loop(0, size, forwards, x)
+    return jax.lax.fori_loop(0, size, backwards, half if noise is None else half + noise)
+
+
 def normal_mean(n, noise=None):
-    """P^-1 (P m), and, given noise z of unit variance, L^-T z more: a draw. Row by row in one go, half as long as one step for all rows at a time."""
+    """P^-1 (P m), and, given noise z of unit variance, L^-T z more: a draw.
 
-    def one(row):
-        natural, noise = row
-        factor = jax.lax.linalg.cholesky(_raised(-2 * natural.second), symmetrize_input=False)
-        half = jax.scipy.linalg.solve_triangular(factor, natural.first, lower=True)
-        return jax.scipy.linalg.solve_triangular(factor, half if noise is None else half + noise, lower=True, trans=1)
-
+    Matrices are factored one at a time (`_each`), and then some rows, as many as stay in cache, are solved together: calls of LAPACK for single
+    vectors would cost more than the factors.
+    """
+    size = n.first.shape[-1]
     flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[n.first.ndim - 1 :]), (n, noise))
-    return jax.lax.map(one, flat).reshape(n.first.shape)
+    num_rows = len(flat[0].first)
+    if num_rows == 0:
+        return n.first
+    block = max(1, min(TOGETHER, CACHED // size**2, num_rows))
+
+    def factor(second):
+        return jax.lax.linalg.cholesky(_raised(-2 * second), symmetrize_input=False)
+
+    def some(i, out):
+        first = jnp.minimum(i * block, num_rows - block)  # the last block may overlap: the same numbers again
+        here, noise = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, first, block), flat)
+        factors = jnp.moveaxis(jax.lax.map(factor, here.second), 0, 2)
+        found = _substitute(factors, here.first.T, None if noise is None else noise.T)
+        return jax.lax.dynamic_update_slice_in_dim(out, found.T, first, 0)
+
+    return jax.lax.fori_loop(0, -(-num_rows // block), some, jnp.zeros_like(flat[0].first)).reshape(n.first.shape)
 
 
 def normal_moments(n):
@@ -450,6 +489,7 @@ normal = Family(
     distribution=lambda n: dist.MultivariateNormal(normal_mean(n), precision_matrix=-2 * n.second),
     natural=_normal_natural,
     base=Pair(0.0, 0.0),
+    separate=True,
 )
 
 
@@ -495,6 +535,7 @@ normal_tied = normal._replace(
     sample=lambda key, n: _gram(_tied_location(n, jax.random.normal(key, n.first.shape, n.first.dtype))[0]),
     distribution=_tied_distribution,
     natural=_tied_natural,
+    separate=False,
 )
 
 # Positive rows ----------------------------------------------------------------------------------------------------------------
@@ -580,6 +621,7 @@ positive = Family(
     refresh=lambda key, n, t: _squared(pos.refresh(key, n.first, -2 * n.second, t.first)),
     log_mode=_settled(_squared, pos.log_mode),
     settles=True,
+    separate=True,
 )
 
 positive_tied = positive._replace(

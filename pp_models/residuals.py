@@ -29,6 +29,8 @@ from pp_models.batches import Entries
 from pp_models.families import Pair
 
 LANES = 16  # vectors are padded to a multiple of this: whole vector registers
+STEP = 32  # widths of the products of matrices differ by this
+LONGEST = 256  # of them: beyond, more of them are added up, each in cache
 
 
 def _pad(x: jax.Array) -> jax.Array:
@@ -49,17 +51,37 @@ def _windows(entries: Entries, visit, carry):
 
 
 def _of_points(entries: Entries, other: jax.Array) -> Pair:
-    """(sum_j r_ij y_j, sum_j y_j y_j') for every row i."""
+    """(sum_j r_ij y_j, sum_j y_j y_j') for every row i: some entries at a time by one product of matrices, whose size is the next of a few.
+
+    Rows' lengths differ by much, and the windows that all kernels read through pad them by a third; blocks of LONGEST entries and a rest rounded up
+    to a multiple of STEP pad them by a tenth.
+    """
     size, padded = other.shape[1], _pad(other)
     num_rows = entries.starts.shape[0]
-    zero = Pair(jnp.zeros((num_rows, size), other.dtype), jnp.zeros((num_rows, size, size), other.dtype))
+    longest = min(LONGEST, max(entries.widths))  # as far as one may read past the last entry
+    widths = [min(width, longest) for width in range(STEP, longest + STEP, STEP)]
 
-    def visit(row, columns, values, inside, sums):
+    def part(width, start, length):
+        columns, values = (lax.dynamic_slice(x, (start,), (width,)) for x in (entries.columns, entries.values))
+        inside = jnp.arange(width, dtype=jnp.int32) < length
         gathered = jnp.where(inside[:, None], padded[columns], 0)
-        first = jnp.where(inside, values, 0) @ gathered
-        return Pair(sums.first.at[row].set(first[:size]), sums.second.at[row].set((gathered.T @ gathered)[:size, :size]))
+        return Pair(jnp.where(inside, values, 0) @ gathered, gathered.T @ gathered)
 
-    return _windows(entries, visit, zero)
+    def visit(row, sums):
+        start, length = entries.starts[row], entries.lengths[row]
+        blocks = jnp.maximum(length - 1, 0) // longest  # whole ones, the last entries left out
+
+        def block(i, total):
+            return jax.tree.map(jnp.add, total, part(longest, start + i * longest, longest))
+
+        rest = length - blocks * longest
+        choices = [lambda start, rest, width=width: part(width, start, rest) for width in widths]
+        total = lax.switch((rest - 1) // STEP, choices, start + blocks * longest, rest)
+        total = lax.cond(blocks > 0, lambda total: lax.fori_loop(0, blocks, block, total), lambda total: total, total)
+        return Pair(sums.first.at[row].set(total.first[:size]), sums.second.at[row].set(total.second[:size, :size]))
+
+    zero = Pair(jnp.zeros((num_rows, size), other.dtype), jnp.zeros((num_rows, size, size), other.dtype))
+    return lax.fori_loop(0, num_rows, visit, zero)
 
 
 def _of_distributions(entries: Entries, other: Pair) -> Pair:
@@ -70,7 +92,7 @@ def _of_distributions(entries: Entries, other: Pair) -> Pair:
     place[lower] = place.T[lower] = np.arange(len(lower[0]))
     first, packed = _pad(other.first), _pad(other.second[:, lower[0], lower[1]])
     num_rows = entries.starts.shape[0]
-    zero = Pair(jnp.zeros((num_rows, first.shape[1]), first.dtype), jnp.zeros((num_rows, packed.shape[1]), packed.dtype))
+    zero = Pair(jnp.zeros((num_rows, size), first.dtype), jnp.zeros((num_rows, size, size), packed.dtype))
 
     def visit(row, sums):
         def one(entry, total):
@@ -80,10 +102,10 @@ def _of_distributions(entries: Entries, other: Pair) -> Pair:
         start = entries.starts[row]
         none = Pair(jnp.zeros_like(first[0]), jnp.zeros_like(packed[0]))
         total = lax.fori_loop(start, start + entries.lengths[row], one, none)
-        return Pair(sums.first.at[row].set(total.first), sums.second.at[row].set(total.second))
+        # unpacked row by row: of all rows at once the compiler lays the result out by columns, here and in every kernel that it meets
+        return Pair(sums.first.at[row].set(total.first[:size]), sums.second.at[row].set(total.second[place]))
 
-    sums = lax.fori_loop(0, num_rows, visit, zero)
-    return Pair(sums.first[:, :size], sums.second[:, place])
+    return lax.fori_loop(0, num_rows, visit, zero)
 
 
 def regression(entries: Entries, other: Pair) -> Pair:

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 import inference
+import pp_models
 from inference import fitting, svi
+from inference import map as map_
 from inference import objective as obj
 from pp_models import base
 from pp_models.data import Data
@@ -195,6 +197,24 @@ def test_devices_change_nothing(problem):
     np.testing.assert_allclose(fits[0].history["bound"], fits[1].history["bound"], rtol=1e-9)
     for site in problem.model.families:
         np.testing.assert_allclose(fits[0].posterior.mean(site), fits[1].posterior.mean(site), rtol=1e-6)
+
+
+@pytest.mark.parametrize(("name", "hyper", "tied"), [("pmf", {"rank": 3}, False), ("lg_nmf", {"num_topics": 3, "alpha1": 1.0}, True)])
+def test_map_shares_out_the_columns(name, hyper, tied):
+    """A site with many rows is solved by three devices as by one, statistics that are sums over the rows included (sums in another order: 1e-9)."""
+    rng = np.random.default_rng(0)
+    size = 2 * map_.FEW_ROWS + 1
+    counts = rng.poisson(0.3, (12, size))
+    users, items = np.nonzero(counts)
+    data = (
+        pp_models.data.counts(counts) if name == "lg_nmf" else pp_models.data.ratings(users, items, rng.normal(size=len(users)), shape=counts.shape)
+    )
+    one = jax.local_devices()[:1]
+    shared = {"num_epochs": 3, "tolerance": 0.0, "progress": False}
+    fits = [inference.fit(name, data, "map", hyper, devices=one * number, **shared) for number in (1, 3)]
+    np.testing.assert_allclose(fits[0].history["bound"], fits[1].history["bound"], rtol=1e-9)
+    site = "d1" if tied else "v"
+    np.testing.assert_allclose(fits[0].posterior.mean(site), fits[1].posterior.mean(site), rtol=1e-6, atol=1e-9)
 
 
 def test_lazy_local_sites_are_solved_for_all_rows(problem):

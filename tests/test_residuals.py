@@ -7,7 +7,7 @@ import pytest
 
 import pp_models
 from pp_models.families import Pair
-from pp_models.residuals import regression, squared_error
+from pp_models.residuals import LONGEST, STEP, regression, squared_error
 
 RANK = 3
 
@@ -85,3 +85,25 @@ def test_ratings_have_no_gradient():
     batch, rows, columns = data.pack(), side(7, 1, 0.0), side(5, 2, 0.0)
     gradient = jax.grad(lambda x, e: squared_error(x, columns, e, batch.by_column), 0)(rows, batch.entries)
     assert gradient.first.shape == rows.first.shape
+
+
+@pytest.mark.parametrize("single", [True, False])
+def test_rows_of_any_length_have_their_normal_equations(single):
+    """(sum r y, sum y y') of rows empty, short, about as long as the products of matrices are wide, and several times as long."""
+    lengths = [0, 1, STEP - 1, STEP, STEP + 1, LONGEST - 1, LONGEST, LONGEST + 1, 2 * LONGEST, 2 * LONGEST + STEP + 1, 0]
+    rng = np.random.default_rng(5)
+    columns = np.concatenate([rng.choice(700, length, replace=False) for length in lengths])
+    rows = np.repeat(np.arange(len(lengths)), lengths)
+    ratings = rng.normal(size=len(rows)).astype(np.float32)
+    other = rng.normal(size=(700, RANK)).astype(np.float32)
+    table = np.zeros((len(lengths), 700))
+    table[rows, columns] = 1
+    filled = np.zeros_like(table)
+    filled[rows, columns] = ratings
+    with jax.enable_x64(not single):
+        entries = pp_models.data.ratings(rows, columns, ratings, shape=table.shape).pack().entries
+        y = jnp.asarray(other, float)
+        found = regression(entries, Pair(y, y[:, :, None] * y[:, None, :]))
+        close = {"rtol": 1e-4, "atol": 1e-3} if single else {"rtol": 1e-11, "atol": 1e-11}  # sums of hundreds of terms of either sign
+        np.testing.assert_allclose(found.first, filled @ other.astype(float), **close)
+        np.testing.assert_allclose(found.second, np.einsum("ij,ja,jb->iab", table, other.astype(float), other.astype(float)), **close)
