@@ -28,10 +28,14 @@ class Rounds:
         self.devices = tuple(dict.fromkeys(problem.devices))[:num_chains]
         self.num_chains = num_chains
         self._mesh = Mesh(np.array(self.devices), (_AXIS,))
-        self.shared = self._put((problem.values, problem.data.pack()), PartitionSpec())
+        self.shared = self.everywhere((problem.values, problem.data.pack()))
 
     def _put(self, tree: Any, spec: PartitionSpec) -> Any:
         return jax.device_put(tree, NamedSharding(self._mesh, spec))
+
+    def everywhere(self, tree: Any) -> Any:
+        """The same on every device, to be given to `run` as something in common without being sent again."""
+        return self._put(tree, PartitionSpec())
 
     def keys(self, key: jax.Array) -> list[Any]:
         """A key for every chain, which depends on its number alone, a round at a time."""
