@@ -41,11 +41,16 @@ Draw = Callable[[Data, Any, jax.Array], Mapping[str, Any]]  # data, hyper-parame
 ENTRIES = 8  # of the expected data
 BINS = 10  # of the chi-square test
 SIMULATIONS = 4000  # of ranks that are uniform, for the ECDF's envelope
-NUM_DRAWS = {"gibbs": 49, "nuts": 49}  # of each posterior that true values are ranked among; of engines that draw independently 199
+NUM_DRAWS = {
+    "gibbs": 49,
+    "collapsed_gibbs": 49,
+    "nuts": 49,
+}  # of each posterior that true values are ranked among; of engines that draw independently 199
 
 # What each engine runs with on data sets this small. A chain's draws must be nearly independent: its effective size is in the table.
 OPTIONS: dict[str, dict[str, Any]] = {
     "gibbs": {"num_samples": 49, "num_warmup": 400, "num_chains": 1, "thin": 40},
+    "collapsed_gibbs": {"num_samples": 49, "num_warmup": 400, "num_chains": 1, "thin": 40},
     "nuts": {"num_samples": 294, "num_warmup": 300, "num_chains": 1, "target_accept": 0.9},
     "numpyro_svi": {"num_epochs": 1500},
     "inla": {"weights": "laplace"},
@@ -133,7 +138,7 @@ def calibrate(
         raise InputError(f"Engine {engine!r} finds a point, which has no intervals to calibrate: use one with a posterior.")
     prior = make_prior(model_name, num_rows, num_columns, hyper)
     draw = functools.partial(draw_by, prior.model, engine, {**OPTIONS.get(engine, {}), **(options or {})}, num_draws) if draw is None else draw
-    chains = engine in ("gibbs", "nuts")
+    chains = engine in NUM_DRAWS
     begin, failed = time.perf_counter(), 0
     ranks, scores, sizes = [], [], []
     for i in tqdm(range(num_datasets), f"{model_name} by {engine}", disable=None if progress is None else not progress, leave=False):

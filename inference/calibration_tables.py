@@ -15,7 +15,7 @@ from inference.calibration import Calibration, applies, calibrate
 from pp_models.errors import InputError
 from pp_models.files import write_whole
 
-SAMPLERS = ("gibbs", "nuts")
+SAMPLERS = ("gibbs", "collapsed_gibbs", "nuts")
 APPROXIMATE = ("cavi", "svi", "trust_region", "numpyro_svi", "laplace", "inla")
 GROUPS = ("expected data", "log joint", "sites", "hyper-parameters")
 LEVEL = 0.01  # of the verdict, over all functionals of a row

@@ -25,7 +25,11 @@ class Rounds:
     def __init__(self, problem: Problem, num_chains: int) -> None:
         self.devices = _places(problem.devices, num_chains)
         self.num_chains = num_chains
-        self.shared = on.placed((problem.values, problem.data.pack()), self.devices, on.EVERYWHERE)
+        self.shared = self.everywhere((problem.values, problem.data.pack()))
+
+    def everywhere(self, tree: Any) -> Any:
+        """The same on every device, to be given to `run` as something in common without being sent again."""
+        return on.placed(tree, self.devices, on.EVERYWHERE)
 
     def keys(self, key: jax.Array) -> list[Any]:
         """A key for every chain, which depends on its number alone, a round at a time."""

@@ -41,6 +41,7 @@ QUICK: dict[str, dict[str, Any]] = {  # options of a quick comparison
     "laplace": {"num_sweeps": 500},
     "inla": {"num_sweeps": 500, "weights": "laplace"},
     "gibbs": {"num_samples": 1000, "num_warmup": 300},
+    "collapsed_gibbs": {"num_samples": 1000, "num_warmup": 300},
     "nuts": {"num_samples": 500, "num_warmup": 500},
 }
 REFERENCE_SHARE = 3.0  # of a time budget, beside 1 for every other engine

@@ -9,6 +9,7 @@ below 50), not on the other chains, nor, rounding aside, on the devices. With th
 a run of 200.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -34,9 +35,9 @@ class Options(NamedTuple):
 
 
 class State(NamedTuple):
-    """t(x) of every site, a round of chains at a time. Chunks run. On the host, (draws, log joints): the last ones, and those of the chunks kept."""
+    """The chains (here t(x) of every site), a round at a time. Chunks run. On the host, (draws, log joints): the last ones, and those kept."""
 
-    chains: list[Sites]
+    chains: list[Any]
     step: int
     last: Any
     kept: tuple[Any, ...]
@@ -68,24 +69,26 @@ def sweep(model: Any, hyper: Any, key: jax.Array, stats: Sites, batch: Any) -> S
 
 
 class Setting(NamedTuple):
-    """What a program is compiled for."""
+    """What a program is compiled for. sweep: (model, hyper, key, chain, batch, *extra) -> chain. stats: (chain) -> t(x) of every site."""
 
     model: Model
     structure: Any
     num_kept: int
+    sweep: Callable[..., Any] = sweep
+    stats: Callable[[Any], Sites] = dict
 
 
-def _run(setting: Setting, shared: Any, thin: Any, own: Any) -> Any:
+def _run(setting: Setting, shared: Any, common: Any, own: Any) -> Any:
     """A chain's next `num_kept` draws, one every `thin` sweeps."""
-    (values, batch), (key, stats), model = shared, own, setting.model
+    (values, batch), (thin, extra), (key, chain), model = shared, common, own, setting.model
     hyper = obj.make(model, setting.structure, values)
 
-    def one(stats, key):
-        stats = jax.lax.fori_loop(0, thin, lambda i, t: sweep(model, hyper, jax.random.fold_in(key, i), t, batch), stats)
-        draws = {site: model.families[site].value(t) for site, t in stats.items()}
-        return stats, (draws, log_joint(model, hyper, draws, batch))
+    def one(chain, key):
+        chain = jax.lax.fori_loop(0, thin, lambda i, c: setting.sweep(model, hyper, jax.random.fold_in(key, i), c, batch, *extra), chain)
+        draws = {site: model.families[site].value(t) for site, t in setting.stats(chain).items()}
+        return chain, (draws, log_joint(model, hyper, draws, batch))
 
-    return jax.lax.scan(one, stats, jax.random.split(key, setting.num_kept))
+    return jax.lax.scan(one, chain, jax.random.split(key, setting.num_kept))
 
 
 @partial(jax.jit, static_argnames=("model",))
@@ -106,10 +109,10 @@ def num_steps(options: Options, problem: obj.Problem) -> int:
     return -(-options.num_warmup // chunk) - (-options.num_samples // chunk)
 
 
-def _check_counts(data: Any) -> None:
+def check_counts(name: str, data: Any) -> None:
     """Counts of tokens must fit into single precision."""
     if data.kind == "counts" and max(data.matrix.sum(0).max(), data.matrix.sum(1).max()) >= 2**24:
-        raise InputError(f"gibbs counts tokens in single precision, up to {2**24 - 1} in a row or column, but there are more: rescale the counts.")
+        raise InputError(f"{name} counts tokens in single precision, up to {2**24 - 1} in a row or column, but there are more: rescale the counts.")
 
 
 def suits(model: Model) -> str:
@@ -119,27 +122,32 @@ def suits(model: Model) -> str:
     return ""
 
 
+def begin(problem: obj.Problem, key: jax.Array, start: Sites) -> Sites:
+    """t(x) of every site where a chain begins: a draw from the model's starting point, or the values given."""
+    init_key, draw_key = jax.random.split(key)
+    stats = _first(problem.model, draw_key, problem.model.init(init_key, problem.hyper, problem.data))
+    return stats | {site: problem.model.families[site].stats(jnp.asarray(x, float)) for site, x in start.items()}
+
+
 def build(problem: obj.Problem, options: Options) -> Algorithm:
     check_size(problem, options)
-    _check_counts(problem.data)
-    model, chunk = problem.model, chunk_size(options, problem)
-    setting = Setting(model, problem.structure, chunk)
-    rounds = Rounds(problem, options.num_chains)
-    num_warming, total = -(-options.num_warmup // chunk), num_steps(options, problem)
+    check_counts("gibbs", problem.data)
+    setting = Setting(problem.model, problem.structure, chunk_size(options, problem))
+    return run_chains(problem, options, Rounds(problem, options.num_chains), setting, partial(begin, problem))
+
+
+def run_chains(
+    problem: obj.Problem, options: Any, rounds: Rounds, setting: Setting, first: Callable[[jax.Array, Sites], Any], extra: tuple[Any, ...] = ()
+) -> Algorithm:
+    """Chains of any sweep, in chunks. first: (key, start) -> where a chain begins. extra: what the sweep is given beside the rows, on all devices."""
+    num_warming, total = -(-options.num_warmup // setting.num_kept), num_steps(options, problem)
 
     def init(key, start):
-        chains = []
-        for chain in range(options.num_chains):
-            init_key, draw_key = jax.random.split(jax.random.fold_in(key, chain))
-            natural = model.init(init_key, problem.hyper, problem.data)
-            stats = _first(model, draw_key, natural)
-            stats |= {site: model.families[site].stats(jnp.asarray(x, float)) for site, x in start.items()}
-            chains.append(stats)
-        return State(rounds.place(chains), 0, None, ())
+        return State(rounds.place([first(jax.random.fold_in(key, chain), start) for chain in range(options.num_chains)]), 0, None, ())
 
     def step(key, state, batches):
         warming = state.step < num_warming
-        results = rounds.run(_run, setting, 1 if warming else options.thin, list(zip(rounds.keys(key), state.chains, strict=True)))
+        results = rounds.run(_run, setting, (1 if warming else options.thin, extra), list(zip(rounds.keys(key), state.chains, strict=True)))
         draws = [jax.tree.map(lambda x: x[:, -1:], kept) if warming else kept for _, kept in results]
         found, log_joints = rounds.read(draws)
         kept = (found, log_joints.astype(np.float64))

@@ -34,6 +34,7 @@ class Look(NamedTuple):
 
 LOOKS = {
     "gibbs": Look("blue", SOLID, "circle"),
+    "collapsed_gibbs": Look("blue", DASHED, "up", True),
     "nuts": Look("sky", DASHED, "diamond"),
     "cavi": Look("vermilion", SOLID, "square"),
     "svi": Look("amber", DASHED, "up"),

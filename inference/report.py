@@ -72,7 +72,7 @@ def _no_reference(comparison: "Comparison") -> str:
     if comparison.reference is not None:
         return ""
     rows = comparison.summary["engines"]
-    failed = [engine for engine in ("gibbs", "nuts") if rows.get(engine, {}).get("error")]
+    failed = [engine for engine in ("gibbs", "collapsed_gibbs", "nuts") if rows.get(engine, {}).get("error")]
     asked = any(row.get("kind") == "draws" for row in rows.values())
     why = f"{' and '.join(failed)} failed" if failed else "none was asked for" if asked else "no sampler was run or applies to this model"
     return f"There is no reference ({why}), so engines stand side by side and none is judged."

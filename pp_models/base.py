@@ -51,6 +51,8 @@ class Model:
     observed:   name of the observed site
     resolve:    (hyper, data) -> hyper with the paper's data-dependent defaults filled in, checked
     solve_local: optional fused fixed point of the local sites (see `inference.objective`)
+    odds:       (hyper, stats, batch, summary="collapsed") -> `rows.Odds` by which tokens choose a factor when the rows' weights, the first of
+                `families`, are integrated out: where they have Dirichlet or gamma priors
     proper:     (hyper) -> whether the prior can be sampled from
     check_rows: (data) raises InputError for rows that the model cannot explain
     coupled:    where global sites meet in F even when the auxiliaries and the local sites are given: "" nowhere, "prior" in log_global alone (one
@@ -88,6 +90,7 @@ class Model:
     observed: str = "counts"
     resolve: Callable[..., Any] = _as_given
     solve_local: Callable[..., Any] | None = None
+    odds: Callable[..., Any] | None = None
     proper: Callable[[Any], bool] = lambda hyper: True
     check_rows: Callable[[Any], None] = lambda data: None
     coupled: str = ""

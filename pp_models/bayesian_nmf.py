@@ -38,7 +38,7 @@ from pp_models import families as fam
 from pp_models.base import Model, check_count, check_positive, documents
 from pp_models.eliminate import allocate
 from pp_models.families import Pair
-from pp_models.rows import converge_rows
+from pp_models.rows import Odds, converge_rows
 
 
 class Hyper(NamedTuple):
@@ -127,13 +127,19 @@ def begin(hyper, data, topics):
     return {"beta": Pair(prior.first + tokens * topics, jnp.broadcast_to(prior.second, (hyper.num_topics, 1)) - tokens)}
 
 
-def solve_local(hyper, t, batch, start, options, summary):
-    """P(11.24), (11.28) and (11.29) for every document of the batch, in turn until a rests."""
+def odds(hyper, t, batch, summary="collapsed"):
+    """A word's topic: P(11.24), or with theta integrated out (a0 + N_dk) / (b0 + sum_v beta_kv) beta_kv, N without the word itself."""
     prior, beta = _theta_prior(hyper), t["beta"]
     rate = -prior.second + beta.second.T  # (1, K), the same for all documents
-    shape = jnp.broadcast_to(prior.first, rate.shape)
-    counts, info, entries = converge_rows(shape, -jnp.log(rate), beta.first, batch.entries, start["theta"].first, options, summary)
-    return {"theta": Pair(shape + counts, -jnp.broadcast_to(rate, counts.shape))}, info, batch.replace(entries=entries)
+    return Odds(jnp.broadcast_to(prior.first, rate.shape), -jnp.log(rate), beta.first)
+
+
+def solve_local(hyper, t, batch, start, options, summary):
+    """P(11.24), (11.28) and (11.29) for every document of the batch, in turn until a rests."""
+    given = odds(hyper, t, batch, summary)
+    counts, info, entries = converge_rows(*given, batch.entries, start["theta"].first, options, summary)
+    rate = jnp.broadcast_to(jnp.exp(-given.log_scale), counts.shape)
+    return {"theta": Pair(given.concentration + counts, -rate)}, info, batch.replace(entries=entries)
 
 
 def predict(hyper, values):
@@ -164,6 +170,7 @@ MODEL = Model(
     example=example,
     resolve=resolve,
     solve_local=solve_local,
+    odds=odds,
     begin=begin,
     proper=lambda hyper: not hyper.flat,
     learn=lambda hyper: {} if hyper.flat else {"a0": hyper.a0, "b0": hyper.b0, "c0": hyper.c0},

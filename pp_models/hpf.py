@@ -50,6 +50,7 @@ from pp_models.base import Model, check_count, check_positive, documents
 from pp_models.eliminate import allocate
 from pp_models.errors import InputError
 from pp_models.families import Pair
+from pp_models.rows import Odds
 
 
 class Hyper(NamedTuple):
@@ -145,6 +146,12 @@ def init(key, hyper, data):
     }
 
 
+def odds(hyper, t, batch, summary="collapsed"):
+    """A token's factor with theta integrated out: (a + N_dk) / (xi_d + sum_v beta_kv) beta_kv, N without the token itself."""
+    rate = t["xi"].second[:, None] + jnp.sum(t["beta"].second, 1)
+    return Odds(jnp.full((1, rate.shape[1]), hyper.a), -jnp.log(rate), t["beta"].first)
+
+
 def predict(hyper, values):
     """Expected counts."""
     return values["theta"] @ values["beta"]
@@ -173,4 +180,5 @@ MODEL = Model(
     example=example,
     resolve=resolve,
     coupled="prior",
+    odds=odds,
 )

@@ -38,7 +38,7 @@ from pp_models import families as fam
 from pp_models.base import Model, check_count, check_positive, documents
 from pp_models.eliminate import allocate
 from pp_models.errors import InputError
-from pp_models.rows import converge_rows
+from pp_models.rows import Odds, converge_rows
 from pp_models.special import digamma
 
 
@@ -116,13 +116,18 @@ _LOG_TOTAL = {"mean": digamma, "mode": jnp.log, "log_mode": jnp.log, "collapsed"
 _TAKEN = {"mode": lambda num_topics: num_topics, "collapsed": lambda num_topics: 1}  # from the total: one per topic at a mode, the token itself
 
 
-def solve_local(hyper, t, batch, start, options, summary):
-    """X 12 for every document of the batch: phi and gamma in turn, until gamma rests."""
+def odds(hyper, t, batch, summary="collapsed"):
+    """A word's topic: phi of X 12, or with theta integrated out (alpha_k + N_dk) / (sum_k alpha_k + N_d) beta_kv, N without the word itself."""
     alpha = _alpha(hyper, t["beta"].shape[0])[None]
     total = jnp.sum(alpha) + batch.totals - _TAKEN.get(summary, lambda num_topics: 0)(alpha.shape[1])
-    log_scale = -_LOG_TOTAL[summary](jnp.maximum(total, jnp.finfo(total.dtype).tiny))[:, None]
-    counts, info, entries = converge_rows(alpha, log_scale, t["beta"], batch.entries, start["theta"], options, summary)
-    return {"theta": alpha + counts}, info, batch.replace(entries=entries)
+    return Odds(alpha, -_LOG_TOTAL[summary](jnp.maximum(total, jnp.finfo(total.dtype).tiny))[:, None], t["beta"])
+
+
+def solve_local(hyper, t, batch, start, options, summary):
+    """X 12 for every document of the batch: phi and gamma in turn, until gamma rests."""
+    given = odds(hyper, t, batch, summary)
+    counts, info, entries = converge_rows(*given, batch.entries, start["theta"], options, summary)
+    return {"theta": given.concentration + counts}, info, batch.replace(entries=entries)
 
 
 def predict(hyper, values):
@@ -153,6 +158,7 @@ MODEL = Model(
     example=example,
     resolve=resolve,
     solve_local=solve_local,
+    odds=odds,
     begin=begin,
     learn=lambda hyper: {"alpha": _alpha(hyper, hyper.num_topics), "eta": hyper.eta},
 )

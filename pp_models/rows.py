@@ -31,6 +31,14 @@ class RowOptions(NamedTuple):
     tolerance: float = 1e-3
 
 
+class Odds(NamedTuple):
+    """How a row's tokens choose among factors: as weight(concentration + counts) exp(log_scale + column_logits), see `converge_rows`."""
+
+    concentration: jax.Array
+    log_scale: jax.Array
+    column_logits: jax.Array
+
+
 class RowInfo(NamedTuple):
     """How the rows' fixed point ended: iterations taken and last mean change, per row."""
 

@@ -140,6 +140,7 @@ QUICK = {
     "map": {"num_epochs": 30, "basis": "log"},
     "stochastic_map": {"num_epochs": 10, "batch_size": 4, "basis": "log"},
     "gibbs": {"num_samples": 50, "num_warmup": 20},
+    "collapsed_gibbs": {"num_samples": 50, "num_warmup": 20},
     "nuts": {"num_samples": 20, "num_warmup": 20, "num_chains": 1},
     "numpyro_svi": {"num_epochs": 20, "num_particles": 1},
     "trust_region": {"num_epochs": 4, "batch_size": 4, "num_inner": 3},

@@ -212,6 +212,15 @@ def test_gamma_draws(shape):
     assert scipy.stats.kstest(draws, scipy.stats.loggamma(shape).cdf).pvalue > 1e-4
 
 
+@pytest.mark.parametrize("size", [fam.FEW_DRAWS, 5 * fam.FEW_DRAWS, fam.MANY_DRAWS + 77])
+def test_gamma_draws_of_any_number(size):
+    """Few, many and more draws than are made at a time, of shapes side by side, rejected as often as any, have the same distribution."""
+    shapes = np.where(np.arange(size) % 2, 0.05, 1.0)
+    draws = np.asarray(fam.log_gamma_draw(jax.random.key(3), jnp.asarray(shapes).reshape(1, -1)))[0]
+    for shape in (0.05, 1.0):
+        assert scipy.stats.kstest(draws[shapes == shape], scipy.stats.loggamma(shape).cdf).pvalue > 1e-4
+
+
 def test_gamma_draws_in_single_precision():
     """Large shapes do not lose their acceptance test to rounding: standardised draws at shape 1e6 are normal."""
     with jax.enable_x64(False):

@@ -1,0 +1,182 @@
+"""Collapsed Gibbs for LDA: its speed beside `gibbs` and tomotopy, how well it mixes, and that it samples the same posterior.
+
+    python benchmarks/collapsed.py speed --data bow.npz      tokens per second and device of a sweep, at 50 and 100 topics, taken in turn
+    python benchmarks/collapsed.py mixing                    effective draws per second beside `gibbs` on a drawn corpus, and the gap in posterior sd
+    python benchmarks/collapsed.py curve --data bow.npz      held-out score against sweeps and seconds, beside tomotopy with the same priors
+
+Each prints one JSON line. Compiling is not counted. tomotopy's alpha is kept as given, so that all sample one posterior; all are scored by the
+topics' conditional mean given one state of the allocations, (eta + counts) / total, by document completion (nats per held-out word).
+"""
+
+import argparse
+import json
+import os
+import time
+
+import jax
+import numpy as np
+
+CORES = os.cpu_count() or 1
+jax.config.update("jax_num_cpu_devices", CORES)
+
+import arviz
+import jax.numpy as jnp
+import scipy.sparse
+from lda_throughput import Topics
+
+import inference
+import pp_models
+from inference import collapsed_gibbs, evaluate, fitting, gibbs
+from pp_models import tokens as tk
+
+ALPHA, ETA = 0.1, 0.05
+
+
+def tomotopy_model(data, num_topics):
+    import tomotopy
+
+    model = tomotopy.LDAModel(k=num_topics, alpha=ALPHA, eta=ETA, seed=0)
+    model.optim_interval = 0
+    matrix = scipy.sparse.csr_array(data.matrix)
+    names = np.array([f"w{v}" for v in range(data.num_columns)])
+    for row in range(matrix.shape[0]):
+        part = slice(matrix.indptr[row], matrix.indptr[row + 1])
+        model.add_doc(np.repeat(names[matrix.indices[part]], matrix.data[part].astype(int)).tolist())
+    model.train(0)
+    return model
+
+
+def speed(data, num_topics, turns=5, warm=20):
+    """Million tokens a second, the best of some turns, one device; tomotopy by itself, with its workers."""
+    problem = fitting.make_problem("lda", data, {"num_topics": num_topics, "alpha": ALPHA, "eta": ETA}, devices=jax.local_devices()[:1])
+    model, hyper, batch = problem.model, problem.hyper, problem.data.pack()
+    tokens = tk.arrange(batch.entries, data.num_columns, tk.num_steps(data.totals))
+    sweep = jax.jit(lambda key, chain: collapsed_gibbs.sweep(model, hyper, key, chain, batch, tokens))
+    both = jax.jit(lambda key, stats: gibbs.sweep(model, hyper, key, stats, batch))
+    only = jax.jit(lambda key, chain: tk.reallocate(key, tokens, chain.allocations, model.odds(hyper, chain.stats, batch)))
+    chain = collapsed_gibbs.Chain(gibbs.begin(problem, jax.random.key(0), {}), tk.unallocated(tokens, num_topics))
+    for i in range(warm):
+        chain = sweep(jax.random.key(i), chain)
+    peer = tomotopy_model(data, num_topics)
+    peer.train(warm, workers=1)
+    runs = {
+        "gibbs": lambda i: jax.block_until_ready(both(jax.random.key(i), chain.stats)),
+        "collapsed_gibbs": lambda i: jax.block_until_ready(sweep(jax.random.key(i), chain)),
+        "collapsed_gibbs, tokens alone": lambda i: jax.block_until_ready(only(jax.random.key(i), chain)),
+        **{f"tomotopy, {n} workers": lambda i, n=n: peer.train(1, workers=n) for n in sorted({1, CORES})},
+    }
+    best = dict.fromkeys(runs, np.inf)
+    for i in range(turns + 1):  # the first compiles
+        for name, run in runs.items():
+            begin = time.perf_counter()
+            run(i)
+            best[name] = min(best[name], time.perf_counter() - begin if i else np.inf)
+    return {name: round(float(data.total) / seconds / 1e6, 2) for name, seconds in best.items()}
+
+
+def drawn(num_rows=300, num_columns=300, num_topics=8, length=60, seed=0):
+    rng = np.random.default_rng(seed)
+    topics, shares = rng.dirichlet(np.full(num_columns, 0.1), num_topics), rng.dirichlet(np.full(num_topics, 0.3), num_rows)
+    return pp_models.data.counts(np.stack([rng.multinomial(n, p) for n, p in zip(rng.poisson(length, num_rows), shares @ topics, strict=True)]))
+
+
+def functionals(fit, num_entries=60):
+    """(chains, draws, functionals) that no relabelling changes: log joint, expected data where there are tokens, rows' concentration."""
+    rows, columns = fit.problem.data.matrix.nonzero()
+    chosen = np.random.default_rng(0).choice(len(rows), num_entries, replace=False)
+    theta, beta = (fit.posterior.draws[site] for site in ("theta", "beta"))
+    rates = np.einsum("csnk,csnk->csn", theta[:, :, rows[chosen]], np.moveaxis(beta[:, :, :, columns[chosen]], 2, 3))
+    squares = np.square(theta).sum(-1)
+    return np.concatenate([fit.posterior.sample_stats["lp"][..., None], rates, squares[:, :, :20], squares.mean(-1)[..., None]], -1).astype(float)
+
+
+def mixing(num_samples=2000, num_warmup=1000):
+    """From where `cavi` ends, so that both are in one mode, with two chains each."""
+    data, found, line = drawn(), {}, {}
+    start = inference.fit("lda", data, "cavi", {"num_topics": 8, "alpha": 0.3, "eta": 0.1}, progress=False).posterior.mean("beta")
+    for engine in ("gibbs", "collapsed_gibbs"):
+        shared = {"hyper": {"num_topics": 8, "alpha": 0.3, "eta": 0.1}, "init": {"beta": start}, "progress": False, "num_chains": 2}
+        inference.fit("lda", data, engine, num_samples=50, num_warmup=50, **shared)  # compiles
+        fit = inference.fit("lda", data, engine, num_samples=num_samples, num_warmup=num_warmup, **shared)
+        found[engine] = functionals(fit)
+        effective = np.array([float(arviz.ess(x)) for x in np.moveaxis(found[engine], -1, 0)])
+        seconds = fit.seconds * num_samples / (num_samples + num_warmup)
+        line[engine] = {"seconds": round(seconds, 1), "ess": [round(x) for x in np.quantile(effective, [0, 0.5, 1])]}
+        line[engine]["ess_per_second"] = [round(x / seconds, 2) for x in np.quantile(effective, [0, 0.5, 1])]
+        line[engine]["worst_rhat"] = round(max(float(arviz.rhat(x)) for x in np.moveaxis(found[engine], -1, 0)), 3)
+        line[engine]["ess_list"] = effective
+    ratio = line["collapsed_gibbs"].pop("ess_list") / line["gibbs"]["ess_list"]
+    errors = [found[e].std((0, 1)) / np.sqrt(line["gibbs"]["ess_list"] * (1 if e == "gibbs" else ratio)) for e in found]
+    gap = (found["gibbs"] - found["collapsed_gibbs"]).mean((0, 1))
+    del line["gibbs"]["ess_list"]
+    line["ess_ratio"] = [round(x, 2) for x in np.quantile(ratio, [0, 0.5, 1])]
+    line["gap_in_sd"] = [round(x, 3) for x in np.quantile(np.abs(gap) / found["gibbs"].std((0, 1)), [0.5, 1])]
+    line["gap_in_standard_errors"] = round(float(np.max(np.abs(gap) / np.hypot(*errors))), 2)
+    line["sd_ratio"] = round(float(np.median(found["collapsed_gibbs"].std((0, 1)) / found["gibbs"].std((0, 1)))), 3)
+    return line
+
+
+def curve(data, num_topics, sweeps, engines):
+    """[sweeps, seconds, score] of one chain each."""
+    train, heldout, _ = evaluate.hold_out(data, 0.1)
+    problem = fitting.make_problem("lda", train, {"num_topics": num_topics, "alpha": ALPHA, "eta": ETA}, devices=jax.local_devices()[:1])
+    model, hyper, batch = problem.model, problem.hyper, problem.data.pack()
+
+    @jax.jit
+    def topics_of(key, stats):
+        natural = jax.grad(
+            lambda t: model.log_global(hyper, {"beta": t}) + model.log_local(hyper, {**stats, "beta": t}, batch, key)
+        )(stats["beta"])  # fmt: skip
+        return natural / jnp.sum(natural, 1, keepdims=True)
+
+    def score(topics):
+        return round(float(inference.document_completion(Topics(problem, jnp.asarray(topics, jnp.float32)), heldout).value), 4)
+
+    curves = {}
+    for name in engines:
+        engine, options = {"gibbs": gibbs, "collapsed_gibbs": collapsed_gibbs}[name], {"num_samples": 10, "num_warmup": sweeps, "num_chains": 1}
+        algorithm = engine.build(problem, engine.Options(**options))
+        algorithm.step(jax.random.key(0), algorithm.init(jax.random.key(0), {}), ())  # compiles
+        state, seconds, curves[name] = algorithm.init(jax.random.key(0), {}), 0.0, []
+        for done in range(10, sweeps + 1, 10):
+            begin = time.perf_counter()
+            state, _ = algorithm.step(jax.random.key(done), state, ())
+            seconds += time.perf_counter() - begin
+            if done in (10, 20, 50) or done % 100 == 0:
+                chain = jax.tree.map(lambda x: x[0], state.chains[0])
+                curves[name].append([done, round(seconds, 2), score(topics_of(jax.random.key(1), chain if name == "gibbs" else chain.stats))])
+    peer, seconds, curves["tomotopy"], last = tomotopy_model(train, num_topics), 0.0, [], 0
+    column = np.array([int(name[1:]) for name in peer.used_vocabs])
+    for done in [10, 20, 50, *range(100, sweeps + 1, 100)]:
+        begin = time.perf_counter()
+        peer.train(done - last, workers=1)
+        seconds, last = seconds + time.perf_counter() - begin, done
+        topics = np.full((num_topics, train.num_columns), 1e-12)
+        topics[:, column] = [peer.get_topic_word_dist(k) for k in range(num_topics)]
+        curves["tomotopy"].append([done, round(seconds, 2), score(topics / topics.sum(1, keepdims=True))])
+    return curves
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", choices=("speed", "mixing", "curve"))
+    parser.add_argument("--data", help="documents x words, in any format that pp_models reads")
+    parser.add_argument("--topics", type=int, default=50)
+    parser.add_argument("--sweeps", type=int, default=200)
+    parser.add_argument("--engines", default="collapsed_gibbs,gibbs")
+    chosen = parser.parse_args()
+    line: dict = {"benchmark": f"collapsed {chosen.what}", "cores": CORES}
+    if chosen.what == "mixing":
+        line |= mixing()
+    else:
+        data = pp_models.readers.read(chosen.data)
+        line |= {"documents": data.num_rows, "tokens": int(data.total)}
+        if chosen.what == "speed":
+            line["million tokens a second"] = {size: speed(data, size) for size in (50, 100)}
+        else:
+            line["curves"] = curve(data, chosen.topics, chosen.sweeps, chosen.engines.split(","))
+    print(json.dumps(line))
+
+
+if __name__ == "__main__":
+    main()
