@@ -98,8 +98,10 @@ def affordable(fit: Any) -> tuple[int, list[str] | None]:
     """
     posterior, model = fit.posterior, fit.model
     number = 1 if posterior.kind == "point" else DRAWS
-    if posterior.kind == "mixture" or fit.data is None:
+    if posterior.kind == "mixture":
         return number, None
+    if fit.data is None:
+        return number, None if len(posterior.at_hand) == len(posterior.sites) else posterior.at_hand
     sizes = {site: math.prod(shape) for site, shape in value_shapes(model, fit.hyper, fit.data).items()}
     room = MOST_NUMBERS // sum(sizes.values())
     if room >= min(number, FEWEST):

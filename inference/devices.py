@@ -8,13 +8,14 @@ everything else; the sums of all processes are then one all-reduce, after which 
 
 from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from pp_models.errors import InputError
 
 _AXIS = "devices"
 EVERYWHERE, EACH = PartitionSpec(), PartitionSpec(_AXIS)
@@ -46,7 +47,7 @@ def placed(tree: Any, devices: Sequence[Any], spec: PartitionSpec) -> Any:
 
     def place(x: Any) -> Any:
         if isinstance(x, jax.Array) and jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
-            return jax.random.wrap_key_data(place(jax.random.key_data(x)))
+            return jax.random.wrap_key_data(place(jax.random.key_data(x)), impl=jax.random.key_impl(x))
         host = np.asarray(x)
         return jax.make_array_from_callback(host.shape, sharding, lambda index: host[index])
 
@@ -58,11 +59,26 @@ def _mesh(devices: tuple[Any, ...]) -> Mesh:
     return Mesh(np.array(devices), (_AXIS,))
 
 
+class _Scalar(NamedTuple):
+    """A scalar that was given an axis, along which devices' parts can lie."""
+
+    value: Any
+
+
+def _is_scalar(x: Any) -> bool:
+    return isinstance(x, _Scalar)
+
+
+@jax.jit
+def _bare(scalars):
+    return [x.value.reshape(()) for x in scalars]
+
+
 @lru_cache(maxsize=512)
 def program(function: Callable[..., Any], setting: Any, devices: tuple[Any, ...]) -> Callable[..., Any]:
     """`function(setting, common, own)` on every device, compiled once: `common` is the same everywhere, of `own` and the results each has a part.
 
-    Parts lie along the first axis; a result that is a scalar gets one.
+    Parts lie along the first axis; from several devices, results that are scalars come as `_Scalar`.
     """
     if len(devices) == 1:
 
@@ -72,7 +88,7 @@ def program(function: Callable[..., Any], setting: Any, devices: tuple[Any, ...]
         return jax.jit(_named(alone, function))
 
     def on_one(common, own):
-        return jax.tree.map(lambda x: x[None] if jnp.ndim(x) == 0 else x, function(setting, common, own))
+        return jax.tree.map(lambda x: _Scalar(x[None]) if jnp.ndim(x) == 0 else x, function(setting, common, own))
 
     each = jax.shard_map(_named(on_one, function), mesh=_mesh(devices), in_specs=(EVERYWHERE, EACH), out_specs=EACH, check_vma=False)
     return jax.jit(each)
@@ -87,7 +103,7 @@ def _named(wrapper: Any, function: Any) -> Any:
 def run(function: Callable[..., Any], setting: Any, devices: Sequence[Any], common: Any, own: Sequence[Any]) -> tuple[Any, ...]:
     """`function(setting, common, own)` with every one of this process's devices' own arguments, at the same time; the results, device by device.
 
-    setting is hashable, and what else the program is compiled for. A result that is a scalar comes with a single axis from several devices.
+    setting is hashable, and what else the program is compiled for.
     """
     here = mine(devices)
     if len(here) == 1 or len(set(here)) < len(here):  # a device that is named twice does one part after the other
@@ -101,7 +117,14 @@ def run(function: Callable[..., Any], setting: Any, devices: Sequence[Any], comm
     result = compiled(placed(common, here, EVERYWHERE), jax.tree.map(join, *own))
     leaves, structure = jax.tree.flatten(result)
     parts = [{shard.device: shard.data for shard in leaf.addressable_shards} for leaf in leaves]
-    return tuple(structure.unflatten([part[device] for part in parts]) for device in here)
+    return tuple(_without_axes(structure.unflatten([part[device] for part in parts])) for device in here)
+
+
+def _without_axes(tree: Any) -> Any:
+    """Scalars as they were, all in one go."""
+    leaves, structure = jax.tree.flatten(tree, is_leaf=_is_scalar)
+    bare = iter(_bare([leaf for leaf in leaves if _is_scalar(leaf)]))
+    return structure.unflatten([next(bare) if _is_scalar(leaf) else leaf for leaf in leaves])
 
 
 def gather(devices: Sequence[Any], parts: Sequence[Any]) -> list[Any]:
@@ -114,20 +137,30 @@ def gather(devices: Sequence[Any], parts: Sequence[Any]) -> list[Any]:
 @jax.jit
 def _sum_with_axis(parts):
     """A sum with an axis in front, for the processes."""
-    return jax.tree.map(lambda *x: sum(jnp.reshape(y, x[0].shape) for y in x)[None], *parts)
+    return jax.tree.map(lambda *x: sum(x[1:], x[0])[None], *parts)
 
 
 @lru_cache(maxsize=8)
-def _adder(devices: tuple[Any, ...]) -> Any:
-    return jax.jit(lambda tree: jax.tree.map(lambda x: jnp.sum(x, 0), tree), out_shardings=NamedSharding(_mesh(devices), EVERYWHERE))
+def _program_for_all(devices: tuple[Any, ...], add: bool) -> Any:
+    """Of trees with an axis for the processes: their sum, or as they are, known to all."""
+    return jax.jit(lambda tree: jax.tree.map(lambda x: jnp.sum(x, 0) if add else x, tree), out_shardings=NamedSharding(_mesh(devices), EVERYWHERE))
+
+
+def _exchange(devices: Sequence[Any], tree: Any, add: bool) -> Any:
+    """Trees of arrays (1, ...) on the processes' first devices, added up or one after the other, on the first device of each."""
+    firsts = one_each(devices)
+    sharding = NamedSharding(_mesh(firsts), EACH)
+    joined = jax.tree.map(lambda x: jax.make_array_from_single_device_arrays((len(firsts), *x.shape[1:]), sharding, [x]), tree)
+    return jax.tree.map(lambda x: x.addressable_data(0), _program_for_all(firsts, add)(joined))
 
 
 def _sum_over_processes(devices: Sequence[Any], parts: Sequence[Any]) -> Any:
-    firsts = one_each(devices)
-    sharding = NamedSharding(_mesh(firsts), EACH)
-    mine_now = _sum_with_axis(list(parts))
-    joined = jax.tree.map(lambda x: jax.make_array_from_single_device_arrays((len(firsts), *x.shape[1:]), sharding, [x]), mine_now)
-    return jax.tree.map(lambda x: x.addressable_data(0), _adder(firsts)(joined))
+    return _exchange(devices, _sum_with_axis(list(parts)), True)
+
+
+def across(devices: Sequence[Any], x: Any) -> np.ndarray:
+    """(processes, ...) what each of them gives, on the host."""
+    return np.asarray(_exchange(devices, jax.device_put(np.asarray(x)[None], mine(devices)[0]), False))
 
 
 def total(terms: Any) -> float:
@@ -136,19 +169,37 @@ def total(terms: Any) -> float:
 
 
 def on_host(x: Any) -> np.ndarray:
-    """The whole of an array that may lie on several processes' devices."""
-    whole = not isinstance(x, jax.Array) or x.is_fully_addressable
-    return np.asarray(x if whole else multihost_utils.process_allgather(x, tiled=True))
+    """The whole of an array that may lie on several processes' devices, of which each has one part or more."""
+    if not isinstance(x, jax.Array) or x.is_fully_addressable or x.is_fully_replicated:
+        return np.asarray(x)
+    return np.asarray(jax.jit(lambda x: x, out_shardings=NamedSharding(x.sharding.mesh, EVERYWHERE))(x))
 
 
 def from_all(devices: Sequence[Any], parts: Sequence[Any]) -> tuple[Any, ...]:
-    """One part per device, of all processes, on the host."""
+    """One part per device, of all processes, on the host: an array at a time, which no more than one device of each holds meanwhile."""
     if not is_shared(devices):
         return tuple(parts)
-    gathered = [multihost_utils.process_allgather(part) for part in parts]  # (processes, ...) of each local device
+    gathered = [jax.tree.map(lambda x: across(devices, x), part) for part in parts]
     return tuple(jax.tree.map(lambda x, i=i: x[i], part) for part in gathered for i in range(len(one_each(devices))))
 
 
-def agreed(devices: Sequence[Any], value: float) -> float:
-    """A number that processes may measure differently, as the first of them has it."""
-    return float(multihost_utils.broadcast_one_to_all(np.float32(value))) if is_shared(devices) else value
+def agreed(devices: Sequence[Any], value: Any) -> np.ndarray:
+    """Numbers that processes may find differently, such as times, as the first of them has it: whoever decides by them decides alike."""
+    return across(devices, value)[0] if is_shared(devices) else np.asarray(value)
+
+
+def added(devices: Sequence[Any], values: Any) -> np.ndarray:
+    """Numbers of this process added to those of all others."""
+    return across(devices, values).sum(0, dtype=np.float64) if is_shared(devices) else np.asarray(values, np.float64)
+
+
+def check(devices: Sequence[Any]) -> None:
+    """Every process must have as many devices as any other, one at least."""
+    counts = {index: sum(device.process_index == index for device in devices) for index in range(jax.process_count())}
+    if not is_shared(devices) and mine(devices):
+        return
+    if len(set(counts.values())) > 1:
+        raise InputError(
+            f"Processes that fit together need the same number of devices each, but have {', '.join(map(str, counts.values()))}: "
+            "give the same --devices (or jax_num_cpu_devices) to all of them."
+        )

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from inference import devices
 from inference import objective as obj
 from inference.scores import Score, check_vocabulary, ratio
 from inference.splits import Split, hold_out, split_tokens
@@ -168,10 +169,11 @@ def plan_for(data: Data, size: int, **options: Any) -> Plan:
 def score_batch(posterior: Any, data: Data, batches: Sequence[Batch], size: int) -> float | None:
     """log p per word of a batch's documents by threefold completion given what was learned so far (P 11.6); None where they are empty."""
     rows = np.concatenate([np.asarray(batch.positions)[np.asarray(batch.mask) > 0] for batch in batches])
-    tokens = data.totals[rows].sum()
-    if tokens == 0:
-        return None
-    return float(complete_rows(posterior.problem, global_sites(posterior), data, rows, Plan(size, data.layout(size))).sum() / tokens)
+    logs, tokens = 0.0, float(data.totals[rows].sum())
+    if tokens:
+        logs = float(complete_rows(posterior.problem, global_sites(posterior), data, rows, Plan(size, data.layout(size))).sum())
+    logs, tokens = devices.added(posterior.problem.devices, [logs, tokens]).tolist()
+    return logs / tokens if tokens else None
 
 
 # All of them ------------------------------------------------------------------------------------------------------------------

@@ -124,6 +124,7 @@ def make_problem(model: str, data: Data, hyper: Any = None, devices: Any = None)
         if name not in starts:
             raise unknown(f"hyper-parameter that can be learned for {declared.name}", name, starts)
     structure, values = split_hyper(resolved._replace(**{name: starts[name] for name in learn}))
+    devices_.check(devices or jax.devices())
     return obj.Problem(declared, tuple(sorted(structure.items())), values, data, tuple(devices or jax.devices()), tuple(sorted(learn)))
 
 
@@ -160,7 +161,8 @@ def fit(
                    times as long, it raises TooLarge, an InputError, with an estimate of the whole run's time
     watch:         (step, seconds, posterior) called after each step, `posterior` being a function without arguments that returns the posterior so
                    far: of a sampler in warm-up, the chains' present values. The clock stands still meanwhile. Neither this nor a `max_seconds` that
-                   is not reached changes the fit, but every step is waited for, so that batches are no longer packed while one runs
+                   is not reached changes the fit, but every step is waited for, so that batches are no longer packed while one runs. Of several
+                   processes, all must ask for the posterior, or none
     options:       the engine's own, e.g. num_epochs, batch_size; see its Options
     """
     chosen = load_engine(engine)
@@ -207,7 +209,8 @@ def fit(
             if watch is not None:
                 with clock.standing():
                     watch(step, history[-1]["seconds"], functools.partial(algorithm.posterior, state))
-            if getattr(info, "finished", False) or _finished(history, window, getattr(checked, "tolerance", 0.0)) or limit.reached(history, state):
+            finished = getattr(info, "finished", False) or _finished(history, window, getattr(checked, "tolerance", 0.0))
+            if devices_.agreed(problem.devices, finished) or limit.reached(history, state):
                 break
         settle()
     jax.block_until_ready(jax.tree.leaves(state))
@@ -216,7 +219,7 @@ def fit(
     return Fit(posterior.problem, engine, checked._asdict(), posterior, columns(history), seconds, stopped=limit.stopped)
 
 
-FEW_ENTRIES = 20_000  # a pass over which takes milliseconds; every device more compiles every program once more
+FEW_ENTRIES = 20_000  # a pass over which takes milliseconds, as does handing it out
 
 
 def fits_one_device(engine: Engine, data: Data) -> bool:
@@ -264,9 +267,10 @@ class Limit:
         """
         if self._max_seconds is None:
             return False
-        seconds, stage, steps = [row["seconds"] for row in history[-3:]], self.stage(state), len(history)
+        stage, steps = self.stage(state), len(history)
+        first, *seconds = devices_.agreed(self._devices, [row["seconds"] for row in (history[0], *history[-3:])]).tolist()
         self._shares = [*self._shares[-2:], stage.share]
-        spent = devices_.agreed(self._devices, seconds[-1] - history[0]["seconds"])
+        spent = seconds[-1] - first
         over = spent > self._max_seconds
         if steps > 1 and not stage.usable:
             needed = spent + (1 - stage.share) * (seconds[-1] - seconds[0]) / (self._shares[-1] - self._shares[0])

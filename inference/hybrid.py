@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from inference import cvb0, evaluate
+from inference import cvb0, devices, evaluate
 from inference import minibatch as mb
 from inference import objective as obj
 from inference.empirical_bayes import learn
@@ -148,7 +148,7 @@ def build(problem: obj.Problem, options: Options) -> Algorithm:
         if done % LEARN_EVERY == 0:
             values = learn(problem, values, shared, shares, batch, totals.scale, 1.0)
         change = cvb0.change_of(model, state.shared, shared)
-        rests = options.tolerance > 0 and float(change) < options.tolerance
+        rests = options.tolerance > 0 and float(devices.agreed(problem.devices, change)) < options.tolerance
         now = state._replace(shared=shared, values=values, step=state.step + 1, local=tuple(share.natural for share in shares))
         now, score = judge(now, done, rests) if options.rows == "auto" else (now, None)
         return now, Info(1.0, change, score, totals.iterations, rests and score is None and now.weights != TRIED)
@@ -170,7 +170,7 @@ def build(problem: obj.Problem, options: Options) -> Algorithm:
         """log p per word of the rows set aside, by completion."""
         now = problem._replace(values=state.values)
         logs = evaluate.complete_rows(now, evaluate.global_sites(Variational(now, state.shared)), data, aside, plan())
-        return float(logs.sum() / data.totals[aside].sum())
+        return float(devices.agreed(problem.devices, logs.sum() / data.totals[aside].sum()))
 
     def step(key, state, batches):
         return (stride if state.step < num_batches else sweep)(state)

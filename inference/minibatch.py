@@ -150,7 +150,6 @@ class Totals(NamedTuple):
 
 @jax.jit
 def _total(parts, present):
-    parts = jax.tree.map(jnp.sum, parts)  # scalars, whatever their axes
     rows = sum(count for _, _, count in parts)
     scale = present / rows
     return Totals(scale, [scale * term for bound, _, _ in parts for term in bound], sum(count for _, count, _ in parts) / rows)

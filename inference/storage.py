@@ -52,8 +52,10 @@ def stored_sites(fit: Fit) -> list[str]:
     They can be had from the data again.
     """
     posterior = fit.posterior
-    if not isinstance(posterior, Variational | Point) or fit.data is None:
+    if not isinstance(posterior, Variational | Point):
         return posterior.sites
+    if fit.data is None:
+        return posterior.at_hand
     shapes = value_shapes(fit.model, fit.hyper, fit.data)
     missing = [site for site in posterior.sites if site not in posterior.at_hand]
     return posterior.sites if sum(math.prod(shapes[site]) for site in missing) <= MOST_SOLVED else posterior.at_hand

@@ -96,8 +96,10 @@ def natural_step(
     totals = mb.total(problem, shares, present)
     bound = None
     if evaluate:
-        judged = shares if weights == "geometric" else mb.solve(problem, state.values, state.shared, batches, rows, bound=True)
-        bound = mb.bound_terms(problem, state.values, state.shared, mb.total(problem, judged, present))
+        judged = totals
+        if weights != "geometric":
+            judged = mb.total(problem, mb.solve(problem, state.values, state.shared, batches, rows, bound=True), present)
+        bound = mb.bound_terms(problem, state.values, state.shared, judged)
     gradients, adaptive = mb.gradients(problem, shares), state.adaptive
     if adaptive is not None:
         target = mb.target(problem, state.values, state.shared, gradients, totals.scale)

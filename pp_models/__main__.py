@@ -179,6 +179,7 @@ def run_fit(chosen: argparse.Namespace) -> int:
     _check_processes(chosen)
     model, settings = _prepare(chosen, [chosen.engine])
     folder = _folder(chosen)
+    _join_processes(chosen)  # before JAX is first used, which reading data may do
     data, hyper, _ = _data(chosen, model, settings["hyper"])
     writes = not chosen.process_id
     if writes:
@@ -192,7 +193,8 @@ def run_fit(chosen: argparse.Namespace) -> int:
     shown = {"progress": False if chosen.quiet else None, "evaluate_every": chosen.evaluate_every}
     fit = inference.fit(chosen.model, data, chosen.engine, hyper, jax.random.key(chosen.seed), **shown, **options)
     if not writes:
-        print(f"process {chosen.process_id} of {chosen.num_processes} is done; process 0 writes the results")
+        if not chosen.quiet:
+            print(f"process {chosen.process_id} of {chosen.num_processes} is done; process 0 writes the results")
         return 0
     fit.save(folder / "fit.npz")
     tree = fit.to_arviz()
@@ -362,7 +364,6 @@ def _prepare(chosen: argparse.Namespace, engines: list[str] | None) -> tuple[Any
     if chosen.devices is not None and chosen.devices < 1:
         raise InputError(f"--devices must be at least 1, not {chosen.devices}.")
     _use_devices(chosen.devices or (1 if quick else os.cpu_count() or 1))
-    _join_processes(chosen)
     if quick:
         _compile_fast()
     from inference.registry import COMPARED, POINTS, default_reference, load_engine, make_options
@@ -402,7 +403,7 @@ def _check_processes(chosen: argparse.Namespace) -> None:
     if len(missing) == len(given):
         return
     if missing:
-        raise InputError(f"--coordinator, --num-processes and --process-id go together, but {' and '.join(missing)} is missing: give all three.")
+        raise InputError(f"--coordinator, --num-processes and --process-id go together; missing: {' and '.join(missing)}: give all three.")
     if chosen.num_processes < 1 or not 0 <= chosen.process_id < chosen.num_processes:
         raise InputError(f"--process-id must be from 0 to --num-processes - 1, not {chosen.process_id} of {chosen.num_processes}.")
     host, colon, port = chosen.coordinator.rpartition(":")
@@ -417,7 +418,8 @@ def _join_processes(chosen: argparse.Namespace) -> None:
     import jax
 
     try:
-        jax.distributed.initialize(chosen.coordinator, chosen.num_processes, chosen.process_id)
+        # the others wait at their end for process 0, which may solve rows and write for a long time
+        jax.distributed.initialize(chosen.coordinator, chosen.num_processes, chosen.process_id, shutdown_timeout_seconds=24 * 3600)
     except RuntimeError as error:
         raise InputError(
             f"The processes did not meet at {chosen.coordinator} ({str(error).splitlines()[0]}): start all of them, with the same address."

@@ -1,7 +1,8 @@
 """Compiled programs kept on disk, so that a command compiles once on a machine and not once in every process.
 
 They are in $XDG_CACHE_HOME/pp-models (by default ~/.cache/pp-models), or where JAX_COMPILATION_CACHE_DIR says; PP_MODELS_CACHE=off keeps none. A
-program is made for one kind of processor: each has a folder of its own, as home folders may be shared by machines that differ.
+program is made for one kind of processor: each has a folder of its own, as home folders may be shared by machines that differ. Of several processes
+that fit together JAX lets the first alone write: other machines compile in each run.
 """
 
 import contextlib
@@ -10,6 +11,7 @@ import platform
 import zlib
 from pathlib import Path
 
+MOST_BYTES = 2_000_000_000  # of programs, beyond which the oldest are removed
 KEPT_SECONDS = 0.1  # programs that take less to compile are compiled again
 
 
@@ -41,6 +43,20 @@ def keep_programs() -> None:
         return
     with contextlib.suppress(OSError):  # nowhere to write: everything works as before, and compiles each time
         place.mkdir(parents=True, exist_ok=True)
-        jax.config.update("jax_compilation_cache_dir", str(place))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", KEPT_SECONDS)
-        jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+        prune(place)
+        settings = {"jax_compilation_cache_dir": str(place), "jax_persistent_cache_min_compile_time_secs": KEPT_SECONDS}
+        settings["jax_persistent_cache_min_entry_size_bytes"] = -1
+        for name, value in settings.items():
+            if name.upper() not in os.environ:
+                jax.config.update(name, value)
+
+
+def prune(place: Path, most: int = MOST_BYTES) -> None:
+    """Where programs take more than their room, remove the oldest until they take half of it."""
+    files = sorted(((file.stat().st_mtime, file.stat().st_size, file) for file in place.iterdir() if file.is_file()), reverse=True)
+    total = sum(size for _, size, _ in files)
+    goal = most // 2 if total > most else total
+    while total > goal:
+        _, size, file = files.pop()
+        file.unlink(missing_ok=True)
+        total -= size

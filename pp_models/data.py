@@ -77,6 +77,10 @@ class Data:
         return np.diff(self.matrix.indptr) if self.matrix is not None else np.full(self.num_rows, self.num_columns)
 
     @functools.cached_property
+    def _vote_lengths(self) -> np.ndarray:
+        return np.diff(self.votes.indptr)
+
+    @functools.cached_property
     def totals(self) -> np.ndarray:
         """The sum of each row's entries."""
         return np.asarray(self._main @ np.ones(self.num_columns))  # in double precision, which `sum` of single ones is not
@@ -195,7 +199,7 @@ class Data:
         """The layout, with room for the fullest of the parts where, against the odds, it has none."""
         capacity = dict(layout.capacity)
         for name in capacity:
-            lengths = np.diff(self.votes.indptr) if name == "votes" else self.lengths
+            lengths = self._vote_lengths if name == "votes" else self.lengths
             capacity[name] = max(capacity[name], *(int(lengths[part].sum()) for part in parts))
         return layout._replace(capacity=capacity)
 

@@ -1,4 +1,8 @@
-"""One of several processes that fit together, started by test_devices.py: python joined.py ADDRESS NUM_PROCESSES PROCESS_ID FILE ENGINE..."""
+"""Processes that test_devices.py starts, as JAX reads its number of devices and processes once.
+
+python joined.py ADDRESS NUM_PROCESSES PROCESS_ID FILE ENGINE...     one of several that fit LDA together
+python joined.py devices FILE MODEL...                               every model's example on one device and on three
+"""
 
 import sys
 from pathlib import Path
@@ -40,7 +44,23 @@ def results(engine, **shared):
     return {**found, "alpha": np.asarray(fit.hyper.alpha), "bound": fit.history["bound"]}
 
 
-if __name__ == "__main__":
+def on_devices(model, number):
+    """Means of a model's sites after a few sweeps on so many devices."""
+    declared = pp_models.load(model)
+    hyper, data = declared.example(jax.random.key(0))
+    engine = "cavi" if declared.proper(hyper) else "map"
+    # rows without a solver of their own stop when all on a device have: only with no tolerance does the number of devices not matter
+    exact = {"num_epochs": 3, "num_local": 5, "local_tolerance": 0.0, "tolerance": 0.0}
+    fit = inference.fit(model, data, engine, hyper, jax.random.key(5), progress=False, devices=jax.devices()[:number], **exact)
+    return {site: fit.posterior.mean(site) for site in fit.posterior.sites}
+
+
+if __name__ == "__main__" and sys.argv[1] == "devices":
+    jax.config.update("jax_num_cpu_devices", 3)
+    jax.config.update("jax_enable_x64", True)
+    file, *names = sys.argv[2:]
+    np.savez(f"{file}.npz", **{f"{name}/{number}/{site}": x for name in names for number in (1, 3) for site, x in on_devices(name, number).items()})
+elif __name__ == "__main__":
     address, number, this, file, *names = sys.argv[1:]
     jax.config.update("jax_num_cpu_devices", 2)
     jax.config.update("jax_enable_x64", True)

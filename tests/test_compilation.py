@@ -27,6 +27,7 @@ def test_the_folder_follows_the_environment(monkeypatch, tmp_path):
 def test_a_second_process_compiles_nothing_anew(tmp_path):
     """The first run of a command leaves programs, the second adds none; without a place to write, it runs all the same."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("JAX_", "PP_MODELS_CACHE"))}
+    clean["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"  # a program may take just long enough in one run and not in the other
     found = []
     for _ in range(2):
         subprocess.run([*COMMAND, "--out", str(tmp_path / "out")], check=True, env={**clean, "XDG_CACHE_HOME": str(tmp_path / "cache")})
@@ -35,3 +36,14 @@ def test_a_second_process_compiles_nothing_anew(tmp_path):
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "pp-models").touch()  # a file where the folder should be
     subprocess.run([*COMMAND, "--out", str(tmp_path / "out")], check=True, env={**clean, "XDG_CACHE_HOME": str(tmp_path / "other")})
+
+
+def test_the_oldest_programs_go_first(tmp_path):
+    """Beyond its room a cache is cut to half of it; within, nothing is touched."""
+    for age in range(6):
+        (tmp_path / str(age)).write_bytes(b"x" * 10)
+        os.utime(tmp_path / str(age), (1000 - age, 1000 - age))
+    compilation.prune(tmp_path, most=60)
+    assert len(list(tmp_path.iterdir())) == 6
+    compilation.prune(tmp_path, most=50)
+    assert {file.name for file in tmp_path.iterdir()} == {"0", "1"}

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 import pytest
 
+import pp_models
 from inference import devices
 from pp_models.__main__ import main
 
@@ -48,6 +49,17 @@ def test_two_processes_find_what_one_does(engine, tmp_path_factory):
         name = f"{engine}/{what}"
         np.testing.assert_array_equal(one[name], other[name], name)
         np.testing.assert_allclose(one[name], expected, rtol=1e-9, atol=1e-9, err_msg=name)
+
+
+@pytest.mark.parametrize("names", [("ctm",), pytest.param(tuple(sorted(set(pp_models.available()) - {"ctm"})), marks=pytest.mark.slow)])
+def test_three_devices_find_what_one_does(names, tmp_path):
+    """Whatever the shapes of a model's statistics: ctm has scalars among them. Sums in another order, a few sweeps: 1e-8."""
+    subprocess.run([sys.executable, joined.__file__, "devices", tmp_path / "found", *names], check=True, timeout=1500)
+    with np.load(tmp_path / "found.npz") as found:
+        assert {name.split("/")[0] for name in found.files} == set(names)
+        for name in found.files:
+            model, _, site = name.split("/")
+            np.testing.assert_allclose(found[name], found[f"{model}/1/{site}"], rtol=1e-8, atol=1e-9, err_msg=name)
 
 
 def test_scalars_and_arrays_are_added_up_over_parts():

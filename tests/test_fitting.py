@@ -241,6 +241,9 @@ def test_rows_too_many_to_store_come_back_from_the_data(engine, tmp_path, monkey
     np.testing.assert_allclose(bare.posterior.mean("beta"), fit.posterior.mean("beta"), rtol=1e-10)
     with pytest.raises(InputError, match="without theta"):
         bare.posterior.mean("theta")
+    assert set(bare.to_arviz()["posterior"].data_vars) == set(model.shared)
+    copied = inference.load(bare.save(tmp_path / "copy"), data)
+    np.testing.assert_allclose(copied.posterior.mean("theta"), fit.posterior.mean("theta"), rtol=1e-10)
 
 
 def test_draws_for_arviz_are_as_many_as_are_affordable(monkeypatch):
