@@ -21,8 +21,8 @@ jax.config.update("jax_num_cpu_devices", CORES)
 
 import arviz
 import jax.numpy as jnp
-import scipy.sparse
 from lda_throughput import Topics
+from peers import tomotopy_model, tomotopy_topics
 
 import inference
 import pp_models
@@ -32,17 +32,10 @@ from pp_models import tokens as tk
 ALPHA, ETA = 0.1, 0.05
 
 
-def tomotopy_model(data, num_topics):
-    import tomotopy
-
-    model = tomotopy.LDAModel(k=num_topics, alpha=ALPHA, eta=ETA, seed=0)
+def same_posterior(data, num_topics):
+    """tomotopy with our priors, which stay as they are."""
+    model = tomotopy_model(data, num_topics, alpha=ALPHA, eta=ETA)
     model.optim_interval = 0
-    matrix = scipy.sparse.csr_array(data.matrix)
-    names = np.array([f"w{v}" for v in range(data.num_columns)])
-    for row in range(matrix.shape[0]):
-        part = slice(matrix.indptr[row], matrix.indptr[row + 1])
-        model.add_doc(np.repeat(names[matrix.indices[part]], matrix.data[part].astype(int)).tolist())
-    model.train(0)
     return model
 
 
@@ -57,7 +50,7 @@ def speed(data, num_topics, turns=5, warm=20):
     chain = collapsed_gibbs.Chain(gibbs.begin(problem, jax.random.key(0), {}), tk.unallocated(tokens, num_topics))
     for i in range(warm):
         chain = sweep(jax.random.key(i), chain, batch, tokens)
-    peer = tomotopy_model(data, num_topics)
+    peer = same_posterior(data, num_topics)
     peer.train(warm, workers=1)
     runs = {
         "gibbs": lambda i: jax.block_until_ready(both(jax.random.key(i), chain, batch, tokens)),
@@ -147,16 +140,12 @@ def curve(data, num_topics, sweeps, engines):
             if done in (10, 20, 50) or done % 100 == 0:
                 chain = jax.tree.map(lambda x: x[0], state.chains[0])
                 curves[name].append([done, round(seconds, 2), score(topics_of(jax.random.key(1), chain if name == "gibbs" else chain.stats, batch))])
-    peer, seconds, curves["tomotopy"], last = tomotopy_model(train, num_topics), 0.0, [], 0
-    column = np.array([int(name[1:]) for name in peer.used_vocabs])
+    peer, seconds, curves["tomotopy"], last = same_posterior(train, num_topics), 0.0, [], 0
     for done in [10, 20, 50, *range(100, sweeps + 1, 100)]:
         begin = time.perf_counter()
         peer.train(done - last, workers=1)
         seconds, last = seconds + time.perf_counter() - begin, done
-        topics = np.full((num_topics, train.num_columns), ETA)  # words of no training document, which tomotopy leaves out, have the prior's share too
-        sizes = np.asarray(peer.get_count_by_topics())[:, None] + ETA * len(column)
-        topics[:, column] = sizes * np.stack([peer.get_topic_word_dist(k) for k in range(num_topics)])
-        curves["tomotopy"].append([done, round(seconds, 2), score(topics / topics.sum(1, keepdims=True))])
+        curves["tomotopy"].append([done, round(seconds, 2), score(tomotopy_topics(peer, train.num_columns))])
     return curves
 
 

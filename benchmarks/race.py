@@ -27,6 +27,7 @@ jax.config.update("jax_num_cpu_devices", CORES)
 import jax.numpy as jnp
 import scipy.sparse
 from lda_throughput import Topics, corpus
+from peers import tomotopy_model, tomotopy_topics
 
 import inference
 import pp_models
@@ -71,24 +72,13 @@ def ours(train, heldout, num_topics, engine, options, growth=1.25):
 
 
 def tomotopy(train, heldout, num_topics, most):
-    import tomotopy
-
-    model = tomotopy.LDAModel(k=num_topics, seed=0)
-    matrix = scipy.sparse.csr_array(train.matrix)
-    names = np.array([f"w{v}" for v in range(train.num_columns)])
-    for row in range(matrix.shape[0]):
-        part = slice(matrix.indptr[row], matrix.indptr[row + 1])
-        model.add_doc(np.repeat(names[matrix.indices[part]], matrix.data[part].astype(int)).tolist())
+    model = tomotopy_model(train, num_topics)
     judge, seconds, done = Judge(train, heldout, num_topics), 0.0, 0
-    model.train(0)
-    column = np.array([int(name[1:]) for name in model.used_vocabs])
     for sweeps in (number for number in SWEEPS if number <= most):
         begin = time.perf_counter()
         model.train(sweeps - done, workers=CORES)
         seconds, done = seconds + time.perf_counter() - begin, sweeps
-        topics = np.full((num_topics, train.num_columns), 1e-12)
-        topics[:, column] = [model.get_topic_word_dist(k) for k in range(num_topics)]
-        judge(seconds, topics, model.alpha)
+        judge(seconds, tomotopy_topics(model, train.num_columns), model.alpha)
     return {"curve": judge.curve, "sum_alpha": round(float(np.sum(model.alpha)), 2)}
 
 
