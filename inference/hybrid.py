@@ -4,7 +4,8 @@
 2. `num_passes` over the data in small batches: `svi` with weights="mean", rows from even beliefs.
 3. Sweeps over all rows, which go on from where the last sweep left them: a few iterations each, and global sites at their target. First the rows'
    weights are geometric means, as in variational inference, with which they soon rest; then means, as in collapsed inference and in `map` with
-   basis="log", which spread a row over more factors. Some rows are set aside: if means do not predict them better, that trial is taken back.
+   basis="log", which spread a row over more factors. Some rows are set aside: if means do not predict them better, that trial is taken back. Then
+   they join the others, and all rows begin once more.
 
 Throughout, means stand for the global sites (`minibatch.check_weights`). Rows' means predict new rows better on some corpora and
 worse on others, which is why they are tried and not taken for granted (docs/calibration.md, "The race").
@@ -60,7 +61,7 @@ class Options(NamedTuple):
 
 class State(NamedTuple):
     """Natural parameters of the global sites, hyper-parameters, steps taken, the key that orders batches, the rows' own after the last sweep, what
-    their weights are, and what a trial that fails goes back to: global sites, rows' own and score."""
+    their weights are, and what a trial that fails goes back to: global sites, their score, and when; () when that is over."""
 
     shared: Sites
     values: dict[str, jax.Array]
@@ -111,7 +112,8 @@ def build(problem: obj.Problem, options: Options) -> Algorithm:
     data, model, num_batches = problem.data, problem.model, batches_of(options, problem.data)
     rows, aside = split(options, data)
     per_pass = max(1, num_batches // max(1, options.num_passes))
-    everything = functools.cache(lambda: data.shards(rows, len(rows), problem.devices))
+    # of one shape with those set aside and without, so that one program serves both
+    everything = functools.lru_cache(1)(lambda whole: data.shards(np.arange(data.num_rows) if whole else rows, data.num_rows, problem.devices))
     plan = functools.cache(lambda: evaluate.Plan(len(aside), data.layout(len(aside))))
 
     def init(key, start):
@@ -138,11 +140,13 @@ def build(problem: obj.Problem, options: Options) -> Algorithm:
 
     def sweep(state):
         """All rows a little further, and the global sites at their target."""
-        batch, local = everything(), RowOptions(options.num_local, 0.0)
+        whole = state.kept == ()  # the choice is made: rows set aside for it are learned from, too
+        batch, present = everything(whole), data.num_rows if whole else len(rows)
+        local = RowOptions(options.num_local if state.local or not whole else options.num_first, 0.0)
         given, summary = (state.shared, "mean") if state.weights == GEOMETRIC else (_point(model, state.shared), "log_mode")
         start = state.local or obj.first_rows(problem, state.values, batch)  # given as later ones are: the same program
         shares = mb.solve(problem, state.values, given, batch, local, start=start, summary=summary, weights="mean")
-        totals = mb.total(problem, shares, len(rows))
+        totals = mb.total(problem, shares, present)
         shared = mb.ascend(problem, state.values, state.shared, mb.gradients(problem, shares), totals.scale)
         values, done = state.values, state.step + 1 - num_batches
         if done % LEARN_EVERY == 0:
@@ -157,14 +161,14 @@ def build(problem: obj.Problem, options: Options) -> Algorithm:
         """Begin the trial, or end it, when it is time to."""
         if state.weights == GEOMETRIC and state.kept is None and (done >= FIRST or rests):
             score = predicted(state) if len(aside) else None
-            return state._replace(weights=TRIED if len(aside) else MEAN, kept=(state.shared, state.local, score, done)), score
-        if state.weights != TRIED or done < state.kept[3] + TRIAL:
+            return state._replace(weights=TRIED if len(aside) else MEAN, kept=(state.shared, score, done)), score
+        if state.weights != TRIED or done < state.kept[2] + TRIAL:
             return state, None
-        shared, local, before, _ = state.kept
+        shared, before, _ = state.kept
         score = predicted(state)
         if score > before:
-            return state._replace(weights=MEAN, kept=()), score
-        return state._replace(shared=shared, local=local, weights=GEOMETRIC, kept=()), score
+            return state._replace(weights=MEAN, kept=(), local=()), score
+        return state._replace(shared=shared, local=(), weights=GEOMETRIC, kept=()), score
 
     def predicted(state):
         """log p per word of the rows set aside, by completion."""

@@ -67,7 +67,8 @@ def test_a_trial_that_does_not_help_leaves_no_trace(helps, monkeypatch):
     assert state.weights == (hybrid.MEAN if helps else hybrid.GEOMETRIC)
     assert np.array_equal(seen[-1], seen[-1 - hybrid.TRIAL]) != helps
     before = state
-    state, _ = algorithm.step(jax.random.key(99), state, None)  # and goes on, without another trial
+    state, _ = algorithm.step(jax.random.key(99), state, None)  # and goes on, without another trial, with all rows
+    np.testing.assert_allclose(np.asarray(state.shared["beta"]).sum(), data.total + HYPER["eta"] * 75, rtol=1e-9)
     assert state.weights == before.weights and not np.array_equal(state.shared["beta"], before.shared["beta"])
 
 
