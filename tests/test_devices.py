@@ -19,7 +19,7 @@ _SPEC = importlib.util.spec_from_file_location("joined", Path(__file__).with_nam
 joined = importlib.util.module_from_spec(_SPEC)
 _SPEC.loader.exec_module(joined)
 
-FAST = ("svi", "gibbs")
+FAST = ("svi",)
 REST = tuple(name for name in joined.OPTIONS if name not in FAST)
 
 

@@ -199,7 +199,10 @@ def test_devices_change_nothing(problem):
         np.testing.assert_allclose(fits[0].posterior.mean(site), fits[1].posterior.mean(site), rtol=1e-6)
 
 
-@pytest.mark.parametrize(("name", "hyper", "tied"), [("pmf", {"rank": 3}, False), ("lg_nmf", {"num_topics": 3, "alpha1": 1.0}, True)])
+@pytest.mark.parametrize(
+    ("name", "hyper", "tied"),
+    [("pmf", {"rank": 3}, False), pytest.param("lg_nmf", {"num_topics": 3, "alpha1": 1.0}, True, marks=pytest.mark.slow)],
+)
 def test_map_shares_out_the_columns(name, hyper, tied):
     """A site with many rows is solved by three devices as by one, statistics that are sums over the rows included (sums in another order: 1e-9)."""
     rng = np.random.default_rng(0)
