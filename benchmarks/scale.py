@@ -4,7 +4,7 @@ Every figure is of natural-gradient LDA (`svi`, batches of 1,000 documents, scik
 about 200 tokens over 8,000 words drawn from 100 sparse topics. Fits run in processes of their own, one after the other, so that memory and compiled
 programs of one are not another's; steps that compile are not counted.
 
-    python benchmarks/scale.py million [--documents 1000000] [--store FOLDER]    throughput by tenths of the pass, memory beyond the process's own
+    python benchmarks/scale.py million [--store FOLDER] [--iterations 25]        throughput by tenths of the pass, memory beyond the process's own
     python benchmarks/scale.py devices [--documents 20000]                       one device against two, taken in turns
     python benchmarks/scale.py processes [--documents 20000]                     two processes of a device each against one of two: time, and lambda
     python benchmarks/scale.py cost --plot cost.png                              seconds against entries x topics, and against the number of documents
@@ -47,6 +47,8 @@ def fit_here(chosen: argparse.Namespace) -> dict[str, Any]:
     jax.block_until_ready(jax.numpy.zeros(1))
     before = memory()
     hyper, options = {"num_topics": chosen.topics, "alpha": 0.05, "eta": 0.05}, {"num_epochs": chosen.epochs, "batch_size": BATCH, "bound_every": 0}
+    if chosen.fixed:
+        options |= {"num_local": chosen.fixed, "local_tolerance": 0.0}
     fit = inference.fit("lda", corpus, "svi", hyper, jax.random.key(0), progress=None, **options)
     if chosen.keep:
         np.save(chosen.keep, fit.posterior.natural("beta"))
@@ -103,7 +105,7 @@ def million(chosen: argparse.Namespace, folder: Path) -> dict[str, Any]:
     if not path.exists():
         make(path, chosen.documents)
     print(f"store written in {time.perf_counter() - begin:.0f} s", file=sys.stderr)
-    found = fit_apart(path, devices=CORES, topics=TOPICS)
+    found = fit_apart(path, devices=CORES, topics=TOPICS, fixed=chosen.iterations)
     line: dict[str, Any] = {"documents": BATCH * len(found["seconds"]), "topics": TOPICS, "iterations": mean_iterations(found)}
     line["seconds"] = found["seconds"][-1]
     for name, work in (("documents_per_second", False), ("document_iterations_per_second", True)):
@@ -218,9 +220,15 @@ def main() -> None:
     parser.add_argument("what", choices=["million", "devices", "processes", "cost", "model", "fit"], help="fit is what the others start")
     parser.add_argument("--documents", type=int)
     parser.add_argument("--store", help="folder to write to, or to use if it is there (default: a temporary one)")
+    parser.add_argument(
+        "--iterations",
+        type=int,
+        default=0,
+        help="of `million`, the same number for each document (default: until it rests, more while topics are new)",
+    )
     parser.add_argument("--turns", type=int, default=3, help="of `devices`")
     parser.add_argument("--plot", help="a PNG to draw, of `cost`")
-    for name, kind, default in (("devices", int, CORES), ("topics", int, TOPICS), ("epochs", int, 1), ("process-id", int, None)):
+    for name, kind, default in (("devices", int, CORES), ("topics", int, TOPICS), ("epochs", int, 1), ("process-id", int, None), ("fixed", int, 0)):
         parser.add_argument(f"--{name}", type=kind, default=default, help=argparse.SUPPRESS)
     figures = {
         "row-us": (10.0, "microseconds per document beside its iterations"),
