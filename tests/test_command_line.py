@@ -220,6 +220,7 @@ def compare(corpus, tmp_path):
     return lambda engines, *more: main([*arguments, "--engines", engines, "--out", str(tmp_path / "out"), *more])
 
 
+@pytest.mark.slow
 def test_compare_keeps_what_is_finished_and_goes_on(compare, tmp_path, monkeypatch, capsys):
     """Ctrl-C: a page that says what is missing, exit code 130. The same command again fits that alone. Everything is there at the end."""
     fitted, fit = [], inference.fit

@@ -525,6 +525,7 @@ def test_exact_engines_on_a_conjugate_model(conjugate):
     assert evidence.error < 0.05 and abs(evidence.value - result.summary["engines"]["cavi"]["bound"]) < 4 * evidence.error
 
 
+@pytest.mark.slow
 def test_mean_field_is_too_narrow_where_it_is_known_to_be():
     """Held to the stored reference posteriors of two samplers: topics of LDA and factors of PMF come out narrower by mean field, and k-hat is large.
 

@@ -90,7 +90,7 @@ SLOW = [
 ]
 
 
-@pytest.mark.parametrize("engine", ["cavi", "svi", "trust_region", "gibbs", "nuts", *SLOW])
+@pytest.mark.parametrize("engine", ["cavi", "svi", "trust_region", "gibbs", pytest.param("nuts", marks=pytest.mark.slow), *SLOW])
 def test_watching_changes_nothing(engine, quick):
     """With watch, and with a max_seconds that is not reached, the fit is the same bit for bit, and every step shows a posterior."""
     seen = []

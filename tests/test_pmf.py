@@ -118,7 +118,7 @@ def test_predictions_on_a_scale():
         ("cavi", {"num_epochs": 50}),
         pytest.param("trust_region", {"batch_size": 20, "num_epochs": 30}, marks=pytest.mark.slow),
         ("gibbs", {"num_samples": 300, "num_warmup": 100}),
-        ("laplace", {}),
+        pytest.param("laplace", {}, marks=pytest.mark.slow),
     ],
 )
 def test_engines_predict_held_out_ratings(engine, options):

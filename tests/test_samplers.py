@@ -172,6 +172,7 @@ def test_geweke_catches_a_broken_sampler(problem):
     assert np.abs(scores(problem, overconfident)).max() > 2 * LIMIT
 
 
+@pytest.mark.slow
 @pytest.mark.representative("lda")
 def test_nuts_is_numpyros(problem):
     """A chain, the second one here, is the one that NumPyro's own MCMC runs with its key: the same warm-up, draws and statistics.

@@ -266,6 +266,7 @@ def test_learned_hyper_parameters_help(problem, engine):
     assert any(np.any(np.asarray(learned.problem.values[name]) != np.asarray(fixed.problem.values[name])) for name in fixed.problem.values)
 
 
+@pytest.mark.slow
 def test_devices_change_nothing(problem):
     """Rows dealt out to three shares give the same trust-region fit, hyper-parameters learned, as one share."""
     marked = {**problem.hyper._asdict(), "learn": "all"}

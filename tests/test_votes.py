@@ -83,6 +83,7 @@ def test_nested_is_nearest_to_the_integral(said):
     assert max(errors["nested"]) < 0.015 < max(errors["plug_in"])
 
 
+@pytest.mark.slow
 def test_certain_rows_leave_nothing_to_integrate(said):
     """Words a thousand times as heavy tell s to 1e-3, and a prior of sd 0.01 tells d2: all three then say the same to that."""
     known, s, d1, counts = drawn(3)
