@@ -12,7 +12,7 @@ import zlib
 from pathlib import Path
 
 MOST_BYTES = 2_000_000_000  # of programs, beyond which the oldest are removed
-KEPT_SECONDS = 0.1  # programs that take less to compile are compiled again
+KEPT_SECONDS = 0.0  # all: of a small fit's programs hundreds take milliseconds each, and those of a quick comparison a few MB together
 
 
 def processor() -> str:
