@@ -172,7 +172,13 @@ def on_host(x: Any) -> np.ndarray:
     """The whole of an array that may lie on several processes' devices, of which each has one part or more."""
     if not isinstance(x, jax.Array) or x.is_fully_addressable or x.is_fully_replicated:
         return np.asarray(x)
-    return np.asarray(jax.jit(lambda x: x, out_shardings=NamedSharding(x.sharding.mesh, EVERYWHERE))(x))
+    return np.asarray(_replicator(x.sharding.mesh)(x))
+
+
+@lru_cache(maxsize=8)
+def _replicator(mesh: Mesh) -> Any:
+    """Compiled once for arrays of one shape, not at every reading."""
+    return jax.jit(lambda x: x, out_shardings=NamedSharding(mesh, EVERYWHERE))
 
 
 def from_all(devices: Sequence[Any], parts: Sequence[Any]) -> tuple[Any, ...]:
