@@ -14,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import inference
 import pp_models
+from inference import devices
 
 OPTIONS = {
     "cavi": {"num_epochs": 4},
@@ -66,4 +67,5 @@ elif __name__ == "__main__":
     jax.config.update("jax_enable_x64", True)
     jax.distributed.initialize(address, int(number), int(this))
     arrays = {f"{name}/{what}": x for name in names for what, x in results(name, devices=jax.devices()).items()}
-    np.savez(f"{file}-{this}.npz", **arrays)
+    ones = [jax.device_put(np.ones(3), device) for device in devices.mine(jax.devices())]
+    np.savez(f"{file}-{this}.npz", **arrays, ones=devices.gather(jax.devices(), ones)[0], added=devices.added(jax.devices(), 2.0))

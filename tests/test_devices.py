@@ -45,6 +45,8 @@ def test_two_processes_find_what_one_does(engine, tmp_path_factory):
     """Statistics are sums over rows, however they are dealt out; chains depend on their number alone. In double precision to 1e-9: sums in another
     order, some dozens of steps, no chaos in a problem this small. Every process makes the same step after the all-reduce: the same bits."""
     one, other = together(FAST if engine in FAST else REST, tmp_path_factory.getbasetemp() / f"found-{engine in FAST}")
+    np.testing.assert_array_equal(one["ones"], np.full(3, 4.0))  # a sum over four devices: steps that divide by the rows cannot tell it from a mean
+    assert one["added"] == 4.0
     for what, expected in joined.results(engine, devices=jax.local_devices()[:1]).items():
         name = f"{engine}/{what}"
         np.testing.assert_array_equal(one[name], other[name], name)
