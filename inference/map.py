@@ -6,7 +6,6 @@ The mode of a positive variable depends on what it is a density of: basis="ident
 mode even when a prior's concentration is below one and p(x) is unbounded at zero. basis="auto" takes the identity where that has a mode.
 """
 
-import dataclasses
 import warnings
 from functools import partial
 from typing import Any, NamedTuple
@@ -80,14 +79,16 @@ def solve_site(problem: obj.Problem, site: str, target: Any, shared: Sites, summ
     family, num_rows, here = problem.model.families[site], len(jax.tree.leaves(target)[0]), devices.mine(problem.devices)
     if not family.separate or len(here) == 1 or num_rows < FEW_ROWS:
         return _stats(problem.model, {site: target}, summary, shared, sweeps)[site]
-    edges = [num_rows * i // len(here) for i in range(len(here) + 1)]
-
-    def share(tree: Any, i: int) -> Any:
-        part = jax.tree.map(lambda x: x[edges[i] : edges[i + 1]] if len(x) == num_rows else x, tree)
-        return {site: jax.device_put(part, here[i])}
-
-    parts = [_stats(problem.model, share(target, i), summary, share(shared[site], i), sweeps)[site] for i in range(len(here))]
+    shares = [jax.device_put(part, device) for part, device in zip(_split((target, shared[site]), num_rows, len(here)), here, strict=True)]
+    parts = [_stats(problem.model, {site: natural}, summary, {site: start}, sweeps)[site] for natural, start in shares]
     return _join(devices.gather(here, parts), jax.tree.map(lambda x: len(x) == num_rows, shared[site]))
+
+
+@partial(jax.jit, static_argnames=("num_rows", "number"))
+def _split(tree, num_rows, number):
+    """So many shares of the rows; what is not of rows is part of every one."""
+    edges = [num_rows * i // number for i in range(number + 1)]
+    return [jax.tree.map(lambda x, i=i: x[edges[i] : edges[i + 1]] if len(x) == num_rows else x, tree) for i in range(number)]
 
 
 @partial(jax.jit, static_argnames=("by_row",))
@@ -119,8 +120,7 @@ def _lowest(model, structure, values, batch):
     """The least natural parameter of the prior, that of a flat density being zero."""
     hyper = obj.make(model, structure, values)
     if batch.entries is not None:
-        nothing = jnp.zeros_like(batch.entries.sizes), jnp.zeros_like(batch.entries.lengths)
-        batch = batch.replace(entries=dataclasses.replace(batch.entries, sizes=nothing[0], lengths=nothing[1]))
+        batch = batch.replace(entries=batch.entries.emptied())
     stats = obj.summarise(model, model.init(jax.random.key(0), hyper, batch))
     prior = jax.grad(lambda t: model.log_global(hyper, {s: t[s] for s in model.shared}) + model.log_local(hyper, t, batch))(stats)
     shifted = [jax.tree.map(lambda n, b: jnp.min(n + b) if b else jnp.zeros(()), prior[site], model.families[site].base) for site in prior]

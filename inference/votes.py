@@ -19,7 +19,6 @@ Where a vote is known, what is predicted is another vote of that member on that 
 """
 
 import copy
-import dataclasses
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -373,7 +372,7 @@ def refit_members(fit: Any, alpha2: float | None = None, num_local: int = 200) -
     shared = _at(fit, values)
     precision = lg.precision(fit.hyper, shared, "alpha2").second if alpha2 is None else positive_number("alpha2", alpha2)
     fitted = data.pack(np.arange(data.num_rows))
-    text = fitted.replace(votes=dataclasses.replace(fitted.votes, lengths=jnp.zeros_like(fitted.votes.lengths)))
+    text = fitted.replace(votes=fitted.votes.emptied())
     known = problem.model, problem.structure, problem.values
     s, d2 = _refitted(*known, shared, jnp.asarray(precision, float), text, fitted, RowOptions(num_local, 1e-4))
     changed = {"s": s, "d2": d2} | ({"alpha2": np.reshape(precision, (1,))} if "alpha2" in values else {})

@@ -19,6 +19,7 @@ class Entries:
     """The observed entries of the rows of a batch.
 
     columns, values: (capacity,) column index and value of each entry, row after row
+    rows:            (capacity,) the row of each entry; past the last entry, one past the last row
     starts, lengths: (rows,) where each row begins, and how many entries it has
     order, sizes:    (windows, rows) and (windows,) which rows are read through which window, and how many
     widths:          the static window widths
@@ -27,6 +28,7 @@ class Entries:
 
     columns: jax.Array
     values: jax.Array
+    rows: jax.Array
     starts: jax.Array
     lengths: jax.Array
     order: jax.Array
@@ -34,17 +36,19 @@ class Entries:
     solved: Any
     widths: tuple[int, ...]
 
+    def emptied(self) -> "Entries":
+        """The same shapes with nothing in them."""
+        nothing = {
+            "rows": jnp.full_like(self.rows, self.starts.shape[0]),
+            "lengths": jnp.zeros_like(self.lengths),
+            "sizes": jnp.zeros_like(self.sizes),
+        }
+        return dataclasses.replace(self, **nothing)
+
     def dense(self, num_columns: int, fill: float = 0.0) -> jax.Array:
         """(rows, num_columns) array with `fill` where nothing was observed. For small problems only."""
-        capacity = self.columns.shape[0]
-        place = jnp.arange(capacity)
-        begins = jnp.where(self.lengths > 0, self.starts, capacity)  # empty rows own no entry
-        order = jnp.argsort(begins)
-        row = order[jnp.clip(jnp.searchsorted(begins[order], place, side="right") - 1, 0)]
-        inside = (place >= self.starts[row]) & (place < self.starts[row] + self.lengths[row])
-        row = jnp.where(inside, row, self.starts.shape[0])  # out of range: dropped
         empty = jnp.full((self.starts.shape[0], num_columns), fill, self.values.dtype)
-        return empty.at[row, self.columns].set(self.values, mode="drop")
+        return empty.at[self.rows, self.columns].set(self.values, mode="drop")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,7 +97,7 @@ class Batch:
         return dataclasses.replace(self, **changes)
 
 
-jax.tree_util.register_dataclass(Entries, ["columns", "values", "starts", "lengths", "order", "sizes", "solved"], ["widths"])
+jax.tree_util.register_dataclass(Entries, ["columns", "values", "rows", "starts", "lengths", "order", "sizes", "solved"], ["widths"])
 jax.tree_util.register_dataclass(
     Batch,
     ["positions", "mask", "entries", "by_column", "votes", "dense", "totals", "log_factorials"],
@@ -194,6 +198,8 @@ def pack_entries(matrix: Any, rows: np.ndarray, num_rows: int, widths: tuple[int
     used = int(lengths.sum())
     capacity = max(capacity, used) + max(widths)  # windows may read past the last entry, never past the array
     columns = np.zeros(capacity, np.int32)
+    owners = np.full(capacity, num_rows, np.int32)
+    owners[:used] = np.repeat(np.arange(num_rows, dtype=np.int32), lengths)
     values = np.zeros(capacity, dtype)
     if len(rows) == matrix.shape[0] and np.array_equal(rows, np.arange(len(rows))):
         columns[:used], values[:used] = matrix.indices, matrix.data
@@ -205,7 +211,7 @@ def pack_entries(matrix: Any, rows: np.ndarray, num_rows: int, widths: tuple[int
     sizes = np.bincount(window[lengths[: len(rows)] > 0], minlength=len(widths)).astype(np.int32)
     for w in range(len(widths)):  # a handful of windows, not a loop over rows
         order[w, : sizes[w]] = np.flatnonzero((window == w) & (lengths[: len(rows)] > 0))
-    return Entries(columns, values, starts.astype(np.int32), lengths, order, sizes, None, widths)
+    return Entries(columns, values, owners, starts.astype(np.int32), lengths, order, sizes, None, widths)
 
 
 def shuffled(key: jax.Array, num_rows: int, batch_size: int, drop_last: bool = False) -> Iterator[np.ndarray]:

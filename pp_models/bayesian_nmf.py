@@ -39,6 +39,7 @@ from pp_models.base import Model, check_count, check_positive, documents
 from pp_models.eliminate import allocate
 from pp_models.families import Pair
 from pp_models.rows import Odds, converge_rows
+from pp_models.scales import along
 
 
 class Hyper(NamedTuple):
@@ -142,6 +143,19 @@ def solve_local(hyper, t, batch, start, options, summary):
     return {"theta": Pair(given.concentration + counts, -rate)}, info, batch.replace(entries=entries)
 
 
+def moves(hyper, key, values, batch):
+    """Weights of a topic times c, the topic divided by it: rates stay, and c has density
+
+    c^(N a0 - c0) exp(-b0 c sum_d theta_dk - c0 sum_v beta_kv / c) dc / c.
+    """
+    if hyper.flat:
+        return values  # no prior: c may be anything
+    theta, beta = values["theta"], values["beta"]
+    weights, words = 2 * hyper.b0 * jnp.sum(theta, 0), 2 * hyper.c0 * jnp.sum(beta, 1)
+    log_c = along(key, 2 * (len(theta) * hyper.a0 - hyper.c0), weights, words)
+    return {**values, "theta": theta * jnp.exp(log_c), "beta": beta * jnp.exp(-log_c)[:, None]}
+
+
 def predict(hyper, values):
     """Expected counts."""
     return values["theta"] @ values["beta"]
@@ -165,6 +179,7 @@ MODEL = Model(
     log_global=log_global,
     log_local=log_local,
     init=init,
+    moves=moves,
     predict=predict,
     symmetry="permutation",
     example=example,

@@ -12,7 +12,7 @@ The loop over rows that it runs in is in `passes`; the rows' own fixed point on 
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,20 @@ from jax import lax
 from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 
 from pp_models.batches import Entries
-from pp_models.passes import LANES, Solved, Table, clipped, collect, each_row, empty_sums, finish, lay_out, row_weights
+from pp_models.passes import (
+    LANES,
+    Solved,
+    Table,
+    clipped,
+    collect,
+    each_row,
+    empty_sums,
+    finish,
+    lay_out,
+    row_weights,
+    sums_of_columns,
+    sums_of_rows,
+)
 
 UNIFORM = "uniform"  # given in place of a key: every auxiliary variable spread evenly over its choices, phi = 1/K (T 2.4)
 TOKENS = 128  # tokens allocated at a time when sampling
@@ -64,30 +77,22 @@ def pick(weights: jax.Array, uniform: jax.Array) -> jax.Array:
     return block * LANES + lane
 
 
-class Tokens(NamedTuple):
-    """Where the tokens are: (entries,) the row of each entry, and how many tokens there are up to it, it included."""
-
-    rows: jax.Array
-    up_to: jax.Array
-
-
-def _tokens(entries: Entries) -> Tokens:
-    capacity = entries.columns.shape[0]
-    rows = jnp.cumsum(jnp.zeros(capacity, jnp.int32).at[entries.starts].add(1, mode="drop")) - 1  # of rows that begin at one place, the last has it
-    inside = jnp.arange(capacity) < entries.starts[rows] + entries.lengths[rows]
-    return Tokens(rows, jnp.cumsum(jnp.where(inside, entries.values, 0).astype(jnp.int32)))
+def tokens_up_to(entries: Entries) -> jax.Array:
+    """(entries,) how many tokens there are up to each entry, it included."""
+    inside = jnp.arange(entries.values.shape[0]) < jnp.sum(entries.lengths)
+    return jnp.cumsum(jnp.where(inside, entries.values, 0).astype(jnp.int32))
 
 
 def _draw(row_logits, column_logits, entries, key, row_side, column_side) -> Solved:
     """Give each token to a factor, TOKENS at a time whichever rows they are in, and count them on the sides asked for."""
-    table, tokens = lay_out(column_logits), _tokens(entries)
+    table, up_to = lay_out(column_logits), tokens_up_to(entries)
     weights, _ = row_weights(row_logits)
-    num_tokens = tokens.up_to[-1]
+    num_tokens = up_to[-1]
 
     def some(i, sums):
         token = i * TOKENS + jnp.arange(TOKENS, dtype=jnp.int32)
-        entry = jnp.minimum(jnp.searchsorted(tokens.up_to, token, side="right"), tokens.up_to.shape[0] - 1)
-        row, column = tokens.rows[entry], entries.columns[entry]
+        entry = jnp.minimum(jnp.searchsorted(up_to, token, side="right"), up_to.shape[0] - 1)
+        row, column = entries.rows[entry], entries.columns[entry]
         uniform = jax.random.uniform(jax.random.fold_in(key, i), (TOKENS,), weights.dtype)
         factor = pick(clipped(table.weights[column]) * weights[row], uniform)
         one = (token < num_tokens).astype(weights.dtype)
@@ -173,39 +178,11 @@ def allocate(row_logits: jax.Array, column_logits: jax.Array, entries: Entries, 
 
 
 def _multiply(row_values, column_values, entries, key, row_side, column_side) -> Solved:
-    """A pass that gathers the columns for the rows' side, and one that scatters the rows for the columns': either has the value in it.
-
-    Entry by entry: a loop that reads one line of the table and adds it to another is two to three times as fast here as a gather of all of a row's.
-    """
-    num_factors = row_values.shape[1]
-    pad = [(0, 0), (0, -num_factors % LANES)]  # whole lanes are a little faster
-    mine, table = jnp.pad(row_values, pad), jnp.pad(column_values.T, pad)
-
-    def each_entry(index, visit, carry):
-        start = entries.starts[index]
-        return lax.fori_loop(0, entries.lengths[index], lambda i, c: visit(entries.columns[start + i], entries.values[start + i], c), carry)
-
-    def gather(index, rows):
-        def add(column, value, total):
-            return total + value * lax.dynamic_index_in_dim(table, column, keepdims=False)
-
-        return rows.at[index].set(each_entry(index, add, jnp.zeros_like(mine[0])))
-
-    def scatter(index, columns):
-        here = lax.dynamic_slice_in_dim(mine, index, 1)
-
-        def add(column, value, columns):
-            return lax.dynamic_update_slice_in_dim(columns, lax.dynamic_slice_in_dim(columns, column, 1) + value * here, column, 0)
-
-        return each_entry(index, add, columns)
-
-    rows = columns = None
-    if row_side or not column_side:
-        rows = lax.fori_loop(0, len(mine), gather, jnp.zeros_like(mine))
-    if column_side:
-        columns = lax.fori_loop(0, len(mine), scatter, jnp.zeros_like(table))
-    value = jnp.sum(columns * table) if rows is None else jnp.sum(rows * mine)
-    return Solved(value, None if rows is None else rows[:, :num_factors], None if columns is None else columns[:, :num_factors].T)
+    """A pass that gathers the columns for the rows' side, and one that scatters the rows for the columns': either has the value in it."""
+    rows = sums_of_rows(entries, column_values.T) if row_side or not column_side else None
+    columns = sums_of_columns(entries, row_values, column_values.shape[1]) if column_side else None
+    value = jnp.sum(columns * column_values.T) if rows is None else jnp.sum(rows * row_values)
+    return Solved(value, rows, None if columns is None else columns.T)
 
 
 _inner = two_sided("inner", _multiply)

@@ -427,6 +427,7 @@ def _normal_factor(n):
 
 CACHED = 2**17  # numbers of the matrices that are solved together
 TOGETHER = 128  # rows, at most
+SMALL = 6  # matrices up to this size LAPACK is slow for
 
 
 def _substitute(factor, x, noise):
@@ -450,11 +451,24 @@ def _substitute(factor, x, noise):
     return jax.lax.fori_loop(0, size, backwards, half if noise is None else half + noise)
 
 
+def _factor_together(matrices):
+    """Cholesky factors of matrices (K, K, rows), column by column: every step is one operation on all rows."""
+    place = jnp.arange(len(matrices))[:, None]
+
+    def column(k, carry):
+        left, factors = carry
+        here = jax.lax.dynamic_index_in_dim(left, k, 1, keepdims=False)  # (K, rows)
+        here = jnp.where(place >= k, here, 0) / jnp.sqrt(jax.lax.dynamic_index_in_dim(here, k))
+        return left - here[:, None] * here[None], jax.lax.dynamic_update_index_in_dim(factors, here, k, 1)
+
+    return jax.lax.fori_loop(0, len(matrices), column, (matrices, jnp.zeros_like(matrices)))[1]
+
+
 def normal_mean(n, noise=None):
     """P^-1 (P m), and, given noise z of unit variance, L^-T z more: a draw.
 
-    Matrices are factored one at a time (`_each`), and then some rows, as many as stay in cache, are solved together: calls of LAPACK for single
-    vectors would cost more than the factors.
+    Some rows, as many as stay in cache, are solved together: calls of LAPACK for single vectors would cost more than the factors. Small matrices are
+    factored together too, and large ones one at a time (`_each`).
     """
     size = n.first.shape[-1]
     flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[n.first.ndim - 1 :]), (n, noise))
@@ -469,7 +483,10 @@ def normal_mean(n, noise=None):
     def some(i, out):
         first = jnp.minimum(i * block, num_rows - block)  # the last block may overlap: the same numbers again
         here, noise = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, first, block), flat)
-        factors = jnp.moveaxis(jax.lax.map(factor, here.second), 0, 2)
+        if size <= SMALL:
+            factors = _factor_together(jnp.moveaxis(_raised(-2 * here.second), 0, 2))
+        else:
+            factors = jnp.moveaxis(jax.lax.map(factor, here.second), 0, 2)
         found = _substitute(factors, here.first.T, None if noise is None else noise.T)
         return jax.lax.dynamic_update_slice_in_dim(out, found.T, first, 0)
 
@@ -615,10 +632,12 @@ SOME_SWEEPS = 2  # over the coordinates, from a point near by: every one of them
 
 
 def _settled(stats, update):
+    """Points. Rows that have one precision together have one second statistic together, their sum: a product of matrices."""
+
     def summary(n, start=None, most=SOME_SWEEPS):
-        if start is None:
-            return stats(pos.settle(n.first, -2 * n.second, update))
-        return stats(pos.settle(n.first, -2 * n.second, update, start.first, most))
+        begin = () if start is None else (start.first, most)
+        x = pos.settle(n.first, -2 * n.second, update, *begin)
+        return _gram(x) if len(n.second) == 1 else stats(x)
 
     return summary
 

@@ -20,6 +20,7 @@ from pp_models.base import check_count, positive_number
 from pp_models.eliminate import inner
 from pp_models.families import Pair
 from pp_models.positive_normal import PositiveNormal
+from pp_models.scales import along
 
 WEAK = 1e-6  # H 2.1: alpha ~ Ga(1e-6, 1e-6)
 SMALLEST = 1e-3  # mean count of a row to begin with, for empty ones
@@ -101,6 +102,14 @@ def log_table(x: Pair, alpha: Pair, positive: bool) -> jax.Array:
     return 0.5 * num_rows * size * _per_element(alpha, positive) - 0.5 * alpha.second * jnp.sum(jnp.trace(x.second, axis1=1, axis2=2))
 
 
+def log_batch(x: Pair, alpha: Pair, positive: bool, batch) -> jax.Array:
+    """The same of the batch's rows, which may have their second statistic added up."""
+    if len(x.second) == len(x.first):
+        return batch.sum(log_rows(x, alpha, positive))
+    size = x.first.shape[1]
+    return 0.5 * jnp.sum(batch.mask) * size * _per_element(alpha, positive) - 0.5 * alpha.second * jnp.trace(x.second[0])
+
+
 def _per_element(alpha: Pair, positive: bool):
     return alpha.first - jnp.log(2 * jnp.pi) + (2 * jnp.log(2.0) if positive else 0.0)
 
@@ -113,7 +122,8 @@ def log_precisions(hyper, t) -> jax.Array:
 
 def products(rows: Pair, columns: Pair, batch) -> jax.Array:
     """sum_ij E (rows_j'columns_i)^2 over the batch's rows and all columns."""
-    return jnp.sum(jnp.sum(columns.second, 0) * jnp.sum(jnp.where(batch.mask[:, None, None] > 0, rows.second, 0), 0))
+    real = jnp.where(batch.mask[:, None, None] > 0, rows.second, 0) if len(rows.second) == len(rows.first) else rows.second
+    return jnp.sum(jnp.sum(columns.second, 0) * jnp.sum(real, 0))
 
 
 def log_text(rows: Pair, columns: Pair, batch) -> jax.Array:
@@ -165,9 +175,6 @@ def rows_of_text(d1: Pair, alpha1, batch) -> Pair:
     return Pair(first, -0.5 * (alpha1 * jnp.eye(size, dtype=words.dtype) + jnp.sum(d1.second, 0))[None])
 
 
-TRIES = 4  # Metropolis steps along each component's line
-
-
 def scale_moves(hyper, key, values, batch):
     """A transition that leaves the posterior as it is and goes far where Gibbs blocks creep: every component's factors scaled against each other,
     then all of them together with alpha1. The data's likelihood does not change on the way.
@@ -187,18 +194,7 @@ def scale_moves(hyper, key, values, batch):
     a, b = squares(), known["alpha1"] * jnp.sum(values["s"] ** 2, 0)
     size = sum(len(values[site]) for site in up)
     volume = size - len(values["s"])
-    root = jnp.sqrt(volume**2 + 4.0 * a * b)
-    spread = 2.4 / jnp.sqrt(0.5 * root)  # -d^2/dy^2 of the log density in y = log c^2 at its top is root / 2
-
-    def height(y):
-        return 0.5 * (volume * y - a * jnp.exp(y) - b * jnp.exp(-y))
-
-    def attempt(i, y):
-        move_key, accept_key = jax.random.split(jax.random.fold_in(line_key, i))
-        new = y + spread * jax.random.normal(move_key, y.shape, y.dtype)
-        return jnp.where(-jax.random.exponential(accept_key, y.shape, y.dtype) < height(new) - height(y), new, y)
-
-    half = 0.5 * jax.lax.fori_loop(0, TRIES, attempt, jnp.zeros_like(a))
+    half = 0.5 * along(line_key, volume, a, b)
     values |= {site: values[site] * jnp.exp(half) for site in up}
     values["s"] = values["s"] * jnp.exp(-half)
     if "alpha1" in values:

@@ -73,19 +73,19 @@ def log_global(hyper, t):
 
 
 def log_local(hyper, t, batch, key=None):
-    prior = lg.log_rows(t["s"], lg.precision(hyper, t, "alpha1"), True)
-    return batch.sum(prior) + lg.log_text(t["s"], t["d1"], batch)
+    return lg.log_batch(t["s"], lg.precision(hyper, t, "alpha1"), True, batch) + lg.log_text(t["s"], t["d1"], batch)
 
 
 def solve_local(hyper, t, batch, start, options, summary):
     """Rows share their precision, alpha1 I + sum_i d1_i d1_i', and what words say of them does not depend on where they are: their natural
     parameters are known at once.
 
-    A point keeps one precision for all rows, which makes settling them one product of matrices (`positive_normal`).
+    The mode keeps one precision for all rows, which makes settling them one product of matrices (`positive_normal`), and their statistics another.
+    Rows that only fill the batch up are zero there.
     """
     alpha1 = lg.precision(hyper, t, "alpha1").second
     natural = lg.rows_of_text(t["d1"], alpha1, batch)
-    if summary == "mean":
+    if summary != "mode":
         natural = Pair(natural.first, jnp.broadcast_to(natural.second, (batch.num_rows, *natural.second.shape[1:])))
     return {"s": natural}, RowInfo(jnp.ones(batch.num_rows, int), jnp.zeros(batch.num_rows, batch.mask.dtype)), batch
 

@@ -50,6 +50,7 @@ from pp_models.families import Pair
 from pp_models.passes import Solved
 from pp_models.residuals import squared_error
 from pp_models.rows import RowInfo
+from pp_models.scales import along
 
 
 class Hyper(NamedTuple):
@@ -183,6 +184,18 @@ def solve_local(hyper, t, batch, start, options, summary):
     return solve_users(log_local, hyper, t, batch, start)
 
 
+def moves(hyper, key, values, batch):
+    """Components of a random direction, u -> u Q diag(c) Q' and v -> v Q diag(1/c) Q': inner products stay, and so does everything but the priors.
+
+    The priors do not know Q, which is drawn anew every time: in some sweeps all of the linear maps that the ratings cannot see are gone through.
+    """
+    turn_key, line_key = jax.random.split(key)
+    turn, _ = jnp.linalg.qr(jax.random.normal(turn_key, (hyper.rank, hyper.rank), values["u"].dtype))
+    u, v = values["u"] @ turn, values["v"] @ turn
+    half = 0.5 * along(line_key, len(u) - len(v), hyper.lam * jnp.sum(u**2, 0), hyper.lam * jnp.sum(v**2, 0))
+    return {**values, "u": (u * jnp.exp(half)) @ turn.T, "v": (v * jnp.exp(-half)) @ turn.T}
+
+
 def fix_rows(hyper, t, batch):
     """The batch with its squared error, which the prior and the noise do not change, known."""
     return batch.replace(entries=dataclasses.replace(batch.entries, solved=Solved(error(hyper, t, batch), None, None)))
@@ -220,6 +233,7 @@ MODEL = Model(
     resolve=resolve,
     solve_local=solve_local,
     fix_rows=fix_rows,
+    moves=moves,
     noise=lambda hyper, values: hyper.sigma2,
     learn=lambda hyper: {"lam": hyper.lam, "sigma2": hyper.sigma2},
 )

@@ -30,7 +30,7 @@ TAIL = -3.0  # z below which the continued fraction is used
 TERMS = {4: 16, 8: 40}  # of it, by the bytes of a number: their precision at TAIL
 ROWS = 256  # rows settled together, in cache
 SWEEPS = 3000  # over the coordinates, at most
-GROUP = 4  # coordinates whose pull from the rest is one product of matrices
+GROUP = 6  # coordinates whose pull from the rest is one product of matrices
 
 
 class Moments(NamedTuple):
@@ -149,7 +149,10 @@ def _pull(h: jax.Array, P: jax.Array, x: jax.Array, k: Any) -> tuple[jax.Array, 
 
 
 def _group(update: Any, h: jax.Array, P: jax.Array, x: jax.Array, first: Any, size: int) -> jax.Array:
-    """Coordinates `first` to `first + size` set to update(b, p) in turn, P being (K, K): what all coordinates pull is one product of matrices."""
+    """Coordinates `first` to `first + size` set to update(b, p) in turn, P being (K, K): what all coordinates pull is one product of matrices.
+
+    Each is computed before the next one begins: fused, the compiler would compute the first again for every later one.
+    """
     rows = lax.dynamic_slice_in_dim(P, first, size)
     block = lax.dynamic_slice_in_dim(rows, first, size, 1)
     old = lax.dynamic_slice_in_dim(x, first, size)
@@ -158,7 +161,7 @@ def _group(update: Any, h: jax.Array, P: jax.Array, x: jax.Array, first: Any, si
     for k in range(size):
         moved = sum((block[k, i] * (new[i] - old[i]) for i in range(k)), jnp.zeros_like(b[k]))
         p = jnp.broadcast_to(block[k, k], b[k].shape)
-        new.append(update(b[k] - moved + p * old[k], p))
+        new.append(lax.optimization_barrier(update(b[k] - moved + p * old[k], p)))
     return lax.dynamic_update_slice_in_dim(x, jnp.stack(new), first, 0)
 
 

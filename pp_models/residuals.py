@@ -27,9 +27,11 @@ from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 
 from pp_models.batches import Entries
 from pp_models.families import Pair
+from pp_models.passes import sums_of_rows
 
 LANES = 16  # vectors are padded to a multiple of this: whole vector registers
 STEP = 32  # widths of the products of matrices differ by this
+SMALL = 16  # vectors up to this size have their outer products added up like any second moments: products of so small matrices are slower
 LONGEST = 256  # of them: beyond, more of them are added up, each in cache
 
 
@@ -85,31 +87,24 @@ def _of_points(entries: Entries, other: jax.Array) -> Pair:
 
 
 def _of_distributions(entries: Entries, other: Pair) -> Pair:
-    """(sum_j r_ij E[y_j], sum_j E[y_j y_j']) for every row i."""
+    """(sum_j r_ij E[y_j], sum_j E[y_j y_j']) for every row i, of the second moments the lower triangles only."""
     size = other.first.shape[1]
     lower = np.tril_indices(size)
-    place = np.zeros((size, size), np.int32)
-    place[lower] = place.T[lower] = np.arange(len(lower[0]))
-    first, packed = _pad(other.first), _pad(other.second[:, lower[0], lower[1]])
-    num_rows = entries.starts.shape[0]
-    zero = Pair(jnp.zeros((num_rows, size), first.dtype), jnp.zeros((num_rows, size, size), packed.dtype))
+    second = sums_of_rows(entries, other.second[:, lower[0], lower[1]], weighted=False)
+    return Pair(sums_of_rows(entries, other.first), _whole(second, size))
 
-    def visit(row, sums):
-        def one(entry, total):
-            column = entries.columns[entry]
-            return Pair(total.first + entries.values[entry] * first[column], total.second + packed[column])
 
-        start = entries.starts[row]
-        none = Pair(jnp.zeros_like(first[0]), jnp.zeros_like(packed[0]))
-        total = lax.fori_loop(start, start + entries.lengths[row], one, none)
-        # unpacked row by row: of all rows at once the compiler lays the result out by columns, here and in every kernel that it meets
-        return Pair(sums.first.at[row].set(total.first[:size]), sums.second.at[row].set(total.second[place]))
-
-    return lax.fori_loop(0, num_rows, visit, zero)
+def _whole(packed: jax.Array, size: int) -> jax.Array:
+    """Symmetric matrices, (rows, size, size), of their lower triangles, line after line: by slices, which are far faster than a gather."""
+    lines = [packed[:, i * (i + 1) // 2 : (i + 1) * (i + 2) // 2] for i in range(size)]
+    lower = jnp.stack([jnp.pad(line, ((0, 0), (0, size - line.shape[1]))) for line in lines], 1)
+    return jnp.where(np.tri(size, dtype=bool), lower, jnp.swapaxes(lower, 1, 2))
 
 
 def regression(entries: Entries, other: Pair) -> Pair:
     """(sum_j r_ij y_j, sum_j y_j y_j') for every row i: the two sides of its normal equations."""
+    if other.first.shape[1] <= SMALL:
+        return _of_distributions(entries, other)
     return lax.cond(_is_point(other), lambda: _of_points(entries, other.first), lambda: _of_distributions(entries, other))
 
 

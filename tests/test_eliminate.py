@@ -82,6 +82,19 @@ def test_inner_is_the_sparse_product(problem):
         np.testing.assert_allclose(jax.grad(inner, side)(rows, columns, entries), gradient[side], rtol=1e-12)
 
 
+@pytest.mark.parametrize("num_factors", [64, 65, 130])
+def test_inner_of_lines_in_blocks(num_factors):
+    """Rows and columns without entries included, whichever block of factors a number is in."""
+    rng = np.random.default_rng(0)
+    counts = rng.poisson(0.4, (9, 14)) * (np.arange(9) % 4 > 0)[:, None] * (np.arange(14) != 3)
+    rows, columns = jnp.asarray(rng.normal(size=(9, num_factors))), jnp.asarray(rng.normal(size=(num_factors, 14)))
+    entries = data.counts(counts).pack().entries
+    gradient = jax.grad(inner, (0, 1))(rows, columns, entries)
+    np.testing.assert_allclose(gradient[0], counts @ columns.T, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(gradient[1], rows.T @ counts, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(jax.grad(inner)(rows, columns, entries.emptied()), 0)
+
+
 def test_counts_have_no_gradient(problem):
     """Differentiating with respect to the data is refused, not silently zero."""
     _, entries, rows, columns = problem
