@@ -36,7 +36,7 @@ from pp_models.passes import (
 )
 
 UNIFORM = "uniform"  # given in place of a key: every auxiliary variable spread evenly over its choices, phi = 1/K (T 2.4)
-TOKENS = 128  # tokens allocated at a time when sampling
+TOKENS, WEIGHTS = 128, 2**14  # tokens allocated at a time when sampling; more where there are many, while they have no more weights than this
 
 
 def _expect(row_logits, column_logits, entries, row_side, column_side) -> Solved:
@@ -84,16 +84,16 @@ def tokens_up_to(entries: Entries) -> jax.Array:
 
 
 def _draw(row_logits, column_logits, entries, key, row_side, column_side) -> Solved:
-    """Give each token to a factor, TOKENS at a time whichever rows they are in, and count them on the sides asked for."""
+    """Give each token to a factor, some at a time whichever rows they are in, and count them on the sides asked for."""
     table, up_to = lay_out(column_logits), tokens_up_to(entries)
     weights, _ = row_weights(row_logits)
-    num_tokens = up_to[-1]
+    num_tokens, size = up_to[-1], max(TOKENS, min(WEIGHTS // weights.shape[1], len(up_to) // TOKENS * TOKENS))
 
     def some(i, sums):
-        token = i * TOKENS + jnp.arange(TOKENS, dtype=jnp.int32)
+        token = i * size + jnp.arange(size, dtype=jnp.int32)
         entry = jnp.minimum(jnp.searchsorted(up_to, token, side="right"), up_to.shape[0] - 1)
         row, column = entries.rows[entry], entries.columns[entry]
-        uniform = jax.random.uniform(jax.random.fold_in(key, i), (TOKENS,), weights.dtype)
+        uniform = jax.random.uniform(jax.random.fold_in(key, i), (size,), weights.dtype)
         factor = pick(clipped(table.weights[column]) * weights[row], uniform)
         one = (token < num_tokens).astype(weights.dtype)
         return sums._replace(
@@ -101,7 +101,7 @@ def _draw(row_logits, column_logits, entries, key, row_side, column_side) -> Sol
             columns=None if sums.columns is None else sums.columns.at[column, factor].add(one),
         )
 
-    sums = lax.fori_loop(0, (num_tokens + TOKENS - 1) // TOKENS, some, empty_sums(entries, table, row_side, column_side))
+    sums = lax.fori_loop(0, (num_tokens + size - 1) // size, some, empty_sums(entries, table, row_side, column_side))
     rows = None if sums.rows is None else sums.rows[:, : row_logits.shape[1]]
     columns = None if sums.columns is None else sums.columns[:, : row_logits.shape[1]].T
     value = sum(jnp.sum(logits * counts) for logits, counts in ((row_logits, rows), (column_logits, columns)) if counts is not None)
