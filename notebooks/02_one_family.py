@@ -20,6 +20,8 @@
 # **What you need to know.** NumPy, and from notebook 1 what LDA, the Dirichlet distribution, EM and coordinate ascent are.
 
 # %%
+import warnings
+
 import jax
 import matplotlib.pyplot as plt
 import numpy as np
@@ -31,6 +33,7 @@ from scipy.stats import gamma as gamma_distribution
 import inference
 import pp_models
 
+warnings.filterwarnings("ignore", message="IProgress not found")  # of tqdm, in a Jupyter without ipywidgets
 jax.config.update("jax_num_cpu_devices", 2)
 jax.config.update("jax_enable_x64", True)  # 16 digits instead of 7, so that we can see that two programs compute the same thing
 
@@ -95,7 +98,7 @@ share = np.bincount(kept, minlength=11) / len(kept)
 fig, axis = plt.subplots()
 axis.bar(np.arange(11), share, color=BLUE, alpha=0.6, label=f"Poisson pairs with sum 10 ({len(kept):,} of 400,000)")
 axis.plot(np.arange(11), binom.pmf(np.arange(11), 10, 1 / 3), "o", color=ORANGE, label="binomial(10, 1/3)")
-axis.set(xlabel="first count (words)", ylabel="probability", title="Poisson counts, given their sum, are dealt out like words")
+axis.set(xlabel="first count (words)", ylabel="probability", ylim=(0, 0.37), title="Poisson counts, given their sum, are dealt out like words")
 axis.legend(frameon=False)
 plt.show()
 
@@ -208,7 +211,7 @@ fig, axis = plt.subplots()
 bins = np.linspace(-3, 3, 121)
 for (size, (xi, _, _)), colour in zip(drawn.items(), (GREY, GREEN, BLUE, ORANGE), strict=True):
     label = f"V = {size:,}, $c_0$ = {0.05 * size:g}: sd of $\\log\\xi$ {np.log(xi).std():.2f}"
-    axis.hist(np.clip(np.log(xi), -3, 3).ravel(), bins=bins, density=True, histtype="step", lw=1.5, color=colour, label=label)
+    axis.hist(np.log(xi).ravel(), bins=bins, density=True, histtype="step", lw=1.5, color=colour, label=label)
 axis.set(
     xlabel=r"$\log\,\xi$ (0: as in LDA)",
     ylabel="density",
@@ -225,17 +228,19 @@ for _, proportions, tokens in drawn.values():
     assert np.allclose(proportions.sum(1), 1) and np.allclose(proportions, tokens / tokens.sum(1, keepdims=True))
 # The sd of log xi falls as 1 / sqrt(c0): by a factor of about sqrt(10) from V = 4,000 to V = 40,000.
 spread = [np.log(xi).std() for xi, _, _ in drawn.values()]
-assert np.all(np.diff(spread) < 0) and 2.8 < spread[2] / spread[3] < 3.6 and spread[3] < 0.05
+assert np.all(np.diff(spread) < 0) and 2.8 < spread[2] / spread[3] < 3.6 and spread[3] < 0.035
+assert 0.06 < spread[2] < 0.1  # "typically eight percent"
 
 # %% [markdown]
-# With 4,000 words the tilt is a few percent, and this is only the *prior*: data speak louder. With 25 words the two are different models.
+# With 4,000 words the tilt is typically eight percent, with 40,000 three, and this is only the *prior*: data speak louder. With 25 words the two
+# are different models.
 
 # %% [markdown]
 # ## The same topics from real documents
 #
 # The Reuters corpus of the package `lda`: 395 news stories, 4,258 words. We keep every fifth story for testing. The hyper-parameters correspond:
-# $\alpha = a_0$ and $\eta = c_0/V$. What has no counterpart, $b_0$, only scales the lengths. Given the same `key` both models start from the same
-# random topics, and we fit both by coordinate ascent.
+# $\alpha = a_0$ and $\eta = c_0/V$. What has no counterpart in LDA, $b_0$, is about the lengths (exercise 1). Given the same `key` both models
+# start from the same random topics, and we fit both by coordinate ascent.
 
 # %%
 corpus = pp_models.datasets.load("reuters")
@@ -279,13 +284,21 @@ plt.show()
 # The two start from the same random topics.
 first = [pp_models.load(name).init(jax.random.key(5), fit.hyper, train)["beta"] for name, fit in (("lda", lda), ("bayesian_nmf", nmf))]
 assert np.allclose(first[0], first[1].first)
-# They end with nearly the same topics: half the sum of absolute differences, topic by topic, no relabelling.
+# They end with nearly the same topics: half the sum of absolute differences, topic by topic, no relabelling, is the share that is elsewhere.
 distances = 0.5 * np.abs(topics_lda.topics - topics_nmf.topics).sum(1)
-assert np.median(distances) < 0.1
+assert distances.max() < 0.1
+# The clouds off the line: less than one pair of topic and word in fifty, and typically two or three occurrences of the word.
+apart = np.abs(np.log(topics_lda.topics / topics_nmf.topics)) > np.log(10)
+occurrences = np.maximum(lda.posterior.natural("beta"), nmf.posterior.natural("beta").first)[apart] - 0.05
+assert apart.mean() < 0.02 and np.median(occurrences) < 3.5
 # Held-out scores differ by less than a standard error of either.
 assert abs(scores["lda"].value - scores["bayesian_nmf"].value) < scores["lda"].standard_error
 
 # %% [markdown]
+# Most points lie on the line. The two clouds off it are words of which a topic holds two or three occurrences in one fit and none in the other,
+# about one point in a hundred. No topic differs in more than a tenth of its probability, and the held-out scores are the same within a fraction of
+# their standard error.
+#
 # Why are they so close? Look at the shares that the words are given in coordinate ascent (notebook 1; P 11.24). With
 # $q(\theta_d) = \text{Dir}(\gamma_d)$ and $q(\beta_k) = \text{Dir}(\lambda_k)$ for LDA, and gammas with shapes $a_{dk}$, $g_{kv}$ and rates $b_k$,
 # $h_k$ for Bayesian NMF,
@@ -294,7 +307,7 @@ assert abs(scores["lda"].value - scores["bayesian_nmf"].value) < scores["lda"].s
 #   \varphi_{dvk} \propto \frac{e^{\psi(a_{dk}) + \psi(g_{kv})}}{b_k h_k}\quad\text{(Bayesian NMF)}.$$
 #
 # The shapes are updated alike, by prior plus counts: $\gamma_{dk}$ and $a_{dk}$, $\lambda_{kv}$ and $g_{kv}$. The models differ in **one number per
-# topic**: $e^{\psi(\sum_w \lambda_{kw})}$, about the number of words of the topic, against $b_k h_k$.
+# topic**: $e^{\psi(\sum_w \lambda_{kw})}$, about the number of words of the topic, against $b_k h_k$. They agree within about a tenth:
 
 # %%
 lam = np.asarray(lda.posterior.natural("beta"))
@@ -305,10 +318,8 @@ print("LDA:         ", by_lda.round().astype(int))
 print("Bayesian NMF:", by_nmf.round().astype(int))
 
 # %% tags=["check"]
-# The numbers agree within a few percent where the topics do.
-close = distances < 0.1
-assert close.sum() >= num_topics // 2
-assert np.abs(by_nmf / by_lda - 1)[close].max() < 0.15
+# "Within about a tenth".
+assert np.abs(by_nmf / by_lda - 1).max() < 0.15
 
 # %% [markdown]
 # The difference that remains is that Bayesian NMF also learns how long documents are. It is the honest model when lengths matter (how much does a
@@ -353,8 +364,8 @@ for _ in range(60):
 print(f"divergence {path[0]:.1f} -> {path[-1]:.1f}")
 
 # %% [markdown]
-# In the library it is the engine `map` (the best point) on `bayesian_nmf` with `flat=True`, that is without priors; the model `nmf` is the same
-# with fewer words.
+# In the library it is the engine `map` (the best point) on `bayesian_nmf` with `flat=True`, that is without priors; the model `nmf` is the same,
+# and lets entries become exactly zero, where `bayesian_nmf` keeps them a little above.
 
 # %%
 counts = pp_models.data.counts(X)
@@ -416,10 +427,10 @@ print(f"largest difference from NumPy's topics: {np.abs(squared.posterior.mean('
 
 # %%
 fig, (left, right) = plt.subplots(1, 2)
-left.plot(np.array(path) - min(path) + 1, color=BLUE)
-left.set(xlabel="sweep", ylabel="divergence above its last value + 1", yscale="log", title="Divergence")
-right.plot(np.array(squared_path), color=ORANGE)
-right.set(xlabel="sweep", ylabel="half the squared error", yscale="log", title="Squared error")
+left.plot(np.arange(1, 61), path[1:], color=BLUE)
+left.set(xlabel="sweep", ylabel="divergence (nats)", title="Divergence")
+right.plot(np.arange(1, 61), squared_path[1:], color=ORANGE)
+right.set(xlabel="sweep", ylabel="half the squared error (counts²)", title="Squared error")
 fig.suptitle("Multiplicative updates: both objectives fall at every sweep", fontsize=10)
 plt.show()
 
@@ -471,9 +482,10 @@ fig, axes = plt.subplots(3, 8, figsize=(7, 4))
 for line, (name, (_, beta)) in zip(axes, products.items(), strict=True):
     for axis, picture in zip(line, beta, strict=False):
         limit = np.abs(picture).max()
-        scale = {"cmap": "RdBu_r", "vmin": -limit, "vmax": limit} if name == "SVD" else {"cmap": "Greys", "vmin": 0, "vmax": limit}
+        scale = {"cmap": "RdBu_r", "vmin": -limit, "vmax": limit} if name == "SVD" else {"cmap": "gray", "vmin": 0, "vmax": limit}
         axis.imshow(picture.reshape(28, 23), **scale)
         axis.set(xticks=[], yticks=[])
+        axis.spines[:].set_visible(False)
     line[0].set_ylabel(name)
 fig.suptitle("The first 8 of 16 pictures. K-means: whole faces; SVD: both signs (red and blue); NMF: parts", fontsize=9)
 plt.show()
@@ -512,7 +524,7 @@ assert min(likeness) > 0.3
 #
 # - Poisson counts given their sum are multinomial; gammas divided by their sum are Dirichlet. Hence GaP is LDA times a model of the lengths,
 #   exactly.
-# - Bayesian NMF lets topics have sizes $e_k$ with variance $1/c_0$; with thousands of words it is LDA for all purposes, and coordinate ascent
+# - Bayesian NMF lets topics have sizes $e_k$ with variance $1/c_0$; with thousands of words it is LDA for most purposes, and coordinate ascent
 #   differs in one number per topic.
 # - Without priors the best point of Bayesian NMF is NMF with the divergence, of LDA it is the same thing normalised; Lee and Seung's update is EM.
 # - NMF, K-means and SVD factorise the same matrix under different constraints.
@@ -531,8 +543,8 @@ assert min(likeness) > 0.3
 # %% [markdown]
 # ## Exercises
 #
-# **1.** $b_0$ is said to matter for the lengths alone. Fit `bayesian_nmf` with $b_0$ ten times as large, from the same key. How far do the topics
-# move?
+# **1.** In GaP, $b_0$ matters for the lengths alone. In Bayesian NMF this holds nearly. Fit `bayesian_nmf` with $b_0$ ten times as large, from the
+# same key. How far do the topics move?
 
 # %% tags=["solution"]
 other = inference.topics(inference.fit("bayesian_nmf", train, "cavi", {**hyper_nmf, "b0": 1.0}, jax.random.key(1), **options))
@@ -574,3 +586,7 @@ assert np.allclose(again[0], theta) and np.allclose(again[1], beta)
 # %% tags=["solution"]
 by_divergence = inference.fit("nmf", pp_models.data.dense(faces), "map", {"num_topics": rank}, jax.random.key(0), num_epochs=300, progress=False)
 print(f"divergence {empty(by_divergence.posterior.mean('beta')):.0%} empty, squared error {empty(products['NMF'][1]):.0%}")
+
+# %% tags=["check"]
+# No: both leave about half of the pixels empty.
+assert abs(empty(by_divergence.posterior.mean("beta")) - empty(products["NMF"][1])) < 0.1
