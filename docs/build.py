@@ -18,6 +18,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("NO_MKDOCS_2_WARNING", "1")
 
 import pages  # noqa: E402
+
 from inference import registry  # noqa: E402
 
 HERE = ROOT / "docs"

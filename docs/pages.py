@@ -7,9 +7,10 @@ import re
 from pathlib import Path
 from typing import Any
 
+import prose
+
 import inference
 import pp_models
-import prose
 from inference import registry, typeset
 
 ROOT = Path(__file__).parent.parent
@@ -101,7 +102,7 @@ def fields(declared: Any) -> dict[str, str]:
 
 def field_table(declared: Any, head: str) -> str:
     meanings, defaults = fields(declared), declared._field_defaults
-    rows = [[_field(name), _default(defaults[name]) if name in defaults else "–", prose.inline(meanings[name]).replace("|", "&#124;")] for name in declared._fields]
+    rows = [[_field(name), _default(defaults[name]) if name in defaults else "–", prose.inline(meanings[name])] for name in declared._fields]
     return table([head, "default", "meaning"], rows)
 
 
@@ -111,7 +112,7 @@ def _field(name: str) -> str:
 
 
 def _default(value: Any) -> str:
-    return "from the data or unknown" if value is None else f'`"{value}"`' if isinstance(value, str) else f"`{value}`"
+    return f'`"{value}"`' if isinstance(value, str) else f"`{value}`"
 
 
 # Models ------------------------------------------------------------------------------------------------------------------------
@@ -136,7 +137,8 @@ def model_page(name: str) -> str:
         symbols,
         PAPERS,
         "## Hyper-parameters",
-        f'In Python `hyper={{"{model.Hyper._fields[0]}": 20}}`, on the command line `--set {model.Hyper._fields[0]}=20`.',
+        f'In Python `hyper={{"{model.Hyper._fields[0]}": 20}}`, on the command line `--set {model.Hyper._fields[0]}=20`. '
+        "`None` is filled in from the data, or, where the meaning says so, unknown.",
         field_table(model.Hyper, "name"),
         "## Engines",
         _engines_of(model),
@@ -153,14 +155,22 @@ def _without_table(rest: str) -> tuple[str, str]:
 
 
 def _facts(model: Any) -> str:
-    sites = [f"`{site}` ({family.name}{', one row for each row of the data' if site in model.local else ''})" for site, family in model.families.items()]
+    sites = [
+        f"`{site}` ({family.name}{', one row for each row of the data' if site in model.local else ''})" for site, family in model.families.items()
+    ]
     facts = {
         "Data": DATA.get(model.kind, model.kind),
         "Unknowns": ", ".join(sites).replace("_tied", ", tied"),
-        "What the data cannot tell": SYMMETRIES.get(model.symmetry, model.symmetry),
+        "What the data cannot tell": " ".join((SYMMETRIES.get(model.symmetry, model.symmetry), _rotation(model))).strip(),
         "Fit it": f'`inference.fit("{model.name}", data)` or `pp-models fit {model.name} --data FILE --out DIR`',
     }
     return "\n\n".join(f"**{name}**\n:   {words}" for name, words in facts.items())
+
+
+def _rotation(model: Any) -> str:
+    if not model.rotated or model.symmetry in ("rotation", "signed_permutation"):
+        return ""
+    return f"The space of {' and '.join(f'`{site}`' for site in model.rotated)} may be rotated."
 
 
 def _engines_of(model: Any) -> str:
@@ -186,7 +196,8 @@ def models_index() -> str:
         "Each is one file, which states the generative process, the guide and the log joint density. Cards show the process as equations, what its "
         "symbols are called in the papers and in code, its hyper-parameters, and the engines that apply.",
         table(["model", "what it is", "data", "engines"], rows),
-        "A model of your own joins this list by being in a folder that `PP_MODELS_PATH` names: see [the model contract](../model-contract.md).",
+        "A model of your own joins `pp-models list`, every engine and the report by being in a folder that `PP_MODELS_PATH` names: see "
+        "[the model contract](../model-contract.md).",
     )
 
 
@@ -197,7 +208,11 @@ def engine_page(name: str) -> str:
     engine, text = registry.load_engine(name), docstring(ROOT / "inference" / f"{name}.py")
     first, _, rest = text.strip().partition("\n\n")
     head, _, more = " ".join(first.split()).partition(". ")
-    begins = {"natural": "`init` may hold natural parameters of global sites", "values": "`init` may hold values of any site", "none": "chooses its own start"}
+    begins = {
+        "natural": "`init` may hold natural parameters of global sites",
+        "values": "`init` may hold values of any site",
+        "none": "chooses its own start",
+    }
     facts = {
         "Returns": RETURNS[engine.kind],
         "A step sees": ROWS[engine.rows],
@@ -253,7 +268,7 @@ def matrix() -> str:
             mark = {"no": "–", "both": "●", "yes": "○"}[sign]
             shown.append(f'<td class="{sign}" title="{typeset.escape(f"{model} by {name}: {words}")}">{mark}</td>')
         body.append(f'<tr><th scope="row"><a href="../models/{model}.html">{model}</a></th>{"".join(shown)}</tr>')
-    grid = f'<div class="matrix"><table class="grid"><thead><tr><td></td>{heads}</tr></thead><tbody>{"".join(body)}</tbody></table></div>'
+    grid = f'<div class="matrix"><table class="crossing"><thead><tr><td></td>{heads}</tr></thead><tbody>{"".join(body)}</tbody></table></div>'
     return paragraph(
         "# Models and engines",
         "● applies, and `pp-models compare` takes it unless told otherwise; ○ applies; – does not. Point at a cell for the reason. "
@@ -264,37 +279,44 @@ def matrix() -> str:
 
 # The reference -----------------------------------------------------------------------------------------------------------------
 
+
+def _names(package: str, *lines: str) -> list[str]:
+    return [f"{package}.{name}" for line in lines for name in line.split()]
+
+
 GROUPS: dict[str, tuple[str, list[str]]] = {
     "Fitting": (
         "Fit a model, follow a stream, and use what comes out.",
-        ["inference.fit", "inference.load", "inference.engines", "inference.fitting.Fit", "inference.posterior.Posterior", "inference.stream"]
-        + ["inference.streams.Stream"],
+        _names("inference", "fit load engines fitting.Fit posterior.Posterior stream streams.Stream"),
     ),
-    "Comparing": ("Judge engines against MCMC.", ["inference.compare", "inference.comparison.Comparison", "inference.report.write"]),
+    "Comparing": ("Judge engines against MCMC.", _names("inference", "compare comparison.Comparison report.write")),
     "Evaluating": (
         "Held-out scores: documents, rows, ratings, votes.",
-        ["inference.document_completion", "inference.perplexity", "inference.log_evidence", "inference.precision_recall_at", "inference.coherence"]
-        + ["inference.diversity", "inference.split_ratings", "inference.score_ratings", "inference.score_votes", "inference.score_probabilities"]
-        + ["inference.calibration_error", "inference.loo", "inference.waic", "inference.scores.Score", "inference.scores.Measure"],
+        _names(
+            "inference",
+            "document_completion perplexity log_evidence precision_recall_at coherence diversity split_ratings score_ratings score_votes",
+            "score_probabilities calibration_error loo waic scores.Score scores.Measure",
+        ),
     ),
     "Reading topics": (
         "Topics, their words and documents, and which go together.",
-        ["inference.topics", "inference.top_words", "inference.format_topics", "inference.prevalence", "inference.representative_documents"]
-        + ["inference.topic_correlations", "inference.correlation_figure", "inference.nearest_documents", "inference.topic_tools.Topics"],
+        _names(
+            "inference",
+            "topics top_words format_topics prevalence representative_documents topic_correlations correlation_figure nearest_documents",
+            "topic_tools.Topics",
+        ),
     ),
-    "Predicting": (
-        "Ratings and votes that were not seen.",
-        ["inference.predict_ratings", "inference.ratings.Prediction", "inference.predict_votes", "inference.refit_members"],
-    ),
+    "Predicting": ("Ratings and votes that were not seen.", _names("inference", "predict_ratings ratings.Prediction predict_votes refit_members")),
     "Data": (
         "Data in memory, from files, on disk and by name.",
-        ["pp_models.data.counts", "pp_models.data.ratings", "pp_models.data.text_and_votes", "pp_models.data.dense", "pp_models.data.of_equal_length"]
-        + ["pp_models.data.tf_idf", "pp_models.data.Data", "pp_models.datasets.load", "pp_models.datasets.synthetic", "pp_models.readers.read"]
-        + ["pp_models.readers.blocks", "pp_models.writers.write", "pp_models.text.read", "pp_models.text.count", "pp_models.store.write"]
-        + ["pp_models.store.read", "pp_models.database.Database", "pp_models.arrivals.Arrivals"],
+        _names(
+            "pp_models",
+            "data.counts data.ratings data.text_and_votes data.dense data.of_equal_length data.tf_idf data.Data datasets.load datasets.synthetic",
+            "readers.read readers.blocks writers.write text.read text.count store.write store.read database.Database arrivals.Arrivals",
+        ),
     ),
-    "Models": ("Finding models, and what one declares.", ["pp_models.available", "pp_models.load", "pp_models.base.Model", "pp_models.InputError"]),
-    "Engines": ("What an engine declares.", ["inference.engine.Engine", "inference.engine.Algorithm", "inference.engine.Stage"]),
+    "Models": ("Finding models, and what one declares.", _names("pp_models", "available load base.Model InputError")),
+    "Engines": ("What an engine declares.", _names("inference", "engine.Engine engine.Algorithm engine.Stage")),
 }
 
 
@@ -327,13 +349,13 @@ def slug(heading: str) -> str:
 
 
 def reference_page(heading: str, about: str, names: list[str]) -> str:
-    entries = [f"## `{name}` {{ #{name} }}\n\n::: {home(name)}\n    options:\n      heading_level: 3" for name in names]
+    entries = [f"::: {home(name)}\n    options:\n      heading: {name}\n      toc_label: {name}" for name in names]
     return paragraph(f"# {heading}", about, *entries)
 
 
 def reference_index() -> str:
     rows = [
-        [f"[{heading}]({slug(heading)}.md)", about, ", ".join(f"[`{name}`]({slug(heading)}.md#{name})" for name in names)]
+        [f"[{heading}]({slug(heading)}.md)", about, ", ".join(f"[`{name}`]({slug(heading)}.md#{home(name)})" for name in names)]
         for heading, (about, names) in groups().items()
     ]
     return paragraph(

@@ -12,13 +12,16 @@ import re
 from inference import typeset
 
 _GREEK = "|".join(sorted(typeset.GREEK, key=len, reverse=True))
-_INDEX = r"(?:_(?:[A-Za-z0-9]{1,3}(?![A-Za-z0-9_])|\{[^{}]*\}))"
-_STRONG = rf"(?:sum_[a-z]{{1,3}}(?![A-Za-z0-9_])|(?<![A-Za-z0-9_])(?:{_GREEK}|[A-Za-z])\d?(?:{_INDEX}'?|'(?= [A-Za-z]\w*_))|(?:log|exp|Gamma)\([^()]*\))"
-_WEAK = rf"(?:(?<![A-Za-z0-9_])(?:{_GREEK}|[A-Za-z])\d?(?![A-Za-z0-9_])|\d+(?:\.\d+)?(?:e-?\d+)?(?: [A-Z](?![A-Za-z0-9_]))?|\([^()`]*\))"
-_SIGN = r" (?:=|\+|-|/|~|<-|<=|->) "
-_RUN = re.compile(rf"(?:{_STRONG}|{_WEAK})(?:{_SIGN}(?:{_STRONG}|{_WEAK})| {_STRONG})*")
-_HAS_SIGN = re.compile(_SIGN)
+_LETTER = rf"(?<![A-Za-z0-9_])(?:{_GREEK}|[A-Za-z])\d?"
+_INDEX = r"_(?:[A-Za-z0-9]{1,3}(?![A-Za-z0-9_])|\{[^{}]*\})"
+_POWER = r"(?:\^-?(?:\w+|\([^()]*\)))?"
+_STRONG = rf"(?:(?<![A-Za-z0-9_])sum_[a-z]{{1,3}}(?![A-Za-z0-9_])|{_LETTER}(?:{_INDEX})'?{_POWER}|\b(?:log|exp)\([^()]*\))"
+_WEAK = rf"(?:{_LETTER}(?![A-Za-z0-9_]){_POWER}|(?<![\w.])\d+(?:\.\d+)?(?: [A-Z](?![A-Za-z0-9_]))?{_POWER}|\([^()`,]*\){_POWER})"
+_SIGN = r" ?(?:=|\+|/|~|<-|<=|->) ?| - "
+_RUN = re.compile(rf"(?:{_STRONG}|{_WEAK})(?:(?:{_SIGN})(?:{_STRONG}|{_WEAK})| {_STRONG})*(?![\w'])")
+_SIGNED = re.compile(_SIGN)
 _FIELD = re.compile(r"^(`?[A-Za-z_]\w*`?(?:, `?[A-Za-z_]\w*`?)*(?: \(\w+\))?):\s+(?=\S)")
+_FORMULA, _TAG = re.compile(r"\w_\w|\^| [-+=] "), re.compile(r"<math>.*?</math>|<[^>]*>")
 _ITEM = re.compile(r"^(- |\d+\. )")
 
 
@@ -38,7 +41,7 @@ def _block(block: str) -> str:
         return "```pycon\n" + "\n".join(lines) + "\n```"
     if _ITEM.match(lines[0]):
         return _items(lines)
-    if re.match(r"\S+ {3,}\S", lines[0]):
+    if re.match(r"[^\s:]+ {3,}\S", lines[0]):
         return _code(lines)
     return _paragraph(lines)
 
@@ -53,7 +56,7 @@ def _code(lines: list[str]) -> str:
 def equations(lines: list[str], whole: bool = False) -> str:
     """Lines of mathematics as a table. `whole`: nothing if some of it would have to be shown as it is written."""
     found = typeset.process(_joined(lines))
-    if whole and not all(one.relation and "<code>" not in one.left + one.right for one in found):
+    if whole and not all(one.relation and "<code>" not in one.left + one.right and not _FORMULA.search(_TAG.sub("", one.comment)) for one in found):
         return ""
     rows = "".join(_row(one) for one in found)
     return f'<div class="equations"><table class="lines"><tbody>{rows}</tbody></table></div>'
@@ -85,16 +88,34 @@ def inline(text: str) -> str:
 def _words(text: str) -> str:
     found, end = [], 0
     for match in _RUN.finditer(text):
-        run = match[0]
-        if _is_mathematics(run):
-            found += [plain(text[end : match.start()]), typeset.mathml(run)]
+        if _is_whole(text[: match.start()], text[match.end() :]) and _is_mathematics(match[0]):
+            found += [plain(text[end : match.start()]), typeset.mathml(match[0])]
             end = match.end()
     return "".join([*found, plain(text[end:])])
 
 
+def _is_whole(before: str, after: str) -> bool:
+    """Whether what stands on either side is words or punctuation, not the rest of a formula."""
+    left, right = re.search(r"(\S*?)( ?)(\(?)$", before), re.match(r"( ?)(\S*)", after)
+    assert left is not None and right is not None
+    if (left[1] and not left[2]) or (right[2] and not right[1] and right[2][0] not in ".,;:)"):
+        return False
+    return not (_looks_mathematical(left[1]) or (right[1] and _looks_mathematical(right[2])))
+
+
+def _looks_mathematical(word: str) -> bool:
+    if word.endswith((".", ",", ";", ":")) and not re.search(r"[_^=<\[]", word):
+        return False
+    letter = rf"(?:{_GREEK}|[A-Zb-z]|log|exp|det)\d?'?"
+    return re.fullmatch(rf"{letter}|[-+=~/<>|*]+|<-|->", word.strip(",.;:()")) is not None or bool(
+        re.search(r"\w_|\^|[\[\]<>=|]|\w'\w?$|^\(.*[-+/]", word)
+    )
+
+
 def _is_mathematics(run: str) -> bool:
-    signed, strong = _HAS_SIGN.search(run), re.search(_STRONG, run)
-    if not strong and not (signed and re.search(r"[A-Za-z]", run)):
+    """A word that happens to be a letter is none."""
+    words = set(re.findall(r"[A-Za-z]{2,}", re.sub(r"_\w+|_\{[^}]*\}", "", run))) - set(typeset.GREEK) - {"log", "exp", "sum"}
+    if words or re.match(r"[A-Za-z] [A-Za-z]", run) or not (re.search(_STRONG, run) or (_SIGNED.search(run) and re.search(r"[A-Za-z]", run))):
         return False
     try:
         typeset.expression(run)
@@ -105,7 +126,7 @@ def _is_mathematics(run: str) -> bool:
 
 def plain(text: str) -> str:
     """Text that Markdown leaves as it is."""
-    return re.sub(r"[\\*_\[\]#|$~^=+]", lambda sign: f"&#{ord(sign[0])};", typeset.escape(text))
+    return "".join(f"&#{ord(sign)};" if sign in r"\`*_{}[]#|$~^=+!<>&" else sign for sign in text)
 
 
 # Text --------------------------------------------------------------------------------------------------------------------------
