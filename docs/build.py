@@ -114,7 +114,7 @@ def build(sources: Path, site: Path) -> None:
 
     os.chdir(ROOT)
     config = load_config(str(ROOT / "mkdocs.yml"), docs_dir=str(sources), site_dir=str(site), strict=True)
-    config.nav = navigation(config.nav)
+    config.nav = navigation(config.nav or [])
     config.plugins.on_startup(command="build", dirty=False)
     try:
         make(config)

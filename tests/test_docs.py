@@ -292,7 +292,8 @@ def test_search_finds_from_disk(site, browser):
     """A model's name typed into the search box leads to its card, without a server."""
     page = browser.new_page(viewport={"width": 1280, "height": 900})
     page.goto((site / "index.html").as_uri())
-    page.locator("input.md-search__input").fill("hierarchical Poisson")
+    page.locator("input.md-search__input").click()
+    page.locator("input.md-search__input").press_sequentially("hierarchical Poisson")
     found = page.locator("a.md-search-result__link")
     found.first.wait_for(timeout=20_000)
     assert any("models/hpf.html" in link.get_attribute("href") for link in found.all())
@@ -305,8 +306,8 @@ def test_equations_are_drawn(site, browser):
     page = browser.new_page(viewport={"width": 1280, "height": 900})
     for name in MODELS:
         page.goto((site / "models" / f"{name}.html").as_uri())
-        heights = page.eval_on_selector_all(".equations math", "all => all.map(one => one.getBoundingClientRect().height)")
-        assert heights and min(heights) > 5
+        sizes = page.eval_on_selector_all(".equations math", "all => all.map(one => one.getBoundingClientRect()).map(one => [one.width, one.height])")
+        assert sizes and min(width for width, _ in sizes) > 4 and max(height for _, height in sizes) > 12
     page.goto((site / "models-and-engines.html").as_uri())
     lefts = "all => all.map(one => Math.round(one.getBoundingClientRect().left))"
     heads, cells = (page.eval_on_selector_all(f".matrix {part}", lefts) for part in ("thead th", "tbody tr:first-child td"))
