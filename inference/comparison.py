@@ -201,6 +201,12 @@ def compare(
     command:   how to repeat this, for the report
 
     An engine that fails has its error in its row and stops nobody. Ctrl-C ends the comparison with what is finished, which `summary["partial"]` says.
+
+    >>> import inference
+    >>> short = {"gibbs": {"num_samples": 400, "num_warmup": 100}}
+    >>> result = inference.compare("bernoulli_mixture", engines=["cavi", "map"], quick=True, options=short)
+    >>> result.reference, result.summary["engines"]["map"]["kind"]
+    ('gibbs', 'point')
     """
     model, key = pp_models.load(model_name), jax.random.key(0) if key is None else key
     engines = None if engines is None else list(dict.fromkeys([engines] if isinstance(engines, str) else engines))

@@ -190,6 +190,13 @@ def document_completion(
     seed: with a document's contents it decides how its tokens are split; the order of documents and what else there is do not matter.
     scale: how observed tokens were turned into what the model was fitted to.
     Units: nats per token; perplexity is exp(-value).
+
+    >>> import inference, pp_models
+    >>> data = pp_models.data.counts([[4, 3, 0, 0], [3, 5, 0, 1], [0, 0, 6, 2], [0, 1, 3, 4]])
+    >>> fit = inference.fit("lda", data, engine="cavi", hyper={"num_topics": 2})
+    >>> score = inference.document_completion(fit, data)
+    >>> score.num_tokens, score.value > -1.5
+    (array([7., 9., 8., 8.]), True)
     """
     check_documents(fit, heldout, "document_completion")
     if folds < 2:

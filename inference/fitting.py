@@ -164,6 +164,12 @@ def fit(
                    is not reached changes the fit, but every step is waited for, so that batches are no longer packed while one runs. Of several
                    processes, all must ask for the posterior, or none
     options:       the engine's own, e.g. num_epochs, batch_size; see its Options
+
+    >>> import inference, pp_models
+    >>> data = pp_models.data.counts([[4, 3, 0, 0], [3, 5, 0, 1], [0, 0, 6, 2], [0, 1, 3, 4]])
+    >>> fit = inference.fit("lda", data, engine="cavi", hyper={"num_topics": 2})
+    >>> fit.posterior.mean("beta").shape
+    (2, 4)
     """
     chosen = load_engine(engine)
     checked = make_options(chosen, options)

@@ -159,6 +159,13 @@ def predict_ratings(
     limits:    the rating scale's ends; means and intervals are clipped to it
     step:      the scale's step, e.g. 1 or 0.5; means are rounded to it, counted from the lower limit (C17)
     num_draws: draws of a Markov chain to average over
+
+    >>> import inference, pp_models
+    >>> data = pp_models.data.ratings([0, 0, 1, 2, 2], [0, 1, 1, 0, 2], [5.0, 3.0, 4.0, 1.0, 2.0])
+    >>> fit = inference.fit("pmf", data, engine="map", hyper={"rank": 1})
+    >>> found = inference.predict_ratings(fit, users=[0, 1], items=[2, 0], limits=(1, 5))
+    >>> found.mean.shape, bool((found.lower <= found.mean).all())
+    ((2,), True)
     """
     if fit.model.noise is None:
         raise InputError(f"predict_ratings is for models of ratings with noise, not {fit.model.name}.")

@@ -67,7 +67,15 @@ def _shares(x: np.ndarray) -> np.ndarray:
 
 
 def topics(fit: Any) -> Topics:
-    """The normalised topics, the rows' weights and proportions, and the topics' prevalence."""
+    """The normalised topics, the rows' weights and proportions, and the topics' prevalence.
+
+    >>> import inference, pp_models
+    >>> data = pp_models.data.counts([[4, 3, 0, 0], [3, 5, 0, 1], [0, 0, 6, 2], [0, 1, 3, 4]])
+    >>> fit = inference.fit("lda", data, engine="cavi", hyper={"num_topics": 2})
+    >>> found = inference.topics(fit)
+    >>> found.topics.shape, found.proportions.shape, float(found.prevalence.sum().round(6))
+    ((2, 4), (4, 2), 1.0)
+    """
     _check_topics(fit)
     return _topics(fit, _data(fit).totals)
 
@@ -152,7 +160,16 @@ def prevalence(fit: Any) -> np.ndarray:
 
 
 def format_topics(fit: Any, num_words: int = 10) -> str:
-    """A table for terminals: the topics, the most prevalent first, with their share of the tokens and their most probable words."""
+    """A table for terminals: the topics, the most prevalent first, with their share of the tokens and their most probable words.
+
+    >>> import inference, pp_models
+    >>> X = [[4, 3, 0, 0], [3, 5, 0, 1], [0, 0, 6, 2], [0, 1, 3, 4]]
+    >>> fit = inference.fit("lda", pp_models.data.counts(X, ["cat", "dog", "tax", "vote"]), hyper={"num_topics": 2})
+    >>> print(inference.format_topics(fit, num_words=2))
+    topic  share  words
+        1  53.2%  tax vote
+        0  46.8%  dog cat
+    """
     check_count("num_words", num_words)
     found = topics(fit)
     words = _top_words(fit, found, num_words)

@@ -291,7 +291,12 @@ def count_matrix(X: Any) -> Any:
 
 
 def counts(X: Any, column_names: Any = None, row_names: Any = None) -> Data:
-    """A corpus: rows are documents, columns words, entries how often. Sparse or dense."""
+    """A corpus: rows are documents, columns words, entries how often. Sparse or dense.
+
+    >>> data = counts([[4, 3, 0], [0, 0, 6]], column_names=["cat", "dog", "tax"])
+    >>> data.num_rows, data.num_columns, data.total
+    (2, 3, 13.0)
+    """
     matrix = count_matrix(X)
     if matrix.nnz == 0:
         raise InputError("The corpus is empty: every count is zero.")
@@ -300,7 +305,12 @@ def counts(X: Any, column_names: Any = None, row_names: Any = None) -> Data:
 
 
 def ratings(users: Any, items: Any, values: Any, shape: tuple[int, int] | None = None, row_names: Any = None, column_names: Any = None) -> Data:
-    """Observed entries of a users x items matrix. What is not listed is missing."""
+    """Observed entries of a users x items matrix. What is not listed is missing.
+
+    >>> data = ratings(users=[0, 0, 1], items=[0, 2, 1], values=[4.0, 1.0, 5.0])
+    >>> data.num_rows, data.num_columns, data.num_entries
+    (2, 3, 3)
+    """
     users, items, values = _rectangular(users, "Users"), _rectangular(items, "Items"), _array(values, "Ratings")
     if not (users.ndim == items.ndim == values.ndim == 1 and len(users) == len(items) == len(values)):
         raise InputError("users, items and values must be one-dimensional and of the same length: one entry per rating.")

@@ -22,7 +22,12 @@ ATTEMPTS = 20  # draws of an empty corpus before giving up
 
 
 def load(name_or_path: str | os.PathLike[str], model: Model | str | None = None, key: jax.Array | None = None) -> Data:
-    """A data set by name, or what a path holds: the kind of data that the model explains, or counts. A file named like a data set is ./name."""
+    """A data set by name, or what a path holds: the kind of data that the model explains, or counts. A file named like a data set is ./name.
+
+    >>> data = load("synthetic", "bernoulli_mixture")
+    >>> data.kind
+    'dense'
+    """
     name = os.fspath(name_or_path)
     model = discovery.load(model) if isinstance(model, str) else model
     if name == "synthetic":

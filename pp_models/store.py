@@ -316,6 +316,10 @@ def write(
     source:     the path of anything that holds counts, a `Data`, a `Database`, or blocks of rows in order: matrices or `Data`
     overwrite:  replace the store that is there; until the new one is complete, the old one stays
     on_rows:    called with the number of rows of each block that was written
+
+    >>> corpus = read(write("doctest.store", [[[4, 3, 0], [0, 0, 6]], [[1, 1, 1]]], overwrite=True))
+    >>> corpus.num_rows, corpus.total
+    (3, 16.0)
     """
     folder = usable(path)
     with explained(folder):
