@@ -126,11 +126,13 @@ def model_page(name: str) -> str:
     """The card: the process as the report shows it, names, settings, data, engines, and the rest of the story."""
     model, text = pp_models.load(name), docstring(ROOT / "pp_models" / f"{name}.py")
     lines, rest = typeset.split_story(text)
+    before, rest = _introduction(text, rest)
     story, symbols = _without_table(rest)
     return paragraph(
         f"# `{name}`",
         f"{prose.inline(title(text))}.",
         "## Generative process",
+        prose.markdown(before) if before else "",
         prose.equations(lines),
         _facts(model),
         "## Symbols" if symbols else "",
@@ -147,6 +149,14 @@ def model_page(name: str) -> str:
     )
 
 
+def _introduction(text: str, rest: str) -> tuple[str, str]:
+    """What a docstring says between its title and its process, and what is left of the rest of it."""
+    before = re.match(r"[^\n]*\n[ \t]*\n((?:\S[^\n]*\n)+)[ \t]*\n(?=    )", text.lstrip("\n"))
+    if before is None or not rest.startswith(before[1].strip()):
+        return "", rest
+    return before[1], rest.removeprefix(before[1].strip()).strip("\n")
+
+
 def _without_table(rest: str) -> tuple[str, str]:
     """The text, and the tables of symbols taken out of it."""
     blocks = re.split(r"\n[ \t]*\n", rest)
@@ -155,12 +165,12 @@ def _without_table(rest: str) -> tuple[str, str]:
 
 
 def _facts(model: Any) -> str:
-    sites = [
-        f"`{site}` ({family.name}{', one row for each row of the data' if site in model.local else ''})" for site, family in model.families.items()
-    ]
+    laws = {site: family.name.replace("_tied", ", tied").replace("_", "-") for site, family in model.families.items()}
+    named = {site: re.sub("dirichlet|wishart", lambda law: law[0].capitalize(), law) for site, law in laws.items()}
+    sites = [f"`{site}` ({law}{', one row for each row of the data' if site in model.local else ''})" for site, law in named.items()]
     facts = {
         "Data": DATA.get(model.kind, model.kind),
-        "Unknowns": ", ".join(sites).replace("_tied", ", tied"),
+        "Unknowns": ", ".join(sites),
         "What the data cannot tell": " ".join((SYMMETRIES.get(model.symmetry, model.symmetry), _rotation(model))).strip(),
         "Fit it": f'`inference.fit("{model.name}", data)` or `pp-models fit {model.name} --data FILE --out DIR`',
     }

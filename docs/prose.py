@@ -22,12 +22,13 @@ _RUN = re.compile(rf"(?:{_STRONG}|{_WEAK})(?:(?:{_SIGN})(?:{_STRONG}|{_WEAK})| {
 _SIGNED = re.compile(_SIGN)
 _FIELD = re.compile(r"^(`?[A-Za-z_]\w*`?(?:, `?[A-Za-z_]\w*`?)*(?: \(\w+\))?):\s+(?=\S)")
 _FORMULA, _TAG = re.compile(r"\w_\w|\^| [-+=] "), re.compile(r"<math>.*?</math>|<[^>]*>")
+_UNKNOWN = re.compile(r"\bint_|\bd\^?2?[A-Z]?/d")  # integrals and derivatives, which the typesetter does not know
 _ITEM = re.compile(r"^(- |\d+\. )")
 
 
 def markdown(text: str) -> str:
-    """A docstring, its title line included."""
-    blocks = [block for block in re.split(r"\n[ \t]*\n", inspect.cleandoc(text)) if block.strip()]
+    """A docstring, without the indentation that it has in a function."""
+    blocks = [block for block in re.split(r"\n[ \t]*\n", text.strip("\n")) if block.strip()]
     return "\n\n".join(_block(block) for block in blocks) + "\n"
 
 
@@ -55,6 +56,8 @@ def _code(lines: list[str]) -> str:
 
 def equations(lines: list[str], whole: bool = False) -> str:
     """Lines of mathematics as a table. `whole`: nothing if some of it would have to be shown as it is written."""
+    if whole and any(_UNKNOWN.search(line) for line in lines):
+        return ""
     found = typeset.process(_joined(lines))
     if whole and not all(one.relation and "<code>" not in one.left + one.right and not _FORMULA.search(_TAG.sub("", one.comment)) for one in found):
         return ""
@@ -148,7 +151,8 @@ def _paragraph(lines: list[str]) -> str:
     terms: list[list[str]] = []
     for line in lines:
         match = _FIELD.match(line)
-        if match and (terms or match[1][0].islower() or match[1][0] in "_`"):
+        begins = not said or said[-1].endswith((".", ":", ";", ")"))  # or it is a sentence whose second line happens to look like a term
+        if match and (terms or (begins and (match[1][0].islower() or match[1][0] in "_`"))):
             terms.append([match[1].replace("`", ""), line[match.end() :]])
         elif terms:
             terms[-1][1] += f" {line.strip()}"
@@ -185,6 +189,8 @@ def term(cell: str) -> str:
     """A symbol, or words about one."""
     if cell in ("", "-"):
         return cell.replace("-", "–")
+    if set(re.findall(r"[A-Za-z]{2,}", re.sub(r"_\w+", "", cell))) - typeset.LAWS - typeset.FUNCTIONS - set(typeset.GREEK):
+        return inline(cell)
     try:
         typeset.expression(cell)
     except typeset.Unreadable:

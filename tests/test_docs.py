@@ -194,6 +194,12 @@ def test_lists_of_terms_and_examples_in_docstrings(build):
     assert '<td class="left"><math>' in text and "```text\nwhat ? is !\n```" in text and "```pycon\n>>> 1 + 1\n2\n```" in text
 
 
+def test_a_sentence_is_no_list_of_terms(build):
+    """A line that begins with a word and a colon goes on with the sentence of the line before; an equation that comes first keeps its indentation."""
+    text = build.pages.prose.markdown("    x_d ~ Normal(0, 1)\n\nparameters need no base\nmeasure: they are")
+    assert text.startswith('<div class="equations">') and "need no base measure: they are" in text
+
+
 def test_lessons_are_listed(build, tmp_path):
     """By the first heading and paragraph of their files."""
     path = tmp_path / "01_em.py"
