@@ -19,6 +19,10 @@
 # **What you need.** Poisson factorisation (notebook 2), coordinate ascent and Gibbs sampling. Notebook 7 says how to read a comparison.
 
 # %%
+import warnings
+
+warnings.filterwarnings("ignore", message="IProgress not found")  # of tqdm, in a Jupyter without ipywidgets
+
 import difflib
 import os
 import tempfile
@@ -234,7 +238,7 @@ for ours, theirs in pairs:
 
 # %% tags=["check"]
 # two implementations of one density, in double precision
-np.testing.assert_allclose(*np.array(pairs).T, rtol=1e-11)
+assert np.allclose(*np.array(pairs).T, rtol=1e-11, atol=0)
 
 # %% [markdown]
 # The second thing to know of $F$: **its gradient at expected statistics is the coordinate update**. By hand, the update of $q(\omega_v) =
@@ -263,11 +267,11 @@ with jax.enable_x64(True):
 # %% tags=["check"]
 # the gradient is the textbook update of every parameter
 for name in by_hand:
-    np.testing.assert_allclose(by_grad[name], by_hand[name], rtol=1e-9)
-np.testing.assert_allclose(-update["omega"].second, hyper.d + 40, rtol=1e-12)
-np.testing.assert_allclose(-update["theta"].second, hyper.b + 1, rtol=1e-6)  # b is held in single precision
+    assert np.allclose(by_grad[name], by_hand[name], rtol=1e-9, atol=0)
+assert np.allclose(-update["omega"].second, hyper.d + 40, rtol=1e-12, atol=0)
+assert np.allclose(-update["theta"].second, hyper.b + 1, rtol=1e-6, atol=0)  # b is held in single precision
 with jax.enable_x64(True):
-    np.testing.assert_allclose(update["beta"], hyper.eta + np.sum(X[:, None] * phi[:, 1:], 0), rtol=1e-6)
+    assert np.allclose(update["beta"], hyper.eta + np.sum(X[:, None] * phi[:, 1:], 0), rtol=1e-6, atol=0)
 
 # %% [markdown]
 # Three more of the laws that `MODEL_CONTRACT.md` lists, a few lines each: documents may be split into batches in any way; the guide has the declared
@@ -289,14 +293,14 @@ print("the guide's families:", families)
 
 # %% tags=["check"]
 # laws of MODEL_CONTRACT.md: batches and padding; the guide's sites and their families
-np.testing.assert_allclose(split, whole, rtol=1e-11)
+assert np.allclose(split, whole, rtol=1e-11, atol=0)
 assert families == {"theta": "Gamma", "beta": "Dirichlet", "omega": "Gamma"}
 with jax.enable_x64(True):
     sampled = {site: trace[site]["value"] for site in model.families}
     ours = sum(float(jnp.sum(fam.log_density(f, f.natural(trace[s]["fn"]), f.stats(sampled[s])))) for s, f in model.families.items())
     parameters = {name: site["value"] for name, site in trace.items() if site["type"] == "param"}
     theirs = float(log_density(model.guide, (hyper, batch), {}, {**parameters, **sampled})[0])
-np.testing.assert_allclose(ours, theirs, rtol=1e-10)
+assert np.allclose(ours, theirs, rtol=1e-10, atol=0)
 
 # %% [markdown]
 # ## 4. Every engine
@@ -360,12 +364,16 @@ print("written:", sorted(path.name for path in page.parent.iterdir()), f"  the p
 print(report.table(comparison))
 
 # %% tags=["check"]
-# the reference may judge; mean field is too narrow; the page is there and names the model
+# the reference may judge; "about half as wide as it should be", means off by more than chains differ; the page is there and names the model
 rows = comparison.summary["engines"]
-assert comparison.summary["converged"] and rows["cavi"]["sd_ratio"] < 0.95
+assert comparison.summary["converged"] and rows["cavi"]["sd_ratio"] < 0.7 and rows["cavi"]["mean_error_sd"] > 0.2
 assert "background rate for every word" in page.read_text() and (page.parent / "cavi.nc").exists()
 
 # %% [markdown]
+# So the report has something to say about our new model at once: mean field is about half as wide as it should be, and its means are a little off.
+# Whether an occurrence of a common word is background or comes from a topic is doubtful here, all such doubts move together, and that is what a
+# product of independent factors cannot hold.
+#
 # ## 6. Another model by changing F
 #
 # The story is wrong for these data in one point: long documents have more of *everything*, the common words included. Give each document a scale of
@@ -425,7 +433,7 @@ narrow = fits["gibbs"]
 # the variant's F is NumPyro's density too; the diff is of about a dozen lines; "their variance is omega + omega^2 / r" (standard error 1 %)
 negative_binomial = np.random.default_rng(0).poisson(3 * np.random.default_rng(1).gamma(2, 1 / 2, 200_000))
 assert abs(negative_binomial.var() / (3 + 3**2 / 2) - 1) < 0.04
-np.testing.assert_allclose(*np.array(list(check_density(scaled))).T, rtol=1e-11)
+assert np.allclose(*np.array(list(check_density(scaled))).T, rtol=1e-11, atol=0)
 assert sum(line.startswith("+") for line in changed) < 20
 
 # %% [markdown]
@@ -549,8 +557,8 @@ assert np.all(np.diff(cut[:, 0]) > -1e-3) and abs(cut[-1, 1] - np.log(40)) < 0.1
 #
 # ## Exercises
 #
-# **1.** In the second model, where would the scale of $\omega$ go if $s_d$ had prior $\mathrm{Gamma}(r, 1)$ instead of $\mathrm{Gamma}(r, r)$? Why is
-# the file's choice better?
+# **Exercise 1.** In the second model, where would the scale of $\omega$ go if $s_d$ had prior $\mathrm{Gamma}(r, 1)$ instead of $\mathrm{Gamma}(r,
+# r)$? Why is the file's choice better?
 
 # %% tags=["solution"]
 # s omega is all that the likelihood sees. With mean r instead of 1, omega would be about 1 / r as large, and stand no longer for words in an average
@@ -563,8 +571,8 @@ print("relative sd of omega and of the mean over documents of s omega:", np.roun
 assert relative[1] < relative[0]
 
 # %% [markdown]
-# **2.** Break `log_local`: forget that $\sum_v \omega_v$ is there once for every document, and subtract it once for the whole batch. Which law finds
-# out?
+# **Exercise 2.** Break `log_local`: forget that $\sum_v \omega_v$ is there once for every document, and subtract it once for the whole batch. Which
+# law finds out?
 
 # %% tags=["solution"]
 broken = SOURCE.replace(" + jnp.sum(omega.second)\n", "\n").replace(
@@ -578,8 +586,8 @@ print("F(t(x)) less NumPyro's log density:", np.round(differences, 1))  # 39 tim
 assert min(np.abs(differences)) > 1
 
 # %% [markdown]
-# **3.** Which word is background? From the posterior of the second model, compute the probability that an occurrence of each word is background, and
-# compare it with the truth.
+# **Exercise 3.** Which word is background? From the posterior of the second model, compute the probability that an occurrence of each word is
+# background, and compare it with the truth.
 
 # %% tags=["solution"]
 background = wide.posterior.mean("s")[:, None] * wide.posterior.mean("omega")
@@ -591,7 +599,7 @@ print({word: f"{a:.2f} ({b:.2f})" for word, a, b in zip(WORDS, share, true_share
 assert share[:4].min() > 0.7 and share[4:].max() < 0.3
 
 # %% [markdown]
-# **4.** How large must $r$ be for the second model to be the first? Try it with `map`.
+# **Exercise 4.** How large must $r$ be for the second model to be the first? Try it with `map`.
 
 # %% tags=["solution"]
 rigid = inference.fit("scaled_background", data, "map", hyper={"r": 1e5}, progress=False)
@@ -605,7 +613,7 @@ print(
 
 # %% tags=["check"]
 assert np.abs(rigid.posterior.mean("s") - 1).max() < 0.01
-np.testing.assert_allclose(rigid.posterior.mean("omega")[:4], fits["map"].posterior.mean("omega")[:4], rtol=0.05)
+assert np.allclose(rigid.posterior.mean("omega")[:4], fits["map"].posterior.mean("omega")[:4], rtol=0.05, atol=0)
 
 # %% [markdown]
 # ## Summary
