@@ -26,8 +26,11 @@
 # cited as P (11.3).
 
 # %%
+import warnings
+
 import jax
 
+warnings.filterwarnings("ignore", message="IProgress not found")  # of progress bars, which are off here
 jax.config.update("jax_num_cpu_devices", 2)
 
 import matplotlib.pyplot as plt
@@ -236,16 +239,15 @@ panels[0].set_ylabel("second coordinate of $u_d$")
 panels[1].plot([], [], color=TRUTH, label="exact")
 panels[1].plot([], [], "--", color=NMF, label="$q$")
 panels[1].legend(frameon=False, loc="upper left")
-figure.suptitle("Regions that hold 50 and 90 % of $u_d$: the normal $q$ comes close", fontsize=10, y=1.02)
+figure.suptitle("Regions that hold 50 and 90 % of $u_d$: $q$ has the right place, and is too narrow", fontsize=10, y=1.02)
 plt.show()
 
 # %% [markdown]
-# The long document is pinned down, the short one is not. In neither case is the exact posterior far from normal. But $q$ is a little narrow for
-# the short one: it takes the topics of the words as independent of $u_d$, though they depend on it. That is the price of mean-field inference,
-# and notebook 7 measures it where more than $u_d$ is unknown.
+# The exact posterior is nearly normal, and $q$ lies where it lies. But $q$ is too narrow. Mean-field inference takes $u_d$ as independent of the
+# scale $s_d$ and of the topics of the single words, though all three depend on each other; each is then fitted as if the others were known. How
+# much is lost, for 20 documents of all lengths:
 
-# %% tags=["check"]
-# "fits": for 20 documents of all lengths, means within 0.3 of the exact sd on average and 1 at worst, sds within 15 % on average and 40 % at worst.
+# %%
 gaps, ratios = [], []
 for d in np.argsort(lengths, kind="stable")[30::29][:20]:
     density = exact(d)
@@ -253,11 +255,16 @@ for d in np.argsort(lengths, kind="stable")[30::29][:20]:
     sd = np.sqrt(density @ (grid - mean) ** 2)
     gaps.append(np.abs(mean - mu[d]) / sd)
     ratios.append(np.sqrt(np.diag(sigma[d])) / sd)
-print(np.mean(gaps), np.max(gaps), np.mean(ratios), np.min(ratios), np.max(ratios))
-assert np.mean(ratios) < 1  # a little narrow
-assert np.mean(gaps) < 0.3 and np.max(gaps) < 1
-assert abs(np.mean(ratios) - 1) < 0.15 and np.max(np.abs(np.log(ratios))) < 0.35
-# The long one is known at least twice as well in each direction.
+print(f"means differ by {np.mean(gaps):.2f} exact sd on average, {np.max(gaps):.2f} at most")
+print(f"sd of q is {np.mean(ratios):.0%} of the exact one on average")
+
+# %% [markdown]
+# So trust $q$'s means, which the rest of this notebook uses, more than its widths. Notebook 7 is about measuring such things.
+
+# %% tags=["check"]
+# "right place": 0.15 on average when written, 0.31 at most. "too narrow": 0.74 when written. The long document is known better in each direction.
+assert np.mean(gaps) < 0.25 and np.max(gaps) < 0.6
+assert 0.6 < np.mean(ratios) < 0.88 and np.max(ratios) < 1.1
 assert np.linalg.det(sigma[short]) > 4 * np.linalg.det(sigma[long])
 
 # %% [markdown]
@@ -393,7 +400,7 @@ for (name, values), colour in zip(precision_at.items(), (NMF, COUNTS), strict=Tr
     axes.plot(np.arange(1, most + 1), values, color=colour, label=name)
 axes.axhline(chance, color=TRUTH, linestyle=":", label="chance")
 axes.set(xlabel="documents retrieved, $n$", ylabel="share that are alike", ylim=(0, 1), title="Two coordinates find more than 480 counts do")
-axes.legend(frameon=False, loc="lower left")
+axes.legend(frameon=False, loc="upper right", ncols=3)
 plt.show()
 print("precision at 10:", {name: round(float(values[9]), 3) for name, values in precision_at.items()}, "chance:", round(float(chance), 3))
 
@@ -493,7 +500,7 @@ print({name: round(float(x), 2) for name, x in length.items()})
 assert length["point u"] > 1.2 * length["normal q(u)"] and abs(length["normal q(u)"] / length["planted"] - 1) < 0.2
 
 # %% tags=["solution"]
-# 4. Nearly as good: a document's proportions are a function of u_d. What they leave out is q's covariance, and how purely a document is about its
+# 4. As good: a document's proportions are a function of u_d. What they leave out is q's covariance, and how purely a document is about its
 # topics.
 roots = np.sqrt(inference.topics(fits["correlated NMF"]).proportions)
 alike = roots @ roots.T
@@ -509,7 +516,8 @@ assert abs(by_proportions - precision_at["locations $u_d$"][9]) < 0.08
 #
 # - A Dirichlet makes all topics compete. A logistic normal has a covariance, and so can say which go together.
 # - Written with locations, $C = \ell \ell^\top$, the covariance becomes a map of topics and documents.
-# - Without conjugacy $q(u_d)$ is a normal that we choose and fit by Newton steps. Here it is close to the exact posterior.
+# - Without conjugacy $q(u_d)$ is a normal that we choose and fit by Newton steps. It lies where the exact posterior lies and is narrower by a
+#   quarter here.
 # - Locations are known up to a rotation and a common shift. Use angles and distances, relative to the average topic.
 #
 # Next: notebook 4 meets the same rotations in recommendations; notebook 7 asks whether a fit is any good. Read Blei and Lafferty (2007), *A

@@ -24,8 +24,11 @@
 # Papers: Salakhutdinov and Mnih (2007, 2008). The derivation follows lecture 17 of Paisley's course *Machine Learning* (cited as C17).
 
 # %%
+import warnings
+
 import jax
 
+warnings.filterwarnings("ignore", message="IProgress not found")  # of progress bars, which are off here
 jax.config.update("jax_num_cpu_devices", 2)
 
 import matplotlib.pyplot as plt
