@@ -22,6 +22,10 @@
 # The models are those of Hu et al. (2014), "H" below; equation numbers are theirs.
 
 # %%
+import warnings
+
+warnings.filterwarnings("ignore", message="IProgress not found")  # of tqdm, in a Jupyter without ipywidgets
+
 import jax
 
 jax.config.update("jax_num_cpu_devices", 2)
@@ -35,7 +39,7 @@ import inference
 import pp_models
 
 FIRST, SECOND = "#0072B2", "#E69F00"  # the two parties
-CHAIN, GRID, PAPER = "#999999", "#009E73", "#CC79A7"  # Gibbs, the grid, the grid as printed in H
+CHAIN, GRID, PAPER, TEXT = "#999999", "#009E73", "#CC79A7", "#56B4E9"  # Gibbs, the grid, the grid as printed in H, votes from text
 
 # %% [markdown]
 # ## A small legislature
@@ -111,7 +115,7 @@ assert np.all(found >= 0)
 figure, axes = plt.subplots(1, 2, figsize=(7, 2.6), sharey=True, layout="constrained")
 for axis, values, title in ((axes[0], true_d1, "true loadings"), (axes[1], found[:, subject], "MAP estimate: the same blocks")):
     axis.imshow(values.T / values.max(), cmap="Greys", aspect="auto", interpolation="nearest")
-    axis.set(title=title, xlabel="words", yticks=range(K))
+    axis.set(title=title, xlabel="words", yticks=range(K), yticklabels=["first", "second", "third"])
 axes[0].set(ylabel="subject")
 plt.show()
 
@@ -171,7 +175,8 @@ axes[1].legend(fontsize=8)
 plt.show()
 
 # %% [markdown]
-# The normal is close but not the same: the posterior leans to one side, because a nay of a small utility costs less than one of a large utility.
+# The normal is close but not the same: the posterior leans to one side, because $\log\Phi$ is no parabola. Five of six votes are yea, and
+# $\log\Phi(t)$ is steep for negative $t$ and nearly flat for positive $t$.
 # The integral over $z$, which is the probability of the votes, comes out within a few hundredths of a nat. This integral is what we need next:
 #
 # $$\int e^{f(z)}\,dz \approx e^{f(z^*)} \sqrt{2\pi/h}.$$
@@ -327,13 +332,13 @@ log_c = np.linspace(-0.6, 1.0, 200)
 line = -0.5 * (A_map[0] * np.exp(2 * log_c) + B_map[0] * np.exp(-2 * log_c))
 for heights, colour, name in ((line, PAPER, "height alone"), (line + (p - n) * log_c, GRID, "with the volume")):
     axes[0].plot(log_c, np.exp(heights - heights.max()), color=colour, label=name)
-axes[0].set(xlabel="log c", ylabel="relative to its top", title="Along the line of scales")
-axes[0].legend(fontsize=8)
+axes[0].set(xlabel="log c", ylabel="density, relative to its top", ylim=(0, 1.35), title="Along the line of scales")
+axes[0].legend(fontsize=8, loc="upper right")
 axes[1].hist(gap.ravel(), bins=40, density=True, color=CHAIN, alpha=0.6)
 axes[1].axvline(0, color=PAPER, label="the mode, A = B")
 axes[1].axvline(p - n, color=GRID, label="p - n")
-axes[1].set(xlabel="A - B", ylabel="density", title="Draws are about p - n, not 0")
-axes[1].legend(fontsize=8)
+axes[1].set(xlabel="A - B", ylabel="density", ylim=(0, 0.033), title="Draws are about p - n, not 0")
+axes[1].legend(fontsize=8, loc="upper right")
 plt.show()
 
 # %% tags=["check"]
@@ -396,7 +401,7 @@ for name, score in scores.items():
 figure, axis = plt.subplots(figsize=(7, 3.2), layout="constrained")
 names = list(scores)
 accuracy = [scores[name].accuracy for name in names]
-colours = [CHAIN, CHAIN, PAPER, GRID, "k"]
+colours = ["k", "k", TEXT, TEXT, "k"]
 for row, (one, colour) in enumerate(zip(accuracy, colours, strict=True)):
     axis.errorbar(one.value, row, xerr=one.standard_error, fmt="o", color=colour, capsize=3)
 axis.set(yticks=range(len(names)), yticklabels=names, xlabel="share of the votes on held-out bills predicted (bars: one standard error)")
