@@ -37,7 +37,7 @@ import pp_models
 from inference.splits import hold_out
 from pp_models import datasets
 
-NATURAL, TRUST, LIGHT = "#D55E00", "#0072B2", "#999999"
+NATURAL, TRUST, DEAD, LIGHT = "#D55E00", "#0072B2", "#009E73", "#999999"
 
 # %% [markdown]
 # ## A component that nobody needs
@@ -158,8 +158,8 @@ xi = 1 / rho - 1
 objective = [bound(one) - xi * divergence(one, stuck) for one in inner]
 figure, axes = plt.subplots(1, 2, figsize=(7, 3.2), layout="constrained")
 places = inner[:, :, 0] / inner[:, :, 1]
-axes[0].plot(np.arange(1, 21), places[:, 0], ".-", color=TRUST, label="first")
-axes[0].plot(np.arange(1, 21), places[:, 1], ".-", color=NATURAL, label="second (was dead)")
+axes[0].plot(np.arange(1, 21), places[:, 0], ".-", color="k", label="first")
+axes[0].plot(np.arange(1, 21), places[:, 1], ".-", color=DEAD, label="second (was dead)")
 axes[0].plot(np.full(len(x), 21.5), x, "_", color=LIGHT, markersize=8, alpha=0.6)
 axes[0].set(xlabel="inner step (right: the data)", ylabel="mean of a component", title="One trust-region step from inside")
 axes[0].legend(fontsize=8, loc="upper left")
@@ -240,7 +240,7 @@ for axis, engine, title in ((axes[0], "svi", "natural gradient"), (axes[1], "tru
     best = mixtures[engine][int(np.argmax(bounds[engine]))].posterior
     order = np.argsort(-best.mean("pi"))
     pictures = best.mean("beta")[order].reshape(4, 5, 8, 8)
-    tiles = np.pad(pictures, ((0, 0), (0, 0), (1, 1), (1, 1)), constant_values=0.5).transpose(0, 2, 1, 3).reshape(40, 50)
+    tiles = np.pad(pictures, ((0, 0), (0, 0), (1, 1), (1, 1)), constant_values=1.0).transpose(0, 2, 1, 3).reshape(40, 50)
     axis.imshow(tiles, cmap="gray_r", vmin=0, vmax=1)
     axis.set(xticks=[], yticks=[], title=f"{title}: {np.sum(best.mean('pi') > 0.1 / K)} of {K} in use")
 plt.show()
@@ -331,6 +331,8 @@ for engine in text_settings:
     axes[1].plot(np.arange(1, 21), alphas[engine, "learned"][0][::-1], ".-", color=colours[engine], label=engine)
 axes[1].axhline(0.1, color=LIGHT, linewidth=1)
 axes[1].set(xlabel="topic, largest first", ylabel="learned alpha (line: start)", yscale="log", title="Common and rare topics")
+axes[1].set_yticks([0.02, 0.05, 0.1, 0.2, 0.5], labels=["0.02", "0.05", "0.1", "0.2", "0.5"])
+axes[1].minorticks_off()
 axes[1].legend(fontsize=8)
 plt.show()
 
@@ -340,9 +342,9 @@ plt.show()
 # needs the right ones and trust region hardly does.
 #
 # Learning $\alpha$ changes a score by about a hundredth at most, up for one engine and down for the other. It spares us a choice; on this small
-# corpus it does not pay otherwise. But it tells us what the engines did. Natural gradient found one topic for nearly every story and many for hardly
-# any, so its
-# $\alpha_k$ differ by a factor of dozens. Trust region shares the stories out among all topics, and its $\alpha_k$ are alike.
+# corpus it does not pay otherwise. But it tells us what the engines did. Natural
+# gradient's topics are a few common ones and many rare ones: its $\alpha_k$ differ by a factor of dozens. Trust region shares the stories out among
+# all topics, and its $\alpha_k$ are alike.
 
 # %% tags=["check"]
 # "by somewhat less than a tenth of a nat per word: the worst of one is above the best of the other", with alpha fixed and learned.
@@ -414,10 +416,10 @@ axis.legend(fontsize=8, loc="lower right")
 plt.show()
 
 # %% [markdown]
-# At first, with a few thousand words, the two are within the spread of their starts. Then natural gradient hardly improves, while trust region goes on
-# learning from the words that arrive, although it makes half as many steps (of five inner steps each). That is T's Figure 4 in small, and T's reading of
-# it is that natural gradient gets stuck early, in an optimum of the little data that there were. Neither has reached, with these few steps, what
-# it reaches with all the data at hand; `stream.step` can be called for as long as there is time.
+# At first, with a few thousand words, the two are within the spread of their starts. Then natural gradient hardly improves, while trust region goes
+# on learning from the words that arrive, although it makes half as many steps (of five inner steps each). That is T's Figure 4 in small, and T's
+# reading of it is that natural gradient gets stuck early, in an optimum of the little data that there were. Neither has reached, with these few
+# steps, what it reaches with all the data at hand; `stream.step` can be called for as long as there is time.
 
 # %% tags=["check"]
 first, last = ({engine: np.array([score[place] for _, score in runs]) for engine, runs in streamed.items()} for place in (0, -1))
@@ -496,7 +498,7 @@ def price(lam):
 
 
 nearby = [price(best * (1 + 0.01 * rng.normal(size=best.shape))) for _ in range(200)]
-print(f"at the formula {price(best):.4f}, best of 200 points near by {max(nearby):.4f}")
+print(f"at the formula {price(best):.6f}, best of 200 points near by {max(nearby):.6f}")
 
 # %% tags=["check"]
 # The natural gradient is target - lam + xi (last - lam): zero at the formula, which is therefore above everything near by.
