@@ -125,7 +125,8 @@ print(f"log likelihood at the truth: {log_likelihood(true_theta, true_beta):.1f}
 # $$\varphi_{dvk} = \frac{\theta_{dk}\,\beta_{kv}}{\sum_j \theta_{dj}\,\beta_{jv}} .$$
 #
 # EM (Dempster, Laird and Rubin 1977) alternates. **E-step**: compute $\varphi$, that is, share every word out among the topics. **M-step**: count
-# the shares, as if they were words.
+# the shares, as if they were words, and divide by their sum. The loop below does this twice in each round: share out and renew $\theta$, share out
+# again and renew $\beta$.
 
 
 # %%
@@ -158,11 +159,11 @@ em_theta, em_beta = theta, beta
 print(f"EM from {em_path[0]:.1f} to {em_path[-1]:.1f}; the truth has {log_likelihood(true_theta, true_beta):.1f}")
 
 # %% [markdown]
-# Each line of the loop raises the likelihood or leaves it, never lowers it. We will see why in a moment: it is the same reason for which everything
-# else in this notebook rises.
+# Neither of the two updates ever lowers the likelihood. We will see why below, under "The ELBO": it is the same reason for which everything else in
+# this notebook rises.
 #
-# The library calls this engine `map`, for *maximum a posteriori*, the best point. With the flat priors `alpha = eta = 1` (priors come in the next
-# section) it is the loop above. `init` says where to begin.
+# The library calls this engine `map`, for *maximum a posteriori*, the best point. It can take a prior into account (next section), which adds
+# $\alpha - 1$ and $\eta - 1$ to the counts; with `alpha = eta = 1` it adds nothing, and `map` is the loop above. `init` says where to begin.
 
 # %%
 data = pp_models.data.counts(X)
@@ -217,7 +218,9 @@ assert em_theta[shortest].min() < 1e-3
 # - Its mean is $a_k / \sum_j a_j$. The larger the sum of the $a$, the closer draws lie to the mean. Read $a_k$ as a *count*: as if topic $k$ had
 #   been seen $a_k$ times.
 # - With all $a_k = 1$ it is flat, with all $a_k < 1$ draws have few large entries and many near zero.
-# - If $\theta \sim \text{Dir}(a)$ and we then see $c_k$ words of topic $k$, our belief becomes $\text{Dir}(a + c)$. Counts are added to counts.
+# - If $\theta$ is drawn from $\text{Dir}(a)$, written $\theta \sim \text{Dir}(a)$, and we then see $c_k$ words of topic $k$, our belief becomes
+#   $\text{Dir}(a + c)$: by Bayes' rule the density is multiplied by the probability $\prod_k\theta_k^{c_k}$ of what we saw, so the exponents
+#   $a_k - 1$ become $a_k + c_k - 1$. Counts are added to counts.
 #
 # LDA's priors are $\theta_d \sim \text{Dir}(\alpha, \dots, \alpha)$ and $\beta_k \sim \text{Dir}(\eta, \dots, \eta)$. We take $\alpha = 0.3$ (few
 # topics to a document) and $\eta = 0.1$ (few words to a topic).
@@ -233,13 +236,14 @@ for a in (0.1, 1.0, 10.0):
 # $$p(\theta, \beta \mid X) = \frac{p(X \mid \theta, \beta)\, p(\theta)\, p(\beta)}{p(X)}, \qquad p(X) = \int p(X \mid \theta, \beta)\,
 #   p(\theta)\, p(\beta)\, d\theta\, d\beta .$$
 #
-# The numerator is easy. The denominator, the **evidence**, is an integral over more than a thousand numbers here. We cannot compute it. So we look
-# for a simpler distribution $q$ that is close to the posterior.
+# The numerator is easy. The denominator, the **evidence**, is an integral in 920 dimensions here (each of 200 documents has 4 free proportions, each
+# of 5 topics 24 free probabilities). We cannot compute it. So we look for a simpler distribution $q$ that is close to the posterior.
 #
 # ### How close? Expectations and the KL divergence
 #
 # The **expectation** of a function $f$ under $q$, written $\mathbb{E}_q[f]$, is its average over draws from $q$; if $q$ is a list of probabilities,
-# it is $\sum_i q_i f_i$. The **Kullback-Leibler divergence** measures how far $q$ is from $p$:
+# it is $\sum_i q_i f_i$, and if $q$ is a density, the sum is an integral. The **Kullback-Leibler divergence** measures how far $q$ is from $p$ (it is
+# not symmetric: $q$ and $p$ cannot be swapped):
 #
 # $$\text{KL}(q \,\|\, p) = \mathbb{E}_q\big[\log q - \log p\big].$$
 #
@@ -259,8 +263,9 @@ assert kl.min() > 0
 # %% [markdown]
 # ### The ELBO
 #
-# We want the $q$ that makes $\text{KL}(q \,\|\, p(\cdot \mid X))$ small, but the posterior holds the unknown $p(X)$. Write $h$ for all that is
-# hidden, and put Bayes' rule into the divergence:
+# Write $h$ for all that is hidden: $\theta$, $\beta$, and $z$, which from here on stands for the topics of all words. We want the $q(h)$ that makes
+# $\text{KL}(q \,\|\, p(h \mid X))$ small, but the posterior holds the unknown $p(X)$. By Bayes' rule $p(h \mid X) = p(X, h) / p(X)$, where $p(X, h)$
+# is the **joint** probability of what we see and what is hidden. Put this into the divergence; $\log p(X)$ is one number, so its average is itself:
 #
 # $$\text{KL}(q \,\|\, p(h \mid X)) = \mathbb{E}_q[\log q(h)] - \mathbb{E}_q[\log p(X, h)] + \log p(X).$$
 #
@@ -269,14 +274,21 @@ assert kl.min() > 0
 # $$\mathcal{L}(q) = \mathbb{E}_q[\log p(X, h)] - \mathbb{E}_q[\log q(h)] = \log p(X) - \text{KL}(q \,\|\, p(h \mid X)) .$$
 #
 # Since the divergence is not negative, $\mathcal{L}(q) \le \log p(X)$ for every $q$; and since $\log p(X)$ does not depend on $q$, *raising the
-# bound is the same as lowering the divergence*. (EM is the case in which $q$ holds the topics of words alone: the E-step makes the divergence zero,
-# so that the bound touches the log likelihood; the M-step raises the bound, and the log likelihood with it. That is why EM never falls.)
+# bound is the same as lowering the divergence*.
+#
+# **Why EM never falls.** In EM only the topics $z$ are hidden; $\theta$ and $\beta$ are numbers to be chosen, and the bound is one on
+# $\log p(X \mid \theta, \beta)$. The E-step takes for $q(z)$ the exact posterior of $z$, which is $\varphi$: the divergence is zero, and the bound
+# touches the log likelihood. Now keep $q$ and choose $\theta_d$. What depends on it in the bound is $\sum_k c_k\log\theta_{dk}$, with $c_k$ the words
+# of the document that were given to topic $k$. With $r_k = c_k/N_d$ this is $N_d\big(\sum_k r_k\log r_k - \text{KL}(r\,\|\,\theta_d)\big)$, highest
+# at $\theta_d = r$: count and divide, the M-step. (The same holds for $\beta_k$.) It raises the bound, and the log likelihood, which lies above the
+# bound, must rise at least as much.
 #
 # ### Mean field, on one small document
 #
-# Which $q$? **Mean field** takes distributions in which the hidden variables do not know of each other: $q(\theta, z) = q(\theta)\, q(z)$. Let us
-# see what this costs where the truth can still be computed: two *known* topics over three words, and one document of six words. Its $\theta$ is one
-# number $t$, the share of the first topic, with a flat prior. The exact posterior is a curve.
+# Which $q$? **Mean field** takes distributions in which the hidden variables are independent: $q(\theta, z) = q(\theta)\, q(z)$. That is a
+# simplification: in truth, if a document has much of topic 1, more of its words come from topic 1. Let us see what it costs where the truth can still
+# be computed: two *known* topics over three words, and one document of six words. Its $\theta = (t, 1 - t)$ is one number $t$, the share of the first
+# topic, with a flat prior (in this example $\alpha = 1$). The exact posterior is a curve.
 
 # %%
 two_topics = np.array([[0.6, 0.3, 0.1], [0.1, 0.3, 0.6]])
@@ -289,8 +301,12 @@ print(f"log p(words) = {log_evidence:.4f}")
 
 # %% [markdown]
 # Mean field says: $q(\theta) = \text{Dir}(\gamma_1, \gamma_2)$, and word $v$ comes from topic $k$ with probability $\varphi_{vk}$. Write out the
-# bound. The logarithm of the joint probability of words and topics is a sum of $\log\theta_k + \log\beta_{kv}$ over words, so under $q$ we need
-# only the expectation of a logarithm,
+# bound. By the story, the joint probability is $p(\theta)$ times, for every word $v$ with its topic $z$, the factor $\theta_z\,\beta_{zv}$. So
+#
+# $$\log p(X, z, \theta) = \log p(\theta) + \sum_{\text{words}} \big(\log\theta_z + \log\beta_{zv}\big).$$
+#
+# Average this under $q$: the topic is $k$ with probability $\varphi_{vk}$, and there are $n_v$ words $v$. Then subtract $\mathbb{E}_q[\log q]$: its
+# part for $z$ is the $\log\varphi$ below, and its part for $\theta$ makes a divergence with $\log p(\theta)$:
 #
 # $$\mathcal{L} = \underbrace{\sum_{v} n_v \sum_k \varphi_{vk} \big(\mathbb{E}_q[\log\theta_k] + \log\beta_{kv} -
 #   \log\varphi_{vk}\big)}_{\text{words}} - \text{KL}(q(\theta)\,\|\,p(\theta)).$$
@@ -306,14 +322,19 @@ print("digamma(3, 0.5) - digamma(3.5):    ", (digamma([3.0, 0.5]) - digamma(3.5)
 print("exp(digamma(x)) for x = .1, .5, 1, 2, 10:", np.exp(digamma([0.1, 0.5, 1, 2, 10])).round(5))
 
 # %% tags=["check"]
-# The formula of E log theta: 200,000 draws, sd of log theta_2 about 2.3, so a standard error of .005.
+# The formula of E log theta: 200,000 draws, sd of log theta_2 about 2.1, so a standard error of .005.
 assert np.allclose(np.log(draws).mean(0), digamma([3.0, 0.5]) - digamma(3.5), atol=0.03)
 # exp(psi(x)) is about x - 1/2 above 1, and falls quickly below.
 assert np.allclose(np.exp(digamma([2.0, 10.0])), [1.5, 9.5], atol=0.05) and np.exp(digamma(0.1)) < 1e-4
 
 
 # %% [markdown]
-# The divergence of one Dirichlet from another follows from the same formula, put into the definition of KL with the density above:
+# The divergence of one Dirichlet from another follows. With $C(a) = \Gamma(\sum_k a_k)/\prod_k\Gamma(a_k)$, the factor in front of the density, the
+# logarithm of the density is $\log C(a) + \sum_k (a_k - 1)\log\theta_k$. Subtract two of these and average under the first:
+#
+# $$\text{KL}\big(\text{Dir}(a)\,\|\,\text{Dir}(b)\big) = \log C(a) - \log C(b) + \sum_k (a_k - b_k)\,\mathbb{E}[\log\theta_k].$$
+#
+# In the code `log_normaliser` is $\log C$ (`gammaln` is $\log\Gamma$), and `expected_log` is $\mathbb{E}[\log\theta]$ under $\text{Dir}(a)$.
 
 
 # %%
@@ -335,14 +356,15 @@ def kl_dirichlet(a, prior):
 # %% [markdown]
 # Now raise the bound, one of $\varphi$ and $\gamma$ at a time: **coordinate ascent**. Both have a best value in closed form.
 #
-# - For given $\gamma$, maximise $\sum_k \varphi_k (s_k - \log\varphi_k)$ with $s_k = \mathbb{E}_q[\log\theta_k] + \log\beta_{kv}$. With
-#   $Z = \sum_k e^{s_k}$ this is $\log Z - \text{KL}(\varphi \,\|\, e^{s}/Z)$, so the best is $\varphi_k = e^{s_k}/Z$: **EM's E-step with
-#   $\exp\mathbb{E}[\log\theta]$ in place of $\theta$**. Its value there is $\log Z = \log\sum_k e^{s_k}$, which SciPy computes safely as
-#   `logsumexp`.
+# - For given $\gamma$, take one word $v$ and write $\varphi_k$ for $\varphi_{vk}$. Maximise $\sum_k \varphi_k (s_k - \log\varphi_k)$ with
+#   $s_k = \mathbb{E}_q[\log\theta_k] + \log\beta_{kv}$ (`scores` in the code). With $Z = \sum_k e^{s_k}$ we have $s_k = \log Z + \log(e^{s_k}/Z)$, so
+#   this is $\log Z - \text{KL}(\varphi \,\|\, e^{s}/Z)$, and the best is $\varphi_k = e^{s_k}/Z$: **EM's E-step with $\exp\mathbb{E}[\log\theta]$ in
+#   place of $\theta$**. The value there is $\log Z = \log\sum_k e^{s_k}$, which SciPy computes safely as `logsumexp`. So the words' part of the bound
+#   is $\sum_v n_v \log Z_v$, in the code `small @ logsumexp(scores, axis=1)`.
 # - For given $\varphi$, write $c_k = \sum_v n_v\varphi_{vk}$ for the words that topic $k$ got. What depends on $q(\theta)$ in the bound is
 #   $\mathbb{E}_q[\sum_k (\alpha + c_k - 1)\log\theta_k - \log q(\theta)]$, which is a constant minus
-#   $\text{KL}(q(\theta)\,\|\,\text{Dir}(\alpha + c))$. The best is $\gamma_k = \alpha + c_k$: counts are added to counts. **EM's M-step, with the
-#   prior added and nothing divided.**
+#   $\text{KL}(q(\theta)\,\|\,\text{Dir}(\alpha + c))$. The best is $\gamma_k = \alpha + c_k$ (here $\alpha = 1$): counts are added to counts. **EM's
+#   M-step, with the prior added and nothing divided.**
 
 # %%
 gamma = np.array([1.0, 6.0])  # a bad first guess
@@ -390,8 +412,9 @@ assert abs(beta_distribution.mean(*gamma) - exact_mean) < 0.5 * exact_sd
 # ## Mean field for the whole corpus: CAVI
 #
 # For LDA the topics are hidden as well: $q = \prod_k \text{Dir}(\beta_k \mid \lambda_k) \prod_d \text{Dir}(\theta_d \mid \gamma_d) \times q(z)$,
-# with a row $\lambda_k$ of $V$ numbers for each topic and a row $\gamma_d$ of $K$ numbers for each document. The bound, with the best $\varphi$
-# already put in, is one line per term:
+# with a row $\lambda_k$ of $V$ numbers for each topic and a row $\gamma_d$ of $K$ numbers for each document. (In the code $\lambda$ is `lam`, since
+# `lambda` is a word of Python.) The bound is that of the small document, with $\mathbb{E}[\log\beta_{kv}]$ in place of $\log\beta_{kv}$, the best
+# $\varphi$ already put in, and one more divergence, that of the topics:
 #
 # $$\mathcal{L}(\gamma,\lambda) = \sum_{d,v} n_{dv} \log\sum_k e^{\mathbb{E}[\log\theta_{dk}] + \mathbb{E}[\log\beta_{kv}]} - \sum_d
 #   \text{KL}(q(\theta_d)\|p(\theta_d)) - \sum_k \text{KL}(q(\beta_k)\|p(\beta_k)) + \text{orders},$$
@@ -408,7 +431,8 @@ def elbo(gamma, lam):
 
 
 # %% [markdown]
-# The updates are those of the small document, once for $\gamma$ and once for $\lambda$ (equations 12 and 13 of Fox's 2014 lecture slides):
+# The updates are those of the small document, once for $\gamma$ and once for $\lambda$: a topic adds up its words over documents as a document adds
+# up its words over the vocabulary. The sign $\propto$ means: divide by the sum over $k$. (Equations 12 and 13 of Fox's 2014 lecture slides.)
 #
 # $$\gamma_{dk} = \alpha + \sum_v n_{dv}\,\varphi_{dvk}, \qquad \lambda_{kv} = \eta + \sum_d n_{dv}\,\varphi_{dvk}, \qquad \varphi_{dvk}
 #   \propto e^{\mathbb{E}[\log\theta_{dk}] + \mathbb{E}[\log\beta_{kv}]} .$$
@@ -461,9 +485,10 @@ fig.suptitle("CAVI: from three random documents each, topics become bars in a fe
 plt.show()
 
 # %% [markdown]
-# The library derives these updates by itself: a model states its log joint density as a function of what we took expectations of, and the
-# derivative of that function is the update (`MODEL_CONTRACT.md`). Engine `cavi`, from the same start, must give the same numbers. `init` is
-# $\lambda$; `num_local` are the rounds over documents.
+# The library derives these updates by itself. In $\log p(X, h)$ each $\log\theta_{dk}$ and $\log\beta_{kv}$ is multiplied by a count, and the updates
+# are these counts with the prior added. A number that multiplies something is a derivative, so the model need only state $\log p(X, h)$ as a function
+# of $\log\theta$ and $\log\beta$, and JAX, which differentiates programs, finds the counts (`MODEL_CONTRACT.md`). Engine `cavi`, from the same start,
+# must give the same numbers. `init` is $\lambda$; `num_local` are the rounds over documents.
 
 # %%
 hyper = {"num_topics": K, "alpha": alpha, "eta": eta}
@@ -482,8 +507,10 @@ cavi_beta = (lam / lam.sum(1, keepdims=True))[order]
 assert np.minimum(cavi_beta, true_beta).sum(1).min() > 0.85
 
 # %% [markdown]
-# Does it help to have a distribution? On new documents, from which we hide a third of the words (each third in turn) and ask for their probability
-# (*document completion*: the mean log probability of a hidden word, higher is better):
+# Does it help to have a distribution? Take new documents, hide a third of the words of each (each third in turn), infer $\theta_d$ from the rest, and
+# ask how probable the hidden words are. This is *document completion*; the score is the mean log probability of a hidden word, and higher is better.
+# EM pays for its zeros: a hidden word of which EM says that it is impossible costs a great deal (the library stops at a probability of $10^{-38}$, or
+# 87 nats). CAVI has no zeros. It has the better prior, too, but that is the smaller part of the difference.
 
 # %%
 new_theta, new_X = write_documents(300)
@@ -503,17 +530,27 @@ assert difference.mean() > 3 * difference.std() / np.sqrt(len(difference))
 #
 # CAVI looks at *all* documents before it moves the topics once. To do better we first need to see its update as a step along a gradient.
 #
-# Take the derivative of the bound with respect to $\lambda_k$, the documents being at their best. The words' term changes by the counts
-# $\hat\lambda_k - \eta$ times the change of $\mathbb{E}[\log\beta_k]$, the divergence from the prior by $\lambda_k - \eta$ times the same.
-# Together,
+# Take the derivative of the bound with respect to $\lambda_k$, with $\gamma$ held fixed. Write $\hat\lambda_{kv} = \eta + \sum_d n_{dv}\varphi_{dvk}$
+# for the target of CAVI's update and $e_v = \mathbb{E}[\log\beta_{kv}] = \psi(\lambda_{kv}) - \psi(\sum_w\lambda_{kw})$. The derivatives of $e_v$
+# with respect to $\lambda_{kw}$ make a matrix,
 #
-# $$\nabla_{\lambda_k}\mathcal{L} = F_k\,(\hat\lambda_k - \lambda_k), \qquad F_k = \text{diag}\big(\psi'(\lambda_{kv})\big) -
-#   \psi'\Big(\sum_v\lambda_{kv}\Big),$$
+# $$F_k = \text{diag}\big(\psi'(\lambda_{kv})\big) - \psi'\Big(\sum_v\lambda_{kv}\Big)\,\mathbf{1}\mathbf{1}^\top,$$
 #
-# where $\hat\lambda_k = \eta + \sum_d n_{dv}\varphi_{dvk}$ is the target of CAVI's update and $\psi'$ the derivative of $\psi$. The matrix $F_k$
-# holds the derivatives of $\mathbb{E}[\log\beta_{kv}]$ with respect to $\lambda_{kw}$. It is also the *Fisher information*: it tells how much the
-# *distribution* changes when $\lambda_k$ changes: a change of $\delta$ moves it by a divergence of about $\tfrac12\delta^\top F_k\,\delta$. Let us
-# believe nothing and compare with a derivative by differences.
+# where $\psi'$ is the derivative of $\psi$ and $\mathbf{1}\mathbf{1}^\top$ the matrix of ones (NumPy subtracts a number from every entry without
+# being told). Two terms of the bound depend on $\lambda_k$:
+#
+# - *Words.* The derivative of $\log\sum_j e^{s_j}$ by $s_k$ is $e^{s_k}/Z = \varphi_k$. So that of the words' term by $e_v$ is
+#   $\sum_d n_{dv}\varphi_{dvk} = \hat\lambda_{kv} - \eta$, and by $\lambda_k$, with the chain rule, $F_k(\hat\lambda_k - \eta)$.
+# - *Divergence from the prior.* It is $\log C(\lambda_k) + \sum_v (\lambda_{kv} - \eta)\,e_v$ and a constant. The derivative of $\log C$ by
+#   $\lambda_{kw}$ is $-e_w$, which cancels against the $e_w$ of the product rule. What is left is $F_k(\lambda_k - \eta)$.
+#
+# The first minus the second is
+#
+# $$\nabla_{\lambda_k}\mathcal{L} = F_k\,(\hat\lambda_k - \lambda_k).$$
+#
+# The matrix $F_k$ is also the *Fisher information* of the Dirichlet: it tells how much the *distribution* changes when $\lambda_k$ changes. A small
+# change $\delta$ moves it by a divergence of about $\tfrac12\delta^\top F_k\,\delta$. Let us believe nothing and compare the gradient with a
+# derivative by differences.
 
 # %%
 lam = snapshots[3]  # somewhere on the way
@@ -546,14 +583,16 @@ assert abs(exact_kl / (0.5 * delta @ fisher(lam[k]) @ delta) - 1) < 0.1
 
 # %% [markdown]
 # A gradient points where the bound rises fastest *per unit of distance*. Measured by the plain distance between numbers, a unit is a different
-# thing everywhere: from $\lambda = 0.1$ to $1.1$ a topic changes beyond recognition, from $100$ to $101$ one sees nothing. Measured by the
-# divergence between distributions, the steepest direction is $F^{-1}\nabla\mathcal{L}$, the **natural gradient** (Amari 1998), and for our bound it
-# is simply
+# thing everywhere: from $\lambda = 0.1$ to $1.1$ a topic changes beyond recognition, from $100$ to $101$ one sees nothing. So measure distance by the
+# divergence between distributions: among all moves $\delta$ with the same $\tfrac12\delta^\top F\delta$, which has the largest gain
+# $\delta^\top\nabla\mathcal{L}$? With a Lagrange multiplier $\mu$, $\nabla\mathcal{L} = \mu F\delta$, so $\delta$ points along
+# $F^{-1}\nabla\mathcal{L}$. This is the **natural gradient** (Amari 1998), and for our bound it is simply
 #
 # $$F_k^{-1}\nabla_{\lambda_k}\mathcal{L} = \hat\lambda_k - \lambda_k .$$
 #
 # A step of length $\rho$ along it is $\lambda \leftarrow \lambda + \rho(\hat\lambda - \lambda) = (1-\rho)\lambda + \rho\hat\lambda$. With
-# $\rho = 1$ it is $\lambda\leftarrow\hat\lambda$: **CAVI's update.** Here is what happens along both gradients, from the same start.
+# $\rho = 1$ it is $\lambda\leftarrow\hat\lambda$: **CAVI's update.** Here is what happens along both gradients, from the same start (the grey line is
+# where CAVI ended above). A larger step does not save the plain gradient: small $\lambda$ have a large gradient and are thrown far off.
 
 
 # %%
@@ -594,7 +633,10 @@ assert (plain[best][-1] - plain[best][0]) < 0.1 * (natural[1.0][-1] - natural[1.
 # The target is the prior plus a sum over documents. Take a random **batch** of $|B|$ documents and count each $D/|B|$ times. This *noisy* target is
 # wrong each time and **right on average**:
 #
-# $$\hat\lambda^{B} = \eta + \frac{D}{|B|}\sum_{d\in B} n_{dv}\,\varphi_{dvk}, \qquad \mathbb{E}\big[\hat\lambda^B\big] = \hat\lambda .$$
+# $$\hat\lambda_{kv}^{B} = \eta + \frac{D}{|B|}\sum_{d\in B} n_{dv}\,\varphi_{dvk}, \qquad
+#   \mathbb{E}\big[\hat\lambda_{kv}^B\big] = \hat\lambda_{kv} ,$$
+#
+# the average being over batches: each document is in the batch with probability $|B|/D$, which cancels the factor $D/|B|$.
 
 # %%
 gamma = solve_documents(X, lam)
@@ -609,13 +651,14 @@ print(f"their mean: {noisy[:, 0, 0].mean():.1f}")
 assert np.allclose(noisy.mean(0), full) and np.abs(noisy - full).max() > 1
 
 # %% [markdown]
-# With a noisy target, $\rho = 1$ would throw away everything learned before. We take a part of each step, and less and less: Robbins and Monro
-# (1951) showed that noise averages out and the end is still reached if
+# With a noisy target, $\rho = 1$ would throw away everything learned before. We take a part $\rho_t$ of step $t = 0, 1, 2, \dots$ (this $t$ has
+# nothing to do with the share $t$ above), and less and less: Robbins and Monro (1951) showed that noise averages out and the end is still reached if
 #
 # $$\sum_t \rho_t = \infty \quad\text{(far enough)} \qquad\text{and}\qquad \sum_t \rho_t^2 < \infty\quad\text{(calm in the end)},$$
 #
-# for instance with $\rho_t = (\tau + t)^{-\kappa}$, where $\kappa$ is above $\tfrac12$ and at most one, and $\tau \geq 1$ tames the first steps.
-# This is stochastic variational inference, in ten lines:
+# for instance with $\rho_t = (\tau + t)^{-\kappa}$, where $\kappa$ is above $\tfrac12$ and at most one, and a larger $\tau \geq 1$ makes the first
+# steps smaller. (With $\tau = 1$ the first step has $\rho_0 = 1$. It throws away the random start, which is no loss.) This is stochastic variational
+# inference, in ten lines:
 
 
 # %%
@@ -696,8 +739,10 @@ assert abs(full_batch.history["bound"][0] - sweeps.history["bound"][0]) < 1e-6
 assert abs(full_batch.history["bound"][-1] - sweeps.history["bound"][-1]) < 5
 
 # %% [markdown]
-# In the figure, SVI is far up before CAVI has moved twice, and CAVI overtakes it later: with 200 documents one can afford sweeps. The gain grows
-# with the corpus: SVI's step costs the same for a thousand documents and for a million.
+# In the figure, SVI is far up before CAVI has moved twice, and CAVI overtakes it later: with 200 documents one can afford sweeps. The constant rate
+# is the faster one at first, for its steps are longer, and then jumps about below the others. (The axis counts documents, not time: our SVI starts
+# each document afresh and gives it 50 rounds, CAVI goes on from the last sweep and gives it 10.) The gain grows with the corpus: SVI's step costs the
+# same for a thousand documents and for a million.
 
 # %% [markdown]
 # ## What the uncertainty means, and where it is wrong
@@ -760,8 +805,9 @@ spread = [theta_sd[mixed & (low <= N) & (high > N)].max(1).mean() for low, high 
 assert spread[0] > spread[1] > spread[2]
 
 # %% [markdown]
-# The means are good, the standard deviations are too small by a tenth or so, most of all for words that a topic hardly uses (the points at the
-# lower left of the right panel). Draws from $q$ can be used for predictions; its intervals should be read as too short.
+# The means are good, the standard deviations are too small: by a tenth or so for proportions, less for the words of a topic's bar, but for words that
+# a topic hardly uses (the points at the lower left of the right panel, which the printed ratio leaves out) they are about a third of what they should
+# be. Draws from $q$ can be used for predictions; its intervals should be read as too short.
 
 # %% [markdown]
 # ## Summary

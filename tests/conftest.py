@@ -98,6 +98,7 @@ LONGEST = (
     "test_samplers",
     "test_stochastic_engines",
     "test_third_model",
+    "test_docs",
     "test_gaussian_mixture",
     "test_latent_gaussian",
     "test_laplace",
