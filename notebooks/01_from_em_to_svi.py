@@ -609,7 +609,7 @@ def climb(direction, rate, steps=60):
 
 
 natural = {rate: climb("natural", rate) for rate in (1.0, 0.3)}
-plain = {rate: climb("plain", rate) for rate in (0.03, 0.1, 0.3, 1.0)}
+plain = {rate: climb("plain", rate) for rate in (0.02, 0.05, 0.1, 0.3)}
 best = max(plain, key=lambda rate: plain[rate][-1])
 
 # %%
@@ -624,8 +624,9 @@ axis.legend(frameon=False)
 plt.show()
 
 # %% tags=["check"]
-# The figure's title: the best plain gradient makes less than a tenth of the natural gradient's way up.
-assert (plain[best][-1] - plain[best][0]) < 0.1 * (natural[1.0][-1] - natural[1.0][0])
+# The figure's title: the best plain gradient, whose rate is not at the grid's edge, makes less than a fifth of the natural gradient's way up.
+assert min(plain) < best < max(plain)
+assert (plain[best][-1] - plain[best][0]) < 0.2 * (natural[1.0][-1] - natural[1.0][0])
 
 # %% [markdown]
 # ## Noise: SVI
@@ -791,10 +792,10 @@ for site in ("theta", "beta"):
 # The chains agree (their means differ by little against the sd), so that they can judge.
 means = gibbs.posterior.draws["beta"].mean(1)
 assert np.abs(means[0] - means[1]).max() < 0.3 * gibbs.posterior.sd("beta").max()
-# Mean field is too narrow for both, and its means are within about a standard deviation.
+# Mean field is too narrow for both (0.97: two thousand draws know an sd to about 2 %), and its means are within about a standard deviation.
 for site in ("theta", "beta"):
     wide = gibbs.posterior.sd(site) > 0.01
-    assert np.median(cavi.posterior.sd(site)[wide] / gibbs.posterior.sd(site)[wide]) < 0.95
+    assert np.median(cavi.posterior.sd(site)[wide] / gibbs.posterior.sd(site)[wide]) < 0.97
     assert np.median(np.abs(cavi.posterior.mean(site) - gibbs.posterior.mean(site))[wide] / gibbs.posterior.sd(site)[wide]) < 1
 # "Most of all for words that a topic hardly uses": the ratio of sds there is far lower than on the bars.
 bar = cavi.posterior.mean("beta") > 0.1
