@@ -81,7 +81,7 @@ for size in (1, 2):
     left.plot(*(size * np.linalg.cholesky(covariance) @ circle), color=COLOUR["exact"], label="truth" if size == 1 else None)
     left.plot(*(size * np.sqrt(variance)[:, None] * circle), color=COLOUR["cavi"], label="mean field" if size == 1 else None)
 left.plot(*path.T, color="black", lw=0.8, marker=".", ms=3, label="mean of q, update by update")
-left.set(xlabel="$x_1$", ylabel="$x_2$", title="One and two sd of truth and q", aspect="equal", ylim=(-3.9, 2.4))
+left.set(xlabel="$x_1$", ylabel="$x_2$", title="One and two sd of truth and q", aspect="equal", xlim=(-3.2, 3.2), ylim=(-3.9, 2.4))
 left.legend(loc="lower right", fontsize=7)
 grid = np.linspace(-3.5, 3.5, 300)
 right.plot(grid, norm.pdf(grid), color=COLOUR["exact"], label="truth, sd 1")

@@ -480,7 +480,7 @@ true_the = true_s.mean() * true_omega[0]
 for (name, draws), style in zip(the.items(), ("--", "-"), strict=True):
     right.hist(draws, 40, density=True, histtype="step", ls=style, color=COLOUR["gibbs"], label=f"{name}: mean {draws.mean():.1f}")
 right.axvline(true_the, color=COLOUR["truth"], lw=0.8, label=f"truth: {true_the:.1f}")
-right.set(xlabel="background 'the' per document", ylabel="density", title="... and the background is no longer too low", xlim=(1, 9))
+right.set(xlabel="background 'the' per document", ylabel="density", title="... and so is the background", xlim=(1, 8), ylim=(0, 1.6))
 right.legend(loc="upper right", fontsize=8)
 plt.show()
 evidence = {name: bridge.log_evidence(fit, key=jax.random.key(5)) for name, fit in (("background", narrow), ("scaled background", wide))}
@@ -539,7 +539,7 @@ for panel, column in ((left, 1), (right, 0)):
 left.set(ylabel="mean of q(u)", title="A full step overshoots")
 left.legend(fontsize=7)
 right.set_yscale("symlog", linthresh=100)
-right.set(ylabel="bound, nats", title="... and the bound falls")
+right.set(ylabel="bound, nats", title="... and the bound falls", ylim=(-1e7, 1e3))
 plt.show()
 
 # %% tags=["check"]
