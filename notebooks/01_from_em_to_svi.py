@@ -233,8 +233,8 @@ for a in (0.1, 1.0, 10.0):
 # $$p(\theta, \beta \mid X) = \frac{p(X \mid \theta, \beta)\, p(\theta)\, p(\beta)}{p(X)}, \qquad p(X) = \int p(X \mid \theta, \beta)\,
 #   p(\theta)\, p(\beta)\, d\theta\, d\beta .$$
 #
-# The numerator is easy. The denominator, the **evidence**, is an integral over more than a thousand numbers here. We cannot compute it. So we look
-# for a simpler distribution $q$ that is close to the posterior.
+# The numerator is easy. The denominator, the **evidence**, is an integral over a thousand numbers here, $200 \times 5$ proportions and
+# $5 \times 25$ words of topics. We cannot compute it. So we look for a simpler distribution $q$ that is close to the posterior.
 #
 # ### How close? Expectations and the KL divergence
 #
@@ -408,7 +408,8 @@ def elbo(gamma, lam):
 
 
 # %% [markdown]
-# The updates are those of the small document, once for $\gamma$ and once for $\lambda$ (equations 12 and 13 of Fox's 2014 lecture slides):
+# The updates are those of the small document, once for $\gamma$ and once for $\lambda$ (pages 12 and 13 of Fox's slides of 2014, cited as X 12-13
+# in the code):
 #
 # $$\gamma_{dk} = \alpha + \sum_v n_{dv}\,\varphi_{dvk}, \qquad \lambda_{kv} = \eta + \sum_d n_{dv}\,\varphi_{dvk}, \qquad \varphi_{dvk}
 #   \propto e^{\mathbb{E}[\log\theta_{dk}] + \mathbb{E}[\log\beta_{kv}]} .$$

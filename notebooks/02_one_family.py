@@ -487,13 +487,13 @@ for line, (name, (_, beta)) in zip(axes, products.items(), strict=True):
         axis.set(xticks=[], yticks=[])
         axis.spines[:].set_visible(False)
     line[0].set_ylabel(name)
-fig.suptitle("The first 8 of 16 pictures. K-means: whole faces; SVD: both signs (red and blue); NMF: parts", fontsize=9)
+fig.suptitle("The first 8 of 16 pictures. K-means: whole faces; SVD: both signs (red and blue); NMF: closer to parts", fontsize=9)
 plt.show()
 
 # %% [markdown]
-# K-means' pictures are faces, averages of several. SVD's add and subtract, and cannot be read one by one. NMF's are closer to parts: shadows, a
-# forehead, hair, glasses, lit cheeks. Count how much of a picture is empty to put a number on it: the share of pixels below a tenth of its
-# brightest.
+# K-means' pictures are faces, averages of several. SVD's add and subtract, and cannot be read one by one. NMF's are closer to parts: a forehead,
+# shoulders, lit cheeks and noses, the background above or beside a head. Count how much of a picture is empty to put a number on it: the share of
+# pixels below a tenth of its brightest.
 
 
 # %%
