@@ -369,10 +369,12 @@ for name, score in scores.items():
 
 # %% [markdown]
 # Both correlated models beat LDA here. The documents were drawn from their prior, so they should; and this one start of LDA has merged two of the
-# planted topics, which is part of the difference. On real text the gain is smaller: Paisley et al. report hardly any on the *New York Times*. The reason to use these models is then what they show, not what they score.
+# planted topics, which is part of the difference. On real text the gain is smaller: Paisley et al. report hardly any on the *New York Times*. The
+# reason to use these models is then what they show, not what they score.
 
 # %% tags=["check"]
 # Correlated models beat LDA by more than a standard error, and lie together.
+assert len(set(planted_order(fits["LDA"]))) == K - 1  # two planted topics share a fitted one
 assert min(scores["CTM"].value, scores["correlated NMF"].value) > scores["LDA"].value + scores["LDA"].standard_error
 assert abs(scores["CTM"].value - scores["correlated NMF"].value) < 0.03
 

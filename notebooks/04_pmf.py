@@ -230,14 +230,13 @@ axes.set_xticks(penalties, [f"{x:g}" for x in penalties])
 axes.minorticks_off()
 axes.legend(frameon=False, fontsize=8)
 plt.show()
-print(
-    f"MAP at its best penalty, {penalties[np.argmin(curve['held out'])]:g}: {min(curve['held out']):.3f}; Bayes, one setting at all ranks: {bayes:.3f}"
-)
+print(f"MAP at its best penalty, {penalties[np.argmin(curve['held out'])]:g}: {min(curve['held out']):.3f}; Bayes: {bayes:.3f}")
 
 # %% [markdown]
 # The best penalty is several times the $\lambda\sigma^2$ that we believe in: MAP needs a prior that is too strong, to make up for treating its
 # point as certain. It was also chosen by looking at the held-out ratings, which flatters it; so, to be fair again, were our $\lambda = 3$ and
-# $\sigma^2 = 0.6$, among a few settings. With $\sigma^2 = 0.8$ the intervals below are a little too wide. `bayesian_pmf` learns both from the training ratings.
+# $\sigma^2 = 0.6$, among a few settings. With $\sigma^2 = 0.8$ the intervals below are a little too wide. `bayesian_pmf` learns both from the
+# training ratings.
 
 # %% tags=["check"]
 # Best inside the range tried, more than twice 1.8, and still not as good as the average.
