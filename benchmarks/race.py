@@ -52,7 +52,7 @@ class Judge:
         return score
 
 
-def ours(train, heldout, num_topics, engine, options, growth=1.25):
+def ours(train, heldout, num_topics, engine, options, seed=0, growth=1.25):
     """Curves of two runs of the same fit, the first of which compiles."""
     curves = []
     for _ in range(2):
@@ -65,7 +65,7 @@ def ours(train, heldout, num_topics, engine, options, growth=1.25):
                 due["next"] = growth * seconds
 
         hyper = {"num_topics": num_topics, "alpha": "learn"}
-        fit = inference.fit("lda", train, engine, hyper, jax.random.key(0), progress=False, watch=watch, **options)
+        fit = inference.fit("lda", train, engine, hyper, jax.random.key(seed), progress=False, watch=watch, **options)
         judge(fit.seconds, fit.posterior.mean("beta"), fit.hyper.alpha)
         curves.append(judge.curve)
     return {"curve": curves[1], "with_compilation": curves[0], "sum_alpha": round(float(np.sum(fit.hyper.alpha)), 2)}
@@ -142,6 +142,7 @@ def main() -> None:
     parser.add_argument("--peers", default="tomotopy,gensim,scikit_learn")
     parser.add_argument("--sweeps", type=int, default=100, help="of tomotopy")
     parser.add_argument("--passes", type=int, default=2, help="of gensim and scikit-learn")
+    parser.add_argument("--seed", type=int, default=0, help="of ours")
     parser.add_argument("--plot", help="a PNG to draw")
     chosen = parser.parse_args()
     data = pp_models.readers.read(chosen.data) if chosen.data else pp_models.data.counts(corpus(20_000))
@@ -154,7 +155,7 @@ def main() -> None:
     for given in chosen.engines.split(","):
         engine, *options = given.split(":")
         named = {name: json.loads(value) if value[0] in "0123456789" else value for name, value in (one.split("=") for one in options)}
-        line["runs"][given] = ours(train, heldout, chosen.topics, engine, named)
+        line["runs"][given] = ours(train, heldout, chosen.topics, engine, named, chosen.seed)
         if "tomotopy" in line["runs"]:
             curves = {name: line["runs"][given][name] for name in ("curve", "with_compilation")}
             levels = line["runs"]["tomotopy"]["curve"]
