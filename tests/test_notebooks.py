@@ -41,7 +41,7 @@ def test_a_lesson_has_what_lessons_have(path):
     checks = [body for marker, body in code if '"check"' in marker]
     assert len(checks) >= 8 and all(any(isinstance(node, ast.Assert) for node in ast.walk(ast.parse(body))) for body in checks)
     exercises = next(i for i, body in enumerate(text) if "## Exercises" in body)
-    asked = sum(len(re.findall(r"^# (?:\*\*Exercise \d|### (?:Exercise )?\d|\d+\. )", body, flags=re.MULTILINE)) for body in text[exercises:])
+    asked = sum(len(re.findall(r"^# (?:\*\*(?:Exercise )?\d|### (?:Exercise )?\d|\d+\. )", body, flags=re.MULTILINE)) for body in text[exercises:])
     solved = sum('"solution"' in marker for marker, _ in code)
     assert solved >= 3 and solved >= asked > 0
     assert not re.search(r"(?<![\w.])/(?:home|root|tmp|work|usr)/", path.read_text(encoding="utf-8"))
