@@ -28,7 +28,7 @@ FEW_ROWS = 512  # of a global site, solved where they are: shared out, they woul
 class Options(NamedTuple):
     """num_epochs: sweeps at most. num_local: local iterations per sweep, and rounds over coordinates without a closed form.
 
-    basis: identity, log or auto. tolerance: relative change to stop at.
+    local_tolerance: change at which local iterations stop. basis: identity, log or auto. tolerance: relative change to stop at.
     """
 
     num_epochs: int = 500

@@ -27,7 +27,8 @@ from pp_models.rows import RowOptions
 class Options(NamedTuple):
     """num_epochs: passes over the data (0: three, or as many as make 500 steps). batch_size: rows per step (0: an eighth of them, at most 256).
 
-    rate: "schedule" for (tau + t)^-kappa, or "adaptive" for the one of Ranganath et al.
+    rate: "schedule" for (tau + t)^-kappa, t counting steps, or "adaptive" for the one of Ranganath et al.
+    tau: holds the first steps back. kappa: how soon later ones count less, above 0.5 and up to 1.
 
     weights: what stands for global sites while rows are solved, "geometric" means or (Dirichlet, gamma, beta) "mean"; see the engine's page.
 

@@ -26,7 +26,7 @@ from pp_models.errors import InputError
 KINDS = ("counts", "ratings", "text_and_votes", "dense")
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Data:
     """Rows of observations on the host.
 
@@ -44,6 +44,10 @@ class Data:
     values: np.ndarray | None = None
     column_names: tuple[str, ...] | None = None
     row_names: tuple[str, ...] | None = None
+
+    def __repr__(self) -> str:
+        members = f" x {self.num_members} members" if self.votes is not None else ""
+        return f"Data({self.kind}, {self.num_rows} rows x {self.num_columns} columns{members}, {self.num_entries} entries)"
 
     @property
     def num_rows(self) -> int:

@@ -332,3 +332,10 @@ def test_windows_of_extreme_rows(monkeypatch):
     assert window_widths(np.zeros(3, int)) == (16,)
     assert part_widths(lengths, 0.5, 10**9)[-1] == widths[-1]
     assert part_widths(lengths, 0.5, 10)[-1] == 16
+
+
+def test_data_are_told_in_a_line():
+    """However long the vocabulary is."""
+    X = np.eye(3, 400)
+    assert repr(data_.counts(X, column_names=[f"word{v}" for v in range(400)])) == "Data(counts, 3 rows x 400 columns, 3 entries)"
+    assert repr(data_.text_and_votes(X, [[1.0, 0.0]] * 3)) == "Data(text_and_votes, 3 rows x 400 columns x 2 members, 3 entries)"
