@@ -91,4 +91,4 @@ def build(problem: obj.Problem, options: Options) -> Algorithm:
     return Algorithm(init, step, posterior)
 
 
-ENGINE = Engine("cavi", Options, build, kind="variational", init="natural")
+ENGINE = Engine("cavi", Options, build, kind="variational", init="natural", ascends=True)

@@ -5,6 +5,7 @@ reference's posterior sd, and judged in words (`verdicts`). The reference is a M
 sampler applies, or the reference fails, engines are compared by bounds and held-out scores alone, and the verdicts say so.
 """
 
+import signal
 import time
 import warnings
 import zlib
@@ -19,6 +20,7 @@ import xarray
 import inference
 import pp_models
 from inference import evaluate, results, summary, verdicts, yardstick
+from inference.checkpoints import Foreign
 from inference.fitting import Fit
 from inference.heldout import heldout_score
 from inference.modes import listed
@@ -104,47 +106,73 @@ class Task(NamedTuple):
         return None if self.folder is None else self.folder.load(engine, options, self.training, seconds)
 
     def fit(self, engine: str, place: str, max_seconds: float | None) -> Finished:
-        """The engine's fit, with what it warned of: that belongs into the report, next to the figures."""
+        """The engine's fit, with what it warned of: that belongs into the report, next to the figures. One that was interrupted goes on."""
         options = dict(self.options.get(engine, {}))
         progress = self.progress if self.progress is not None else place
-        watch, curve = (None, []) if self.quick else self._follow(engine)
-        arguments = {"hyper": self.hyper, "key": self.key_for(engine), "progress": progress, "max_seconds": max_seconds, "watch": watch, **options}
+        follow = Follow(engine, None if self.quick else self.heldout)
+        arguments = {"hyper": self.hyper, "key": self.key_for(engine), "progress": progress, "max_seconds": max_seconds, **options}
+        arguments["watch"] = None if self.quick else follow
+        checkpoint = None if self.folder is None else self.folder.checkpoint(engine)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
             warnings.simplefilter("always", RuntimeWarning)
             warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache")  # compiled again, nothing lost
-            fit = inference.fit(self.model.name, self.training, engine=engine, **arguments)
-        notes = list(dict.fromkeys(str(one.message) for one in caught if issubclass(one.category, UserWarning | RuntimeWarning)))
+            follow.caught = caught
+            try:
+                fit = inference.fit(self.model.name, self.training, engine=engine, checkpoint=checkpoint, **arguments)
+            except Foreign:  # of another comparison, or damaged
+                checkpoint.unlink()  # type: ignore[union-attr]
+                fit = inference.fit(self.model.name, self.training, engine=engine, checkpoint=checkpoint, **arguments)
+        notes = follow.notes
         if fit.stopped:
             notes.append(fit.stopped)
-        done = Finished(fit, notes, curve)
-        if self.folder is not None:
+        done = Finished(fit, notes, follow.curve)
+        if self.folder is not None and checkpoint is not None:
             self.folder.save(engine, summary.plain(options), done, max_seconds if fit.stopped else None)
+            checkpoint.unlink(missing_ok=True)
         return done
 
-    def _follow(self, engine: str) -> tuple[Callable[..., None], list[list[float]]]:
-        """A function that scores held-out data after 1, 2, 4, 8, ... steps, and where it writes [seconds, score]."""
-        curve: list[list[float]] = []
-        steps = {"next": 1.0}
 
-        def watch(step: int, seconds: float, posterior: Callable[[], Any]) -> None:
-            if step + 1 < steps["next"]:
-                return
-            begin = time.perf_counter()
-            try:
-                now = posterior()
-                score, _ = heldout_score(Fit(now.problem, engine, {}, now, {}, seconds), self.heldout)
-            except Exception:  # the score at the end says what is wrong; a curve must not cost the fit
-                score = None
-            if score is None or not np.isfinite(score):
-                steps["next"] = float("inf")
-                return
-            curve.append([float(seconds), float(score)])
-            cost = time.perf_counter() - begin
-            slow = cost > SLOW_SCORE if len(curve) > 2 else cost > SLOWEST_SCORE  # the first ones compile
-            steps["next"] = float("inf") if slow else 2 * (step + 1)
+class Follow:
+    """Scores held-out data after 1, 2, 4, 8, ... steps of an engine, into `curve`: [seconds, score]. `memory` goes into the fit's checkpoints."""
 
-        return watch, curve
+    def __init__(self, engine: str, heldout: Data | None) -> None:
+        self._engine, self._heldout = engine, heldout
+        self.curve: list[list[float]] = []
+        self._next: float | None = 1.0  # step to score after; None: no more
+        self._before: list[str] = []
+        self.caught: list[Any] = []
+
+    @property
+    def notes(self) -> list[str]:
+        """What was warned of, once each, also before the fit was interrupted."""
+        new = [str(one.message) for one in self.caught if issubclass(one.category, UserWarning | RuntimeWarning)]
+        return list(dict.fromkeys([*self._before, *new]))
+
+    @property
+    def memory(self) -> dict[str, Any]:
+        return {"curve": self.curve, "next": self._next, "notes": self.notes}
+
+    @memory.setter
+    def memory(self, before: dict[str, Any]) -> None:
+        self.curve, self._next, self._before = list(before["curve"]), before["next"], list(before["notes"])
+
+    def __call__(self, step: int, seconds: float, posterior: Callable[[], Any]) -> None:
+        if self._next is None or step + 1 < self._next:
+            return
+        begin = time.perf_counter()
+        try:
+            now = posterior()
+            score, _ = heldout_score(Fit(now.problem, self._engine, {}, now, {}, seconds), self._heldout)
+        except Exception:  # the score at the end says what is wrong; a curve must not cost the fit
+            score = None
+        if score is None or not np.isfinite(score):
+            self._next = None
+            return
+        self.curve.append([float(seconds), float(score)])
+        cost = time.perf_counter() - begin
+        slow = cost > SLOW_SCORE if len(self.curve) > 2 else cost > SLOWEST_SCORE  # the first ones compile
+        self._next = None if slow else 2 * (step + 1)
 
 
 class Budget:
@@ -280,8 +308,9 @@ class Run:
                 self._one(engine, f"{place + 1}/{len(names)}", budget.share(weights, place))
                 if engine == last:
                     self._choose()
-        except KeyboardInterrupt:
-            if not self.fits and not self._waiting:
+        except KeyboardInterrupt as stopped:
+            terminated = getattr(stopped, "signal", signal.SIGINT) != signal.SIGINT  # who sends SIGTERM does not wait for a report
+            if terminated or not (self.fits or self._waiting):
                 raise
             self._choose()
             missing = [name for name in names if name not in self.rows]

@@ -45,6 +45,7 @@ class Engine(NamedTuple):
     order:     which rows such a step is given: "random" ones of those present, or the "next" ones not seen yet
     learns:    whether it can learn hyper-parameters (`inference.empirical_bayes`)
     suits:     (model) -> why it cannot fit this model, in a sentence; empty where it can
+    ascends:   whether its bound rises with every step: where it falls by more than rounding, something is wrong and the run is stopped
     num_steps: (options, problem) -> steps of a run; engines on batches run `num_epochs` passes instead
     """
 
@@ -62,4 +63,5 @@ class Engine(NamedTuple):
     order: str = "random"
     learns: bool = False
     suits: Callable[[Any], str] = lambda model: ""
+    ascends: bool = False
     num_steps: Callable[..., int] = lambda options, problem: options.num_epochs

@@ -1,8 +1,8 @@
 """The loop around every engine: batches in, steps, history, a stopping rule and a progress bar, posterior out."""
 
-import contextlib
 import functools
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,11 +10,13 @@ from typing import Any
 import jax
 import numpy as np
 
+from inference import checkpoints, evaluate, guards
 from inference import devices as devices_
-from inference import evaluate
 from inference import objective as obj
 from inference.blocks import over_draws
-from inference.engine import Algorithm, Engine, Stage
+from inference.checkpoints import Checkpoints, Saved
+from inference.clock import Clock, Limit
+from inference.engine import Algorithm, Engine
 from inference.posterior import Posterior
 from inference.progress import Progress
 from inference.registry import engines, load_engine, make_options
@@ -22,7 +24,8 @@ from inference.scores import hash_of_names
 from pp_models import discovery
 from pp_models.base import declare, learnable, log_joint, split_hyper, split_learned, value_shapes
 from pp_models.data import Data
-from pp_models.errors import Diverged, InputError, TooLarge, unknown
+from pp_models.errors import Diverged, InputError, unknown
+from pp_models.interruption import Interruption, Stopped
 
 
 class Fit:
@@ -141,6 +144,9 @@ def fit(
     evaluate_every: int = 0,
     max_seconds: float | None = None,
     watch: Callable[[int, float, Callable[[], Posterior]], Any] | None = None,
+    checkpoint: str | Path | None = None,
+    checkpoint_seconds: float = 60.0,
+    checkpoint_steps: int = 0,
     **options: Any,
 ) -> Fit:
     """Fit a model to data by an engine.
@@ -163,6 +169,11 @@ def fit(
                    far: of a sampler in warm-up, the chains' present values. The clock stands still meanwhile. Neither this nor a `max_seconds` that
                    is not reached changes the fit, but every step is waited for, so that batches are no longer packed while one runs. Of several
                    processes, all must ask for the posterior, or none
+    checkpoint:    a file that the run's state is kept in, written whole or not at all. Where it is there, of the same run, the run goes on from it
+                   and ends with the same bits as one that nothing disturbed. Ctrl-C and SIGTERM then end a run after the step under way, with its
+                   state safe (`pp_models.interruption.Stopped`); a disk that is full or may not be written to makes it pause. When the run is over
+                   the file holds its end: remove it when the fit is saved
+    checkpoint_seconds, checkpoint_steps: between checkpoints; steps, where not 0, take the place of seconds
     options:       the engine's own, e.g. num_epochs, batch_size; see its Options
 
     >>> import inference, pp_models
@@ -174,6 +185,7 @@ def fit(
     chosen = load_engine(engine)
     checked = make_options(chosen, options)
     check_loop(max_seconds, watch, progress)
+    plan = checkpoints.make_plan(checkpoint, checkpoint_seconds, checkpoint_steps)
     problem = make_problem(model, data, hyper, devices)
     if not chosen.sharded:  # every process does everything
         problem = problem._replace(devices=devices_.mine(problem.devices)[:1])
@@ -182,47 +194,141 @@ def fit(
     checked = chosen.settle(checked, data)
     check_suits(chosen, problem)
     check_evaluation(chosen, problem, evaluate_every)
+    check_alone(plan, problem)
     start = check_init(chosen, problem, dict(init or {}))
     key = jax.random.key(0) if key is None else key
-    clock = Clock()
+    title = f"{problem.model.name} by {engine}"
+    keeper = Checkpoints(plan, lambda: checkpoints.recipe_of(problem, engine, checked._asdict(), key, start, evaluate_every), title)
+    saved = keeper.read()
+    clock = Clock(saved.seconds if saved else 0.0)
     algorithm = chosen.build(problem, checked)
     init_key, batch_key, step_key = jax.random.split(key, 3)
-    state = algorithm.init(init_key, start)
-    history: list[dict[str, Any]] = []
     num_steps, window = run_length(chosen, checked, problem)
-    limit = Limit(f"{problem.model.name} by {engine}", max_seconds, num_steps, algorithm, problem.devices)
-    with Progress(limit.title, num_steps, progress if jax.process_index() == 0 else False) as bar:
-        bar.enter(limit.stage(state).phase)
-
-        def settle() -> None:
-            if history and "clock" in history[-1]:
-                settle_row(history[-1])
-                bar.update(history[-1])
-
-        for step, batches in enumerate(feed(chosen, checked, problem, batch_key, num_steps)):
+    limit = Limit(title, max_seconds, num_steps, algorithm, problem.devices)
+    run = Loop(problem, algorithm, clock, limit, keeper, watch, chosen.ascends, saved)
+    if saved is None:
+        run.state = algorithm.init(init_key, start)
+    first = len(run.history)
+    with Progress(title, num_steps, progress if jax.process_index() == 0 else False, first) as bar, Interruption(plan is not None) as asked:
+        bar.enter(limit.stage(run.state).phase)
+        ended = bool(saved and (saved.finished or limit.reached(run.history, run.state)))
+        for step, batches in () if ended else enumerate(feed(chosen, checked, problem, batch_key, num_steps, first), first):
             scores: dict[str, Any] = {"heldout": None} if evaluate_every else {}
             if evaluate_every and (step + 1) % evaluate_every == 0:
-                settle()
+                run.settle(bar)
                 with clock.standing():
-                    scores = {"heldout": evaluate.score_batch(algorithm.posterior(state), problem.data, batches, checked.batch_size)}
-            state, info = algorithm.step(jax.random.fold_in(step_key, step), state, batches)
-            settle()  # the step before has surely ended: read its numbers while this one runs
-            history.append({"step": step, **info._asdict(), **scores, "clock": clock.begin})
-            bar.enter(limit.stage(state).phase)
+                    scores = {"heldout": evaluate.score_batch(algorithm.posterior(run.state), problem.data, batches, checked.batch_size)}
+            before = run.state
+            run.state, info = algorithm.step(jax.random.fold_in(step_key, step), before, batches)
+            run.settle(bar)  # the step before has surely ended: read its numbers while this one runs
+            run.add(before, {"step": step, **info._asdict(), **scores, "clock": clock.begin})
+            bar.enter(limit.stage(run.state).phase)
             if watch is not None or max_seconds is not None:
-                jax.block_until_ready(jax.tree.leaves(state))
-                settle()
+                run.wait(bar)
             if watch is not None:
                 with clock.standing():
-                    watch(step, history[-1]["seconds"], functools.partial(algorithm.posterior, state))
-            finished = getattr(info, "finished", False) or _finished(history, window, getattr(checked, "tolerance", 0.0))
-            if devices_.agreed(problem.devices, finished) or limit.reached(history, state):
+                    watch(step, run.history[-1]["seconds"], functools.partial(algorithm.posterior, run.state))
+            finished = getattr(info, "finished", False) or _finished(run.history, window, getattr(checked, "tolerance", 0.0))
+            if devices_.agreed(problem.devices, finished) or limit.reached(run.history, run.state):
                 break
-        settle()
-    jax.block_until_ready(jax.tree.leaves(state))
-    seconds = clock.seconds
-    posterior = algorithm.posterior(state)
-    return Fit(posterior.problem, engine, checked._asdict(), posterior, columns(history), seconds, stopped=limit.stopped)
+            if keeper.due(step + 1) or asked.signal:
+                run.wait(bar)
+                run.save(asked.check)
+                if asked.signal:
+                    raise Stopped(asked.signal, run.where())
+        run.wait(bar)
+        seconds = clock.seconds
+        if not (saved and saved.finished):
+            run.save(asked.check, finished=limit.stopped is None)
+        asked.check()
+    posterior = algorithm.posterior(run.state)
+    return Fit(posterior.problem, engine, checked._asdict(), posterior, columns(run.history), seconds, stopped=limit.stopped)
+
+
+class Loop:
+    """A run as it goes: the engine's state, the history, and what is done with them when a step has ended."""
+
+    def __init__(
+        self,
+        problem: obj.Problem,
+        algorithm: Algorithm,
+        clock: Clock,
+        limit: Limit,
+        keeper: Checkpoints,
+        watch: Any,
+        ascends: bool,
+        saved: checkpoints.Saved | None,
+    ) -> None:
+        self._problem, self._algorithm, self._clock, self._limit, self._keeper, self._watch = problem, algorithm, clock, limit, keeper, watch
+        self.state: Any = None
+        self.history: list[dict[str, Any]] = []
+        self._before: deque[Any] = deque(maxlen=2)  # states that the last steps began with: what there is when numbers go wrong
+        self._highest: float | None = -np.inf if ascends else None
+        if saved is not None:
+            self.state, self.history = saved.state, saved.history
+            limit.shares = list(saved.memory["shares"])
+            if saved.memory["watch"] is not None and hasattr(watch, "memory"):
+                watch.memory = saved.memory["watch"]
+            if ascends:
+                self._highest = max((row["bound"] for row in self.history if np.isfinite(row["bound"])), default=-np.inf)
+
+    def add(self, before: Any, row: dict[str, Any]) -> None:
+        """A step that is under way, and what it began with."""
+        self._before.append(before)
+        self.history.append(row)
+
+    def settle(self, bar: Progress) -> None:
+        """Read the last step's numbers, which waits for it, and refuse what cannot be."""
+        if not self.history or "clock" not in self.history[-1]:
+            return
+        row = self.history[-1]
+        try:
+            settle_row(row, self._highest)
+        except Diverged as error:
+            self._diverge(str(error))
+        if self._highest is not None and np.isfinite(row["bound"]):
+            self._highest = max(self._highest, row["bound"])
+        bar.update(row)
+
+    def wait(self, bar: Progress) -> None:
+        """Until the last step has ended."""
+        jax.block_until_ready(jax.tree.leaves(self.state))
+        self.settle(bar)
+
+    def save(self, stop: Callable[[], Any], finished: bool = False) -> None:
+        """Write a checkpoint, where one is wanted; a state that is not finite never replaces one that was. The clock stands meanwhile."""
+        if guards.bad_sites(self._problem.model, self.state):
+            self._diverge(f"numbers left the finite ones by step {len(self.history) - 1}")
+        with self._clock.standing():
+            memory = {"shares": self._limit.shares, "watch": getattr(self._watch, "memory", None)}
+            stored = Saved(len(self.history), self.history[-1]["seconds"] if self.history else 0.0, self.state, self.history, memory, finished)
+            self._keeper.write(stored, stop)
+
+    def where(self) -> str:
+        return f"{self._limit.title} was stopped after step {len(self.history) - 1}, and its state is safe in {self._keeper.plan.path}."  # type: ignore[union-attr]
+
+    def _diverge(self, what: str) -> None:
+        """Raise Diverged with the block, the likely cause, and the last good state as a fit."""
+        states = [*self._before, self.state]
+        model = self._problem.model
+        bad = next((found for state in states if (found := guards.bad_sites(model, state))), [])
+        good = next((i for i in reversed(range(len(states))) if not guards.bad_sites(model, states[i])), None)
+        if not bad and len(states) > 2:
+            bad = guards.most_changed(model, states[-3], states[-2])
+        block = f" in {' and '.join(bad)}" if bad else ""
+        error = Diverged(f"{self._limit.title} went wrong{block}: {what}. Likely cause: {guards.likely_cause(self._problem)}.")
+        if good is not None:
+            error.fit = self._as_fit(states[good])
+        raise error from None
+
+    def _as_fit(self, state: Any) -> Fit | None:
+        try:
+            posterior = self._algorithm.posterior(state)
+        except Exception:  # a sampler without a draw, say
+            return None
+        settled = [row for row in self.history if "clock" not in row]
+        engine = self._limit.title.rsplit(" ", 1)[-1]
+        return Fit(posterior.problem, engine, {}, posterior, columns(settled), self._clock.seconds, stopped="numbers went wrong after this")
 
 
 FEW_ENTRIES = 20_000  # a pass over which takes milliseconds, as does handing it out
@@ -231,65 +337,6 @@ FEW_ENTRIES = 20_000  # a pass over which takes milliseconds, as does handing it
 def fits_one_device(engine: Engine, data: Data) -> bool:
     """Whether the rows are too few to be worth sharing out. Chains and grids, whose parts are whole fits, always are."""
     return engine.kind in ("variational", "point") and data.num_entries < FEW_ENTRIES
-
-
-class Clock:
-    """Seconds since it was made, those spent in `standing` left out."""
-
-    def __init__(self) -> None:
-        self.begin = time.perf_counter()
-
-    @property
-    def seconds(self) -> float:
-        return time.perf_counter() - self.begin
-
-    @contextlib.contextmanager
-    def standing(self) -> Iterator[None]:
-        since = time.perf_counter()
-        yield
-        self.begin += time.perf_counter() - since
-
-
-class Limit:
-    """`max_seconds` of a run, and what becomes of it when they are over."""
-
-    FAR = 10  # times as long as there is time: hopeless
-
-    def __init__(self, title: str, max_seconds: float | None, num_steps: int, algorithm: Algorithm, devices: Any) -> None:
-        self.title, self._devices = title, devices
-        self.stopped: str | None = None
-        self._max_seconds, self._num_steps, self._algorithm = max_seconds, num_steps, algorithm
-        self._shares: list[float] = []
-
-    def stage(self, state: Any) -> Stage:
-        """How far the run is; an engine that is no sampler has an answer after each step."""
-        return self._algorithm.stage(state) if self._algorithm.stage else Stage("", 0.0, True)
-
-    def reached(self, history: list[dict[str, Any]], state: Any) -> bool:
-        """Whether the run ends here. Raises TooLarge for a sampler without draws whose time is over, or far too short.
-
-        The first step compiles, and the time begins at its end. How fast a sampler in warm-up is shows after a tenth of the time and two more steps;
-        it gathers speed as it adapts, so the last two steps stand for what is to come.
-        """
-        if self._max_seconds is None:
-            return False
-        stage, steps = self.stage(state), len(history)
-        first, *seconds = devices_.agreed(self._devices, [row["seconds"] for row in (history[0], *history[-3:])]).tolist()
-        self._shares = [*self._shares[-2:], stage.share]
-        spent = seconds[-1] - first
-        over = spent > self._max_seconds
-        if steps > 1 and not stage.usable:
-            needed = spent + (1 - stage.share) * (seconds[-1] - seconds[0]) / (self._shares[-1] - self._shares[0])
-            hopeless = steps > 2 and self.FAR * spent > self._max_seconds and needed > self.FAR * self._max_seconds
-            if over or hopeless:
-                about = f"{needed:,.0f}" if needed >= 10 else f"{needed:.1g}"
-                raise TooLarge(
-                    f"{self.title} would take about {about} seconds, but max_seconds is {self._max_seconds:g} and it is still warming up: "
-                    "give it more time, fit fewer rows, or lower num_warmup and num_samples."
-                )
-        if over and steps < self._num_steps:
-            self.stopped = f"stopped by max_seconds after {steps} of {self._num_steps} steps"
-        return self.stopped is not None
 
 
 def check_loop(max_seconds: Any, watch: Any, progress: Any) -> None:
@@ -301,6 +348,12 @@ def check_loop(max_seconds: Any, watch: Any, progress: Any) -> None:
         raise InputError(f"watch must be a function (step, seconds, posterior), not {watch!r}.")
     if progress is not None and not isinstance(progress, bool | str):
         raise InputError(f"progress must be True, False, None, or text for before the bar's title, not {progress!r}.")
+
+
+def check_alone(plan: checkpoints.Plan | None, problem: obj.Problem) -> None:
+    """Refuse checkpoints where several processes work together: each holds a part of the state."""
+    if plan is not None and devices_.is_shared(problem.devices):
+        raise InputError("checkpoint keeps the state of one process, but several fit together here: leave it out, or use one process with --devices.")
 
 
 def check_evaluation(engine: Engine, problem: obj.Problem, every: Any) -> None:
@@ -339,24 +392,25 @@ def run_length(engine: Engine, options: Any, problem: obj.Problem) -> tuple[int,
     return options.num_epochs * per_epoch, per_epoch
 
 
-def feed(engine: Engine, options: Any, problem: obj.Problem, key: jax.Array, num_steps: int) -> Iterator[Any]:
-    """What each step is given. All rows are packed once; batches are packed while the step before runs."""
+def feed(engine: Engine, options: Any, problem: obj.Problem, key: jax.Array, num_steps: int, first: int = 0) -> Iterator[Any]:
+    """What each step from the `first` on is given. All rows are packed once; batches are packed while the step before runs."""
     data, devices = problem.data, problem.devices
     if engine.rows == "none":
-        yield from (None for _ in range(num_steps))
+        yield from (None for _ in range(first, num_steps))
         return
     if engine.rows == "stream":
-        for step in range(num_steps):
+        for step in range(first, num_steps):
             yield data.shards(stream_rows(options, data.num_rows, jax.random.fold_in(key, step), step), options.batch_size, devices)
         return
     size = data.num_rows if engine.rows == "all" else options.batch_size
     if size == data.num_rows:
         everything = data.shards(np.arange(size), size, devices)
-        yield from (everything for _ in range(num_steps))
+        yield from (everything for _ in range(first, num_steps))
         return
-    for epoch in range(options.num_epochs):
+    whole, skipped = divmod(first, num_steps // options.num_epochs)
+    for epoch in range(whole, options.num_epochs):
         again = 0 if engine.rows == "partition" else epoch
-        yield from data.batches(jax.random.fold_in(key, again), size, devices, drop_last=not engine.sharded)
+        yield from data.batches(jax.random.fold_in(key, again), size, devices, drop_last=not engine.sharded, skip=skipped if epoch == whole else 0)
 
 
 def stream_rows(options: Any, num_rows: int, key: jax.Array, step: int) -> np.ndarray:
@@ -385,20 +439,20 @@ def check_init(engine: Engine, problem: obj.Problem, init: dict[str, Any]) -> di
     return init
 
 
-def settle_row(row: dict[str, Any]) -> None:
+def settle_row(row: dict[str, Any], highest: float | None = None) -> None:
     """Turn a step's device scalars into numbers, which waits for the step, and note the time. Terms of a bound are added in double precision.
 
-    A row that is settled already stays as it is.
+    A row that is settled already stays as it is. Numbers that are not finite are refused, and a bound below the highest one where there is one.
     """
     if "clock" not in row:
         return
-    for name, value in row.items():
+    known = {name: devices_.total(value) for name, value in row.items() if name not in ("step", "clock") and value is not None}
+    for name in row:
         if name not in ("step", "clock"):
-            row[name] = float("nan") if value is None else devices_.total(value)
-            if value is not None and not np.isfinite(row[name]):
-                raise Diverged(f"{name} became {row[name]} at step {row['step']}: check the hyper-parameters and the scale of the data.")
+            row[name] = known.get(name, float("nan"))
     row.setdefault("bound", float("nan"))  # samplers have none
     row["seconds"] = time.perf_counter() - row.pop("clock")
+    guards.check_row(row["step"], known, highest)
 
 
 def _finished(history: list[dict[str, Any]], window: int, tolerance: float) -> bool:

@@ -204,4 +204,4 @@ def build(problem: obj.Problem, options: Options) -> Algorithm:
     return Algorithm(init, step, posterior)
 
 
-ENGINE = Engine("map", Options, build, kind="point", check=check, init="values")
+ENGINE = Engine("map", Options, build, kind="point", check=check, init="values", ascends=True)

@@ -138,4 +138,4 @@ def build(problem: obj.Problem, options: Options) -> Algorithm:
     return Algorithm(init, step, posterior)
 
 
-ENGINE = Engine("memoized", Options, build, kind="variational", rows="partition", init="natural", settle=settle, suits=suits)
+ENGINE = Engine("memoized", Options, build, kind="variational", rows="partition", init="natural", settle=settle, suits=suits, ascends=True)

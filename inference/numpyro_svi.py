@@ -1,6 +1,6 @@
 """Stock NumPyro SVI: the model's `generate` and its hand-written `guide`, Adam, and Monte-Carlo gradients of the ELBO."""
 
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 import jax
@@ -27,6 +27,12 @@ class Options(NamedTuple):
     batch_size: int = 0
     learning_rate: float = 0.05
     num_particles: int = 1
+
+
+class State(NamedTuple):
+    """NumPyro's, as the arrays that it is made of: steps taken first, the random key last."""
+
+    parts: tuple[Any, ...]
 
 
 class Info(NamedTuple):
@@ -79,17 +85,23 @@ def build(problem: obj.Problem, options: Options) -> Algorithm:
     num_steps = options.num_epochs * max(1, problem.data.num_rows // size)
     program = _program(model, problem.structure, options.learning_rate, num_steps, options.num_particles)
 
+    @cache
+    def structure():
+        """How NumPyro's state is made of its parts. Tracing `init` also tells NumPyro how parameters are constrained."""
+        return jax.tree.structure(jax.eval_shape(program.init, jax.random.key(0), values, problem.data.pack()))
+
     def init(key, start):
         state = program.init(key, values, problem.data.pack())
-        return jax.device_put(state, devices.mine(problem.devices)[0])  # where steps leave it: or the second one would compile anew
+        here = devices.mine(problem.devices)[0]  # where steps leave it: or the second one would compile anew
+        return State(tuple(jax.device_put(jax.tree.leaves(state), here)))
 
     def step(key, state, batches):
-        now = program.rate(state.optim_state[0])
-        state, loss = program.update(state, values, batches[0])
-        return state, Info(-loss, now)
+        now = program.rate(state.parts[0])
+        after, loss = program.update(structure().unflatten(state.parts), values, batches[0])
+        return State(tuple(jax.tree.leaves(after))), Info(-loss, now)
 
     def posterior(state):
-        natural = program.natural(program.svi.get_params(state), values, problem.data.pack())
+        natural = program.natural(program.svi.get_params(structure().unflatten(state.parts)), values, problem.data.pack())
         return Variational(problem, {s: natural[s] for s in model.shared}, {s: natural[s] for s in model.local})
 
     return Algorithm(init, step, posterior)

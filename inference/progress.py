@@ -10,13 +10,13 @@ SHOWN = {"bound": "{:.6g}", "log_joint": "{:.6g}", "rate": "{:.3g}", "divergence
 class Progress:
     """`with Progress(title, steps) as bar: bar.update({"bound": ...})`.
 
-    show: True or False to force it; None, or text to put before the title, shows it on a terminal.
+    show: True or False to force it; None, or text to put before the title, shows it on a terminal. first: steps that were made before.
     """
 
-    def __init__(self, title: str, num_steps: int, show: bool | str | None = None) -> None:
+    def __init__(self, title: str, num_steps: int, show: bool | str | None = None, first: int = 0) -> None:
         self._title = f"{show}: {title}" if isinstance(show, str) and show else title
         hidden = not show if isinstance(show, bool) else None
-        self._bar = tqdm(total=num_steps, desc=self._title, disable=hidden, unit="step", leave=False, dynamic_ncols=True)
+        self._bar = tqdm(total=num_steps, initial=first, desc=self._title, disable=hidden, unit="step", leave=False, dynamic_ncols=True)
 
     def __enter__(self) -> "Progress":
         return self

@@ -2,6 +2,7 @@
 
     DIR/recipe.json          model, hyper-parameters, data, seed: what all fits in the folder share
     DIR/fits/<engine>.npz    a finished fit (`storage`); <engine>.json beside it: its options, warnings, and held-out scores on the way
+    DIR/fits/<engine>.checkpoint  of a fit that is under way (`checkpoints`)
 
 The .json is written last: a fit without it is not there. The report and its files are written by `report`.
 """
@@ -58,6 +59,10 @@ class Folder(NamedTuple):
             done.fit.save(self.path / "fits" / f"{engine}.npz")
             write_whole(about, lambda path: path.write_text(text, encoding="utf-8"))
 
+    def checkpoint(self, engine: str) -> Path:
+        """Where the state of an engine that is under way is kept."""
+        return self.path / "fits" / f"{engine}.checkpoint"
+
 
 def open_folder(path: str | Path, recipe: dict[str, Any]) -> Folder:
     """The folder, made where it is missing. One with results of another recipe is refused: nothing already there is lost."""
@@ -84,7 +89,8 @@ def clear(path: Path) -> None:
         for name in ("recipe.json", "report.html", "summary.json", "agreement.csv"):
             (path / name).unlink(missing_ok=True)
         for engine in engines():
-            for file in (path / f"{engine}.nc", path / "fits" / f"{engine}.npz", path / "fits" / f"{engine}.json"):
+            fits = (path / "fits" / f"{engine}.{suffix}" for suffix in ("npz", "json", "checkpoint"))
+            for file in (path / f"{engine}.nc", *fits):
                 file.unlink(missing_ok=True)
 
 

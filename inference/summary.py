@@ -1,17 +1,17 @@
 """What a comparison writes down: the summary, which `summary_schema.json` describes, and a table of every quantity."""
 
 import json
-import platform
 from collections.abc import Mapping
-from importlib import metadata, resources
+from importlib import resources
 from typing import Any
 
 import jax
 import numpy as np
 import xarray
 
-import pp_models
 from inference.agreement import Quantities, distances
+from inference.provenance import plain as plain
+from inference.provenance import versions as versions
 from inference.yardstick import Measured, Yardstick, labels
 from pp_models.base import Model
 from pp_models.data import Data
@@ -23,12 +23,6 @@ PER_QUANTITY = ("mean", "sd", "q05", "q50", "q95")
 def schema() -> dict[str, Any]:
     """The JSON schema of `summary.json`."""
     return json.loads(resources.files("inference").joinpath("summary_schema.json").read_text(encoding="utf-8"))
-
-
-def versions() -> dict[str, str]:
-    """Of everything that the numbers depend on."""
-    packages = ("jax", "numpyro", "arviz", "numpy", "scipy")
-    return {"python": platform.python_version(), **{name: metadata.version(name) for name in packages}, "pp_models": pp_models.__version__}
 
 
 def seed_of(key: jax.Array) -> int:
@@ -87,18 +81,3 @@ def quantity_table(model: Model, training: Data, yardstick: Yardstick, measured:
 def _quantity_columns(own: Quantities, reference: Quantities | None) -> dict[str, np.ndarray]:
     found = dict(zip(PER_QUANTITY, (own.mean, own.sd, own.ends[0], own.ends[2], own.ends[4]), strict=True))
     return found if reference is None else {**found, **distances(reference, own)._asdict()}
-
-
-def plain(value: Any) -> Any:
-    """JSON's types only; numbers that are not finite become null."""
-    if isinstance(value, Mapping):
-        return {str(name): plain(part) for name, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(part) for part in value]
-    if isinstance(value, np.ndarray | jax.Array):
-        return plain(np.asarray(value).tolist())
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, float) and not np.isfinite(value):
-        return None
-    return value if value is None or isinstance(value, bool | int | float | str) else str(value)

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import shlex
+import signal
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from typing import Any
 from pp_models.compilation import keep_programs
 from pp_models.discovery import available
 from pp_models.errors import Diverged, InputError, unknown
+from pp_models.interruption import Stopped, terminable
 
 EPILOG = """examples:
   pp-models list
@@ -35,22 +37,23 @@ measures of votes:             accuracy, auc, log_loss, brier, calibration_error
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; 0 on success, 2 on bad input, 130 when interrupted."""
+    """Run one command; 0 on success, 1 where it went wrong, 2 on bad input, 130 when interrupted, 143 when terminated."""
     chosen = _parser().parse_args(arguments)
     chosen.arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:
         if not 0 <= getattr(chosen, "seed", 0) < 2**32:  # JAX forgets the higher bits
             raise InputError(f"--seed must be a whole number from 0 to {2**32 - 1}, not {chosen.seed}.")
-        return chosen.run(chosen)
+        with terminable():
+            return chosen.run(chosen)
     except InputError as error:
         print(f"pp-models: {error}", file=sys.stderr)
         return 2
     except Diverged as error:
         print(f"pp-models: {error}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        print("pp-models: interrupted.", file=sys.stderr)
-        return 130
+    except KeyboardInterrupt as stopped:
+        print(f"pp-models: {stopped if str(stopped) else 'interrupted.'}", file=sys.stderr)
+        return 128 + getattr(stopped, "signal", signal.SIGINT)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -71,6 +74,14 @@ def _parser() -> argparse.ArgumentParser:
     fitting.add_argument(
         "--evaluate-every", type=int, default=0, metavar="N", help="score every N-th batch of documents before it is learned from (default: never)"
     )
+    fitting.add_argument(
+        "--checkpoint-seconds",
+        type=float,
+        default=60.0,
+        metavar="S",
+        help="time between checkpoints in DIR, with which --resume goes on (default: 60)",
+    )
+    fitting.add_argument("--checkpoint-steps", type=int, default=0, metavar="N", help="steps between checkpoints, in place of seconds")
     _add_process_options(fitting)
     fitting.set_defaults(run=run_fit)
 
@@ -110,6 +121,9 @@ def _parser() -> argparse.ArgumentParser:
         )
         command.add_argument("--out", required=True, metavar="DIR", help="folder for the results")
         command.add_argument("--overwrite", action="store_true", help="replace results that are already there")
+        command.add_argument(
+            "--resume", action="store_true", help="go on with what was interrupted in DIR, to the same bits; begin where nothing was"
+        )
         command.add_argument("--seed", type=int, default=0, metavar="N", help="random seed (default: 0)")
         command.add_argument(
             "--set",
@@ -175,11 +189,17 @@ def run_list(chosen: argparse.Namespace) -> int:
 
 
 def run_fit(chosen: argparse.Namespace) -> int:
-    """DIR/fit.npz, DIR/posterior.nc and DIR/summary.json."""
+    """DIR/fit.npz, DIR/posterior.nc and DIR/summary.json; until they are there, DIR/checkpoint.npz."""
     _check_processes(chosen)
     model, settings = _prepare(chosen, [chosen.engine])
     folder = _folder(chosen)
     _join_processes(chosen)  # before JAX is first used, which reading data may do
+    from inference import fitted
+
+    if chosen.resume and fitted.is_finished(folder):
+        fitted.check_same(folder, chosen.model, chosen.engine, chosen.seed)
+        print(f"{folder} holds the finished fit: nothing is left to do.")
+        return 0
     data, hyper, _ = _data(chosen, model, settings["hyper"])
     writes = not chosen.process_id
     if writes:
@@ -187,22 +207,25 @@ def run_fit(chosen: argparse.Namespace) -> int:
     import jax
 
     import inference
-    from pp_models.files import write_whole
 
     options = settings["options"].get(chosen.engine, {})
-    shown = {"progress": False if chosen.quiet else None, "evaluate_every": chosen.evaluate_every}
-    fit = inference.fit(chosen.model, data, chosen.engine, hyper, jax.random.key(chosen.seed), **shown, **options)
+    shown: dict[str, Any] = {"progress": False if chosen.quiet else None, "evaluate_every": chosen.evaluate_every}
+    if chosen.num_processes in (None, 1):
+        if chosen.overwrite:
+            (folder / fitted.CHECKPOINT).unlink(missing_ok=True)
+        shown["checkpoint"] = folder / fitted.CHECKPOINT
+        shown |= {"checkpoint_seconds": chosen.checkpoint_seconds, "checkpoint_steps": chosen.checkpoint_steps}
+    try:
+        fit = inference.fit(chosen.model, data, chosen.engine, hyper, jax.random.key(chosen.seed), **shown, **options)
+    except Diverged as error:
+        raise fitted.keep_last_good(error, folder) if writes else error from None
+    except Stopped as stopped:
+        raise Stopped(stopped.signal, f"{stopped} Add --resume to the same command to go on.") from None
     if not writes:
         if not chosen.quiet:
             print(f"process {chosen.process_id} of {chosen.num_processes} is done; process 0 writes the results")
         return 0
-    fit.save(folder / "fit.npz")
-    tree = fit.to_arviz()
-    write_whole(folder / "posterior.nc", lambda path: tree.to_netcdf(str(path)))
-    summary = {"model": chosen.model, "engine": chosen.engine, "seconds": fit.seconds, "bound": None if fit.bound != fit.bound else fit.bound}
-    summary |= {"seed": chosen.seed, "steps": len(fit.history["step"]), "options": fit.options, "data": fit.provenance}
-    text = json.dumps(summary, indent=2) + "\n"
-    write_whole(folder / "summary.json", lambda path: path.write_text(text, encoding="utf-8"))
+    fitted.write(fit, folder, chosen.seed)
     print(fit)
     if chosen.evaluate_every and (scored := [x for x in fit.history["heldout"] if x == x]):
         print(f"batches scored before they were learned from: {len(scored)}, the first {scored[0]:.4f} and the last {scored[-1]:.4f} nats per word")
@@ -444,12 +467,19 @@ def _setting(text: str) -> tuple[str, Any]:
 
 
 def _folder(chosen: argparse.Namespace) -> Path:
-    """The output folder: new, empty, to be overwritten on request, or of a comparison that goes on."""
+    """The output folder: new, empty, to be overwritten on request, or of a run or comparison that goes on."""
+    from inference import fitted
+
     folder = Path(chosen.out)
+    if chosen.resume and chosen.overwrite:
+        raise InputError("--resume goes on with what is there and --overwrite replaces it: give one of them.")
     if folder.exists() and not folder.is_dir():
         raise InputError(f"--out {folder} is a file: name a folder.")
-    goes_on = chosen.run is run_compare and (folder / "recipe.json").is_file()
-    if folder.is_dir() and any(folder.iterdir()) and not chosen.overwrite and not goes_on:
+    comparing, unfinished = chosen.run is run_compare, fitted.is_unfinished(folder)
+    goes_on = (folder / "recipe.json").is_file() if comparing else chosen.resume and (unfinished or fitted.is_finished(folder))
+    if fitted.holds_anything(folder) and not chosen.overwrite and not goes_on:
+        if unfinished and not comparing:
+            raise InputError(f"{folder} holds a run that is not finished: add --resume to go on with it, or --overwrite to begin anew.")
         raise InputError(f"{folder} already holds results: choose another --out, or add --overwrite to replace them.")
     return folder
 

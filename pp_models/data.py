@@ -11,6 +11,7 @@ All are `Data`: rows in, fixed-shape batches (`batches.Batch`) out.
 import dataclasses
 import functools
 import hashlib
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -207,9 +208,9 @@ class Data:
             capacity[name] = max(capacity[name], *(int(lengths[part].sum()) for part in parts))
         return layout._replace(capacity=capacity)
 
-    def batches(self, key: jax.Array, batch_size: int, devices: Sequence[Any], drop_last: bool = False) -> Iterator[tuple[Batch, ...]]:
-        """One pass in random order: for each step, one batch per device."""
-        for rows in shuffled(key, self.num_rows, batch_size, drop_last):
+    def batches(self, key: jax.Array, batch_size: int, devices: Sequence[Any], drop_last: bool = False, skip: int = 0) -> Iterator[tuple[Batch, ...]]:
+        """One pass in random order, the first `skip` batches of it left out: for each step, one batch per device."""
+        for rows in itertools.islice(shuffled(key, self.num_rows, batch_size, drop_last), skip, None):
             yield self.shards(rows, batch_size, devices)
 
 

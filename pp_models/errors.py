@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 
 class InputError(ValueError):
@@ -13,7 +14,12 @@ class TooLarge(InputError):
 
 
 class Diverged(ArithmeticError):
-    """A fit left the finite numbers. The command line prints it and exits with 1."""
+    """A fit went wrong: numbers are not finite, or a bound fell that cannot. The command line prints it and exits with 1.
+
+    fit: what there was before, or None.
+    """
+
+    fit: Any = None
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:

@@ -3,18 +3,47 @@
 import contextlib
 import fcntl
 import os
+import re
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from pp_models.errors import InputError
 
+STRAY_SECONDS = 600.0
+_TEMPORARY = re.compile(r"\.tmp-(\d+)-.*")
+
 
 def write_whole(path: Path, write: Callable[[Path], Any]) -> Path:
     """Let `write` fill a temporary file beside `path`, then put it in place: a failure leaves what was there before."""
     write_all({path: write})
     return path
+
+
+def is_stray(path: Path) -> bool:
+    """Whether a process that was killed while writing left this behind. Asked before this one writes: its own number may have been another's."""
+    found = _TEMPORARY.fullmatch(path.name)
+    return found is not None and (int(found[1]) == os.getpid() or not _runs(int(found[1])))
+
+
+def _runs(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # somebody else's
+        pass
+    return True
+
+
+def remove_strays(folder: Path) -> None:
+    """Temporary files of other processes that are no more, unless they are new: the process may run on another machine."""
+    for file in folder.glob(".tmp-*"):
+        with contextlib.suppress(OSError):
+            if is_stray(file) and f"-{os.getpid()}-" not in file.name and file.stat().st_mtime < time.time() - STRAY_SECONDS:
+                file.unlink()
 
 
 def write_all(files: dict[Path, Callable[[Path], Any]], check: Callable[[], Any] = lambda: None) -> None:
@@ -29,6 +58,7 @@ def write_all(files: dict[Path, Callable[[Path], Any]], check: Callable[[], Any]
     try:
         for path, write in files.items():
             path.parent.mkdir(parents=True, exist_ok=True)
+            remove_strays(path.parent)
             write(temporary[path])
             with temporary[path].open("rb+") as file:
                 os.fsync(file.fileno())

@@ -57,6 +57,48 @@ def _example_values(problem):
     return {site: family.value(family.mean(natural[site])) for site, family in problem.model.families.items()}
 
 
+class Killed(BaseException):
+    """What a process that is killed would not notice."""
+
+
+def test_an_interrupted_run_ends_with_the_same_bits(problem, engine_name, fitted, quick, tmp_path):
+    """Whatever the moment: after the first step, in the middle, and after the last one; and a run that is over is not run again."""
+    last = len(fitted.history["step"]) - 1
+    checkpoint, steps = tmp_path / "run.checkpoint", []
+
+    def go_on(until=None):
+        def watch(step, seconds, posterior):
+            steps.append(step)
+            if step == until:
+                raise Killed
+
+        return run(problem, engine_name, checkpoint=checkpoint, checkpoint_steps=1, watch=watch, **quick[engine_name])
+
+    moments = sorted({1, last // 2, last} & set(range(1, last + 1)))
+    for moment in moments:
+        with pytest.raises(Killed):
+            go_on(moment)
+    found = go_on()
+    assert sorted(steps) == sorted([*range(last + 1), *moments])  # only the step that was under way is made again
+    assert_same_bits(fitted, found)
+    steps.clear()
+    assert_same_bits(fitted, go_on())
+    assert not steps
+
+
+def assert_same_bits(one, other):
+    """Everything but the time it took."""
+    assert one.options == other.options and one.history.keys() == other.history.keys()
+    for name in one.history.keys() - {"seconds"}:
+        np.testing.assert_array_equal(one.history[name], other.history[name])
+    for site in one.model.families:
+        for part in ("draws", "natural", "values"):
+            if hasattr(one.posterior, part) and isinstance(getattr(one.posterior, part), dict):
+                np.testing.assert_array_equal(getattr(one.posterior, part)[site], getattr(other.posterior, part)[site], err_msg=site)
+        np.testing.assert_array_equal(one.posterior.mean(site), other.posterior.mean(site), err_msg=site)
+        np.testing.assert_array_equal(one.posterior.sd(site), other.posterior.sd(site), err_msg=site)
+
+
 def test_history(fitted):
     """Every step leaves a row; time moves forward."""
     assert {"step", "seconds", "bound"} <= set(fitted.history)

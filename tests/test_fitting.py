@@ -12,6 +12,7 @@ import pytest
 import inference
 import pp_models
 from inference import arviz_bridge, fitting, nuts, storage
+from inference import clock as clock_
 from inference.progress import Progress
 from inference.registry import load_engine
 from pp_models.base import value_shapes
@@ -46,7 +47,8 @@ def clock(monkeypatch):
         return engine._replace(build=build)
 
     monkeypatch.setattr(fitting, "load_engine", slowed)
-    monkeypatch.setattr(fitting, "time", types.SimpleNamespace(perf_counter=lambda: hands.now))
+    for module in (fitting, clock_):
+        monkeypatch.setattr(module, "time", types.SimpleNamespace(perf_counter=lambda: hands.now))
     return hands
 
 

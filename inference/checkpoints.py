@@ -1,0 +1,205 @@
+"""A run's state on disk, so that it can go on, bit for bit, after whatever ended it.
+
+    checkpoint = Checkpoints(plan, recipe)
+    saved = checkpoint.read()                  # None, or where the run was
+    if checkpoint.due(step): checkpoint.write(Saved(...))
+
+The file is an archive (`pp_models.archives`): in its header the recipe (everything that the run's numbers depend on), versions, the step, and the
+outline of the state; then the state's arrays (`snapshots`) and the history's columns. It is written whole or not at all, so the last good one is
+there at every moment. A file of another recipe is refused; other versions of packages are warned of.
+
+Where the disk is full or may not be written any more the run pauses, says so, and tries again until it can go on or is stopped.
+"""
+
+import hashlib
+import json
+import math
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from inference import snapshots
+from inference.provenance import plain, versions
+from pp_models.errors import InputError
+from pp_models.files import write_whole
+
+FORMAT = 1
+SHARE = 20  # a checkpoint that took a second to write is not written again for so many
+PATIENCE = 3600.0  # seconds that a run waits for a disk that cannot be written to
+RETRY = 5.0  # seconds between tries
+
+
+def storage():
+    from inference import storage
+
+    return storage
+
+
+class Plan(NamedTuple):
+    """Where and when. seconds: between checkpoints. steps: between checkpoints, in place of seconds where it is not 0."""
+
+    path: Path
+    seconds: float = 60.0
+    steps: int = 0
+
+
+class Foreign(InputError):
+    """A checkpoint that is damaged, or of another run."""
+
+
+class Saved(NamedTuple):
+    """Where a run is: steps made, seconds they took, the engine's state, the history's rows, and what the loop, and who watches it, remember."""
+
+    step: int
+    seconds: float
+    state: Any
+    history: list[dict[str, Any]]
+    memory: Any = None
+    finished: bool = False
+
+
+def make_plan(path: Any, seconds: Any, steps: Any) -> Plan | None:
+    """The user's wishes, checked; None without a path."""
+    if path is None:
+        return None
+    if not isinstance(path, str | Path) or not str(path):
+        raise InputError(f"checkpoint must be the path of a file to keep the run's state in, not {path!r}.")
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float | np.number) or not 0 <= seconds < math.inf:
+        raise InputError(f"checkpoint_seconds must be 0 or more, not {seconds!r}.")
+    if isinstance(steps, bool) or not isinstance(steps, int | np.integer) or steps < 0:
+        raise InputError(f"checkpoint_steps must be a whole number, 0 or more, not {steps!r}.")
+    path = Path(path)
+    if path.is_dir():
+        raise InputError(f"checkpoint {path} is a folder: name a file.")
+    return Plan(path, float(seconds), int(steps))
+
+
+def recipe_of(problem: Any, engine: str, options: dict[str, Any], key: jax.Array, init: dict[str, Any], evaluate_every: int) -> dict[str, Any]:
+    """Everything that a run's numbers depend on, versions aside."""
+    digest = hashlib.sha256()
+    for leaf in jax.tree.leaves(init):
+        digest.update(np.ascontiguousarray(leaf).tobytes())
+    hyper = {name: np.asarray(x).tolist() if hasattr(x, "shape") else x for name, x in problem.hyper._asdict().items()}
+    return plain(
+        {
+            "model": problem.model.name,
+            "engine": engine,
+            "options": options,
+            "hyper-parameters": hyper,
+            "hyper-parameters to learn": problem.learn,
+            "data": problem.data.hash,
+            "key": [str(jax.random.key_impl(key)), np.asarray(jax.random.key_data(key)).tolist()],
+            "init": digest.hexdigest() if init else None,
+            "precision": str(jax.numpy.result_type(float)),
+            "number of devices": len(problem.devices),
+            "evaluate_every": evaluate_every,
+        }
+    )
+
+
+class Checkpoints:
+    """The file of one run. Without a plan nothing is read or written."""
+
+    def __init__(self, plan: Plan | None, recipe: Callable[[], dict[str, Any]], title: str) -> None:
+        self.plan, self._title = plan, title
+        self._recipe = None if plan is None else recipe()
+        self._last_step, self._next_time = 0, 0.0
+        self._written: int | None = None
+
+    def read(self) -> Saved | None:
+        """Where the run was left; None where there is no file. One that is damaged, or of another run, is refused: nothing is lost by trying."""
+        self._next_time = time.perf_counter() + (self.plan.seconds if self.plan else 0.0)
+        if self.plan is None or not self.plan.path.exists():
+            return None
+        path = self.plan.path
+        try:
+            header, arrays = storage().read_arrays(path, "checkpoint", FORMAT)
+            differs = [name for name in self._recipe or {} if header["recipe"].get(name) != (self._recipe or {})[name]]
+            if differs:
+                raise Foreign(
+                    f"{path} is the checkpoint of a run that differs in {' and '.join(differs)}: go on with what it was begun with, or remove it."
+                )
+            self._warn_of_versions(header["versions"])
+            columns = {name.split("/", 1)[1]: x for name, x in arrays.items() if name.startswith("history/")}
+            rows = [dict(zip(columns, row, strict=True)) for row in zip(*(x.tolist() for x in columns.values()), strict=True)]
+            state = snapshots.unpack(header["state"], arrays)
+            saved = Saved(int(header["step"]), float(header["seconds"]), state, rows, header["memory"], bool(header["finished"]))
+        except Foreign:
+            raise
+        except InputError as error:
+            raise Foreign(str(error)) from error
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+            raise Foreign(f"{path} is not a complete checkpoint ({error}): remove it, and the run begins anew.") from error
+        self._last_step = self._written = saved.step
+        return saved
+
+    def _warn_of_versions(self, before: dict[str, str]) -> None:
+        changed = [f"{name} {before.get(name)} instead of {found}" for name, found in versions().items() if before.get(name) != found]
+        if changed:
+            warnings.warn(f"The run was begun with {', '.join(changed)}: it goes on, but may not end with the same bits.", stacklevel=4)
+
+    def due(self, step: int) -> bool:
+        """Whether so many steps, or so much time, have passed since the last one."""
+        if self.plan is None:
+            return False
+        return step - self._last_step >= self.plan.steps if self.plan.steps else time.perf_counter() >= self._next_time
+
+    def write(self, saved: Saved, stop: Callable[[], Any] = lambda: None) -> None:
+        """Replace the file. Where that is not possible, wait until it is. stop: called meanwhile, to raise where waiting is over."""
+        if self.plan is None or (saved.step == self._written and not saved.finished):
+            return
+        begin = time.perf_counter()
+        outline, arrays = snapshots.pack(saved.state)
+        names = saved.history[0] if saved.history else ()
+        arrays |= {f"history/{name}": np.array([row[name] for row in saved.history]) for name in names}
+        header = {"format": FORMAT, "recipe": self._recipe, "versions": versions(), "state": outline}
+        header |= {"step": saved.step, "seconds": saved.seconds, "memory": saved.memory, "finished": saved.finished}
+        self._persist(header, arrays, saved.step, stop)
+        self._last_step = self._written = saved.step
+        self._next_time = time.perf_counter() + max(self.plan.seconds, SHARE * (time.perf_counter() - begin))
+
+    def _persist(self, header: dict[str, Any], arrays: dict[str, np.ndarray], step: int, stop: Callable[[], Any]) -> None:
+        assert self.plan is not None
+        arrays = {**arrays, "header": np.frombuffer(json.dumps(header).encode(), np.uint8)}
+        path, since, told = self.plan.path, time.perf_counter(), False
+        while True:
+            try:
+                write_whole(path, lambda file: storage().write_arrays(arrays, file))
+            except OSError as error:
+                kept = "there is none yet" if self._written is None else f"that of step {self._written} is kept"
+                waited = time.perf_counter() - since
+                if waited > PATIENCE:
+                    raise InputError(
+                        f"{path} could not be written for {waited:.0f} seconds ({error.strerror or error}), and {self._title} ends at step {step}; "
+                        f"of its checkpoints, {kept}: make room or restore the permissions, then resume."
+                    ) from error
+                if not told:
+                    print(
+                        f"{self._title} pauses at step {step}: the checkpoint {path} cannot be written ({error.strerror or error}), and {kept}. "
+                        "Make room or restore the permissions and it goes on; Ctrl-C ends it.",
+                        file=sys.stderr,
+                        flush=True,
+                    )
+                    told = True
+                _wait(RETRY, stop)
+            else:
+                if told:
+                    print(f"{self._title} goes on: the checkpoint of step {step} is written.", file=sys.stderr, flush=True)
+                return
+
+
+def _wait(seconds: float, stop: Callable[[], Any]) -> None:
+    """Wait, looking out for a reason to stop."""
+    end = time.perf_counter() + seconds
+    while True:
+        stop()
+        left = end - time.perf_counter()
+        if left <= 0:
+            return
+        time.sleep(min(left, 0.1))
