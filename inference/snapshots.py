@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding
 
 from inference import devices
 
@@ -33,7 +34,7 @@ def unpack(outline: Any, arrays: Arrays) -> Any:
 
 
 def _outline(x: Any, arrays: Arrays) -> Any:
-    if x is None or isinstance(x, bool | int | float | str):
+    if x is None or (isinstance(x, bool | int | float | str) and not isinstance(x, np.generic)):
         return ["plain", x]
     if isinstance(x, tuple) and hasattr(x, "_fields"):
         kind = type(x)
@@ -59,14 +60,14 @@ def _keep(x: Any, arrays: Arrays) -> str:
 
 
 def _place(x: jax.Array) -> Any:
-    """None where it may be moved; else the devices, as this process counts them, and whether it is shared out to them."""
+    """None where it may be moved; else its device, as this process counts them, or a mesh's devices and whether it is shared out to them."""
     if not x.committed:
         return None
     known = jax.local_devices()
-    if len(x.sharding.device_set) == 1:
-        return [[known.index(next(iter(x.sharding.device_set)))], False]
-    mesh = x.sharding.mesh
-    return [[known.index(device) for device in mesh.devices.ravel()], not x.sharding.is_fully_replicated]
+    if isinstance(x.sharding, NamedSharding):
+        return [[known.index(device) for device in x.sharding.mesh.devices.ravel()], any(axis is not None for axis in x.sharding.spec)]
+    (device,) = x.sharding.device_set
+    return known.index(device)
 
 
 def _named_type(module: str, name: str) -> Any:
@@ -115,10 +116,9 @@ def _make_jax(arrays: Arrays, name: str, place: Any, weak: bool) -> jax.Array:
         if place is None:
             return made
         known = jax.local_devices()
-        chosen = [known[i] for i in place[0]]
-        if len(chosen) == 1:
-            return jax.device_put(made, chosen[0])
-        return devices.placed(made, chosen, devices.EACH if place[1] else devices.EVERYWHERE)
+        if isinstance(place, int):
+            return jax.device_put(made, known[place])
+        return devices.placed(made, [known[i] for i in place[0]], devices.EACH if place[1] else devices.EVERYWHERE)
 
 
 @contextlib.contextmanager

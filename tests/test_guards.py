@@ -1,0 +1,112 @@
+"""What stops a run that goes wrong, what it says, and what it leaves."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import inference
+import pp_models
+from inference import fitting, guards
+from inference.registry import load_engine
+from pp_models import data
+from pp_models.__main__ import main
+from pp_models.errors import Diverged
+
+HYPER, DATA = pp_models.load("lda").example(jax.random.key(0))
+
+
+def run(engine="cavi", hyper=HYPER, rows=DATA, **options):
+    return inference.fit("lda", rows, engine, hyper, jax.random.key(1), progress=False, **options)
+
+
+def spoiled(monkeypatch, at, spoil):
+    """Engines whose state is spoiled in step `at`."""
+
+    def load(name):
+        engine = load_engine(name)
+
+        def build(problem, options):
+            algorithm = engine.build(problem, options)
+            made = iter(range(10**9))
+
+            def step(*arguments):
+                state, info = algorithm.step(*arguments)
+                return (spoil(state) if next(made) == at else state), info
+
+            return algorithm._replace(step=step)
+
+        return engine._replace(build=build)
+
+    monkeypatch.setattr(fitting, "load_engine", load)
+
+
+def with_nan(state):
+    return state._replace(shared=jax.tree.map(lambda x: x.at[0, 0].set(jnp.nan), state.shared))
+
+
+@pytest.mark.parametrize("engine", ["cavi", "svi"])
+def test_numbers_that_are_not_finite_stop_the_run_with_the_step_and_the_block(monkeypatch, engine):
+    """Spoiled in step 5, which shows in the bound of step 6. The last good state is that after step 4."""
+    spoiled(monkeypatch, 5, with_nan)
+    with pytest.raises(Diverged, match=r"lda by \w+ went wrong in beta: bound became nan at step 6. Likely cause: ") as stopped:
+        run(engine, num_epochs=20)
+    monkeypatch.undo()
+    options = {"num_epochs": 20} if engine == "svi" else {"num_epochs": 5}  # five steps of all rows
+    good = stopped.value.fit
+    assert np.all(np.isfinite(good.posterior.mean("beta")))
+    if engine == "cavi":
+        np.testing.assert_array_equal(good.posterior.mean("beta"), run(engine, **options).posterior.mean("beta"))
+
+
+def test_an_engine_without_a_bound_is_found_out_at_its_end(monkeypatch):
+    spoiled(monkeypatch, 3, with_nan)
+    with pytest.raises(Diverged, match="in beta"):
+        run("svi", bound_every=0, num_epochs=2)
+
+
+def test_a_state_that_is_not_finite_never_replaces_a_checkpoint(monkeypatch, tmp_path):
+    """The run ends, and the checkpoint of the step before is what there was without the fault."""
+    spoiled(monkeypatch, 5, with_nan)
+    with pytest.raises(Diverged):
+        run("svi", num_epochs=2, checkpoint=tmp_path / "run.checkpoint", checkpoint_steps=1)
+    monkeypatch.undo()
+    found = run("svi", num_epochs=2, checkpoint=tmp_path / "run.checkpoint", checkpoint_steps=1)
+    np.testing.assert_array_equal(found.posterior.mean("beta"), run("svi", num_epochs=2).posterior.mean("beta"))
+
+
+@pytest.mark.parametrize("engine", ["cavi", "map", "memoized"])
+def test_a_falling_bound_stops_engines_that_ascend(monkeypatch, engine):
+    """Topics are mixed up after three passes, which no step that ascends can do."""
+    options = {"basis": "log"} if engine == "map" else {}
+    spoiled(monkeypatch, 3 if engine != "memoized" else 20, lambda state: state._replace(shared=jax.tree.map(lambda x: x[:, ::-1], state.shared)))
+    with pytest.raises(Diverged, match=r"in beta: the bound, which cannot fall, fell from \S+ to \S+ at step"):
+        run(engine, num_epochs=30, tolerance=0.0, **options)
+
+
+def test_rounding_is_no_fall():
+    guards.check_row(3, {"bound": -1e6 * (1 + 1e-9)}, -1e6)
+    with jax.enable_x64(False):
+        guards.check_row(3, {"bound": -1e6 * (1 + 1e-6)}, -1e6)
+        with pytest.raises(Diverged):
+            guards.check_row(3, {"bound": -1e6 * (1 + 1e-3)}, -1e6)
+
+
+def test_the_likely_cause_names_what_is_extreme():
+    def cause(hyper, rows):
+        return guards.likely_cause(fitting.make_problem("lda", rows, hyper))
+
+    assert "eta = 1e-30 is extreme" in cause(HYPER._replace(eta=1e-30), DATA)
+    assert "hyper-parameters or the scale" in cause(HYPER, DATA)
+    with jax.enable_x64(False):
+        large = data.counts(np.full((2, 12), 2**23))
+        assert "single precision counts exactly" in cause(HYPER, large) and "jax_enable_x64" in cause(HYPER, large)
+
+
+def test_the_command_line_keeps_the_last_good_state(monkeypatch, tmp_path, capsys):
+    spoiled(monkeypatch, 5, with_nan)
+    out = tmp_path / "out"
+    assert main(["fit", "lda", "--engine", "cavi", "--out", str(out), "--quiet", "--set", "num_epochs=20"]) == 1
+    said = capsys.readouterr().err
+    assert "went wrong in beta" in said and "last-good.npz" in said and "Traceback" not in said
+    assert np.all(np.isfinite(inference.load(out / "last-good.npz").posterior.mean("beta")))
