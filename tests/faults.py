@@ -1,0 +1,302 @@
+"""Kill -9 at random moments, again and again, until the work is done; then hold its result to that of a run nobody disturbed.
+
+    python tests/faults.py --kills 50 [--only fit,stream,append,store,save,compare] [--seed 0]
+
+Each kind of work runs in a process of its own, which says when it begins. It is killed after a random part of the time that it takes undisturbed,
+begun again, and so on, so that every restart reopens what the last one left. After each kill what lies on disk must be readable, or refused by the
+sentence that says it was never complete. Prints a table: kills, restarts that found something to go on from, and whether the end was the same.
+"""
+
+import argparse
+import functools
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+
+# What is done. Each function does its work in a folder, from wherever it was left, and is run in a process that may be killed. ------------------
+
+
+def _begin() -> None:
+    """The imports are done: kills from here on."""
+    print("begin", flush=True)
+
+
+def fit(folder: Path, engine: str, *more: str) -> None:
+    from pp_models.__main__ import main
+
+    _begin()
+    arguments = ["fit", "lda", "--engine", engine, "--out", str(folder / "out"), "--resume", "--quiet", "--checkpoint-steps", "1"]
+    sys.exit(main([*arguments, *more]))
+
+
+def rows_of(number: int) -> Any:
+    """The batch of documents that arrives as number so-and-so."""
+    return np.random.default_rng(number).poisson(0.7, (40, 30))
+
+
+def stream(folder: Path) -> None:
+    """Rows come and are learned from, in turn; a checkpoint after each step."""
+    import jax
+
+    import inference
+
+    _begin()
+    with inference.stream(
+        "lda", 30, hyper={"num_topics": 3, "alpha": "learn"}, key=jax.random.key(2), path=folder / "wiki", checkpoint_every=1, batch_size=20
+    ) as learner:
+        for number in range(25):
+            if learner.num_rows <= 40 * number:
+                learner.append(rows_of(number))
+            learner.step(2 * (number + 1) - learner.num_steps)
+
+
+def append(folder: Path) -> None:
+    """Rows and words into a database."""
+    from pp_models.database import Database
+
+    _begin()
+    with Database(30, path=folder / "rows.db") as database:
+        while database.num_rows < 40 * 300:
+            number = database.num_rows // 40
+            matrix = rows_of(number)
+            ids, columns = np.nonzero(matrix)
+            database.add(ids + database.num_rows, columns, matrix[ids, columns], new_rows=40)
+
+
+def store(folder: Path) -> None:
+    """Every generation of a store replaces the one before; which it is shows in its first entry."""
+    from pp_models import store as store_
+    from pp_models.errors import InputError
+
+    _begin()
+    path = folder / "corpus.store"
+    try:
+        generation = int(store_.read(path).matrix[np.array([0])].toarray()[0, 0])
+    except InputError as error:
+        if "incomplete" not in str(error) and "does not exist" not in str(error):
+            raise
+        generation = 0
+    while generation < 60:
+        generation += 1
+        store_.write(path, generation_of(generation), overwrite=True)
+
+
+def generation_of(number: int) -> list[Any]:
+    blocks = [rows_of(i) for i in range(20)]
+    blocks[0][0, 0] = number
+    return blocks
+
+
+def save(folder: Path) -> None:
+    """A fit with many draws is saved over itself; the number of its engine's seconds says which time it was."""
+    import jax
+
+    import inference
+    import pp_models
+
+    source = folder.parent / "fit-to-save.npz"
+    if not source.exists():
+        hyper, data = pp_models.load("lda").example(jax.random.key(0))
+        inference.fit("lda", data, "gibbs", hyper, num_samples=3000, num_warmup=10, num_chains=1).save(source)
+    fit = inference.load(source)
+    path = folder / "fit.npz"
+    _begin()
+    number = int(inference.load(path).seconds) if path.exists() else 0
+    while number < 80:
+        number += 1
+        fit.seconds = float(number)
+        fit.save(path)
+
+
+def compare(folder: Path) -> None:
+    from pp_models.__main__ import main
+
+    _begin()
+    engines = "cavi,svi,trust_region,map,nuts"
+    sys.exit(main(["compare", "lda", "--quick", "--quiet", "--engines", engines, "--reference", "gibbs", "--out", str(folder / "out"), "--resume"]))
+
+
+# What is looked at: after each kill (raises where it is damaged), and at the end (must be equal). ----------------------------------------------------
+
+
+def arrays_of(file: Path) -> dict[str, np.ndarray]:
+    with np.load(file) as found:
+        return {name: found[name] for name in found.files if name not in ("header", "history/seconds")}
+
+
+def look_at_fit(folder: Path) -> Any:
+    return arrays_of(folder / "out" / "fit.npz")
+
+
+def look_at_stream(folder: Path) -> Any:
+    return {**arrays_of(folder / "wiki" / "learned.npz"), "rows": _database(folder / "wiki")}
+
+
+def look_at_rows(folder: Path) -> Any:
+    return {"rows": _database(folder / "rows.db")}
+
+
+def _database(path: Path) -> np.ndarray:
+    from pp_models.database import Database
+
+    with Database.open(path, read_only=True) as database:
+        return database.data().matrix.toarray()
+
+
+def look_at_store(folder: Path) -> Any:
+    from pp_models import store as store_
+
+    data = store_.read(folder / "corpus.store", verify=True)
+    return {"rows": data.matrix[np.arange(data.num_rows)].toarray()}
+
+
+def look_at_save(folder: Path) -> Any:
+    return arrays_of(folder / "fit.npz")
+
+
+TIMES = ("seconds", "heldout_curve", "versions", "command", "seconds_per_effective_draw", "ess_per_second")
+
+
+def look_at_comparison(folder: Path) -> Any:
+    def timeless(x: Any) -> Any:
+        if isinstance(x, dict):
+            return {name: timeless(part) for name, part in x.items() if name not in TIMES}
+        return [timeless(part) for part in x] if isinstance(x, list) else x
+
+    found = timeless(json.loads((folder / "out" / "summary.json").read_text(encoding="utf-8")))
+    return {"summary": np.frombuffer(json.dumps(found, sort_keys=True).encode(), np.uint8)} | {
+        f"{file.name}/{name}": x for file in sorted((folder / "out" / "fits").glob("*.npz")) for name, x in arrays_of(file).items()
+    }
+
+
+class Work(NamedTuple):
+    """do: see above. look: at the result. whole: whether what lies there can be looked at after every kill, once it is there at all."""
+
+    do: Callable[[Path], None]
+    look: Callable[[Path], Any]
+    whole: bool = False
+
+
+WORKS = {
+    "fit": Work(functools.partial(fit, engine="svi"), look_at_fit),
+    "fit, MCMC": Work(lambda folder: fit(folder, "nuts", "--set", "num_samples=100", "num_warmup=60", "num_chains=2"), look_at_fit),
+    "stream": Work(stream, look_at_stream),
+    "append": Work(append, look_at_rows, whole=True),
+    "store": Work(store, look_at_store, whole=True),
+    "save": Work(save, look_at_save, whole=True),
+    "compare": Work(compare, look_at_comparison),
+}
+
+
+class Outcome(NamedTuple):
+    work: str
+    kills: int
+    before_any: int  # kills after which there was nothing on disk yet
+    seconds: float  # undisturbed, from `begin` on
+    same: bool
+
+
+def start(name: str, folder: Path) -> subprocess.Popen[str]:
+    """The work in a process of its own, once it has begun."""
+    process = subprocess.Popen([sys.executable, __file__, "--child", name, str(folder)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.strip() == "begin":
+            return process
+    raise RuntimeError(f"{name} did not begin: {process.communicate()[1]}")
+
+
+def disturb(name: str, kills: int, rng: np.random.Generator, base: Path) -> Outcome:
+    """Kill the work so many times, beginning it anew whenever it is done, and compare each end with an undisturbed one."""
+    work = WORKS[name]
+    whole = base / "undisturbed"
+    whole.mkdir()
+    for _ in range(2):  # the first time compiles
+        shutil.rmtree(whole)
+        whole.mkdir()
+        process, since = start(name, whole), time.perf_counter()
+        if process.communicate()[1] and process.returncode:
+            raise RuntimeError(f"{name} failed undisturbed")
+        seconds = time.perf_counter() - since
+    want = work.look(whole)
+    done, before_any, same, turn = 0, 0, True, 0
+    while done < kills:
+        folder = base / f"turn-{turn}"
+        folder.mkdir()
+        turn += 1
+        while True:
+            process = start(name, folder)
+            # short enough that most processes are killed several times, long enough that each gets somewhere
+            wait = rng.uniform(0, min(seconds, 1.0 + 0.25 * seconds)) if done < kills else 600.0
+            try:
+                _, said = process.communicate(timeout=wait)
+                if process.returncode:
+                    raise RuntimeError(f"{name} did not go on: {said}")
+                break
+            except subprocess.TimeoutExpired:
+                process.send_signal(signal.SIGKILL)
+                process.communicate()
+                done += 1
+                before_any += not any(folder.iterdir())
+                if work.whole and any(folder.iterdir()):
+                    _look(work, folder)
+        found = work.look(folder)
+        same &= found.keys() == want.keys() and all(np.array_equal(want[key], found[key], equal_nan=want[key].dtype.kind == "f") for key in want)
+        shutil.rmtree(folder)
+    return Outcome(name, done, before_any, seconds, same)
+
+
+def _look(work: Work, folder: Path) -> None:
+    """What a kill leaves can be read, or was never complete."""
+    from pp_models.errors import InputError
+
+    try:
+        work.look(folder)
+    except (InputError, FileNotFoundError) as error:
+        if not any(word in str(error) for word in ("incomplete", "does not exist", "There is no", "No such file")):
+            raise
+
+
+def table(outcomes: list[Outcome]) -> str:
+    lines = [
+        "| work | kills | of which before anything was on disk | seconds undisturbed | ended as an undisturbed run, bit for bit |",
+        "|---|---|---|---|---|",
+    ]
+    lines += [f"| {one.work} | {one.kills} | {one.before_any} | {one.seconds:.1f} | {'yes' if one.same else 'NO'} |" for one in outcomes]
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=50, help="of each kind of work (default: 50)")
+    parser.add_argument("--only", default=",".join(WORKS), help="kinds of work, by commas; 'fit' is also 'fit, MCMC'")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--child", nargs=2, metavar=("WORK", "FOLDER"), help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    if chosen.child:
+        WORKS[chosen.child[0]].do(Path(chosen.child[1]))
+        return 0
+    outcomes = []
+    for name in WORKS:
+        if name.split(",")[0] in chosen.only.split(","):
+            with tempfile.TemporaryDirectory() as base:
+                outcomes.append(disturb(name, chosen.kills, np.random.default_rng(chosen.seed), Path(base)))
+            print(table(outcomes[-1:]).splitlines()[-1], flush=True)
+    print(f"\n{table(outcomes)}")
+    return 0 if all(one.same for one in outcomes) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
