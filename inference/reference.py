@@ -15,10 +15,8 @@ pivot/SITE, first/NAME and second/NAME (one number per quantity of header["label
 changes).
 """
 
-import json
 import sys
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,13 +24,13 @@ import jax
 import numpy as np
 import scipy.stats
 
-from inference import align, reference_runs, storage
+from inference import align, reference_runs
 from inference.fitting import Fit, make_problem
 from inference.reference_recipes import RECIPES, WITHOUT, Recipe
 from inference.reference_runs import SUMMARY, Run, flatten
 from inference.summary import versions
+from pp_models import archives, discovery
 from pp_models import data as data_
-from pp_models import discovery
 from pp_models.data import Data
 from pp_models.errors import InputError, unknown
 from pp_models.files import write_whole
@@ -250,18 +248,18 @@ def save(reference: Reference, path: str | Path) -> Path:
     header = {"format": FORMAT, "what": "reference posterior", "model": reference.model, "title": model.title, "equations": equations.strip()}
     header |= {"kind": reference.data.kind, "hyper": reference.hyper, "labels": reference.labels, "recipe": reference.recipe}
     header["criteria"] = [one._asdict() for one in check(reference)]
-    arrays = {"header": np.frombuffer(json.dumps(header).encode(), np.uint8), "log_joint": reference.log_joint, "invariant": reference.invariant}
+    arrays = {"log_joint": reference.log_joint, "invariant": reference.invariant}
     arrays |= {f"data/{name}": x for name, x in _data_arrays(reference.data).items()}
     arrays |= {f"draws/{site}": x for site, x in reference.draws.items()} | {f"pivot/{site}": x for site, x in reference.pivot.items()}
     for which, summary in (("first", reference.first), ("second", reference.second)):
         arrays |= {f"{which}/{name}": np.asarray(summary[name], np.float32) for name in SUMMARY}
-    return write_whole(Path(path), partial(storage.write_arrays, arrays))
+    return write_whole(Path(path), lambda file: archives.write(file, header, arrays))
 
 
 def load(path: str | Path) -> Reference:
     """Read a reference; a missing, truncated or foreign file is refused in a sentence."""
     path = Path(path)
-    header, arrays = storage.read_arrays(path, "reference posterior", FORMAT)
+    header, arrays = archives.read(path, "reference posterior", FORMAT)
     try:
         if header["what"] != "reference posterior":
             raise KeyError("what")

@@ -11,7 +11,6 @@ With a path, rows are on disk as soon as a call returns, and the learned state a
 bit for bit. Which rows a step sees, and every random number in it, depends on the key and the number of the step alone.
 """
 
-import json
 import time
 from pathlib import Path
 from typing import Any
@@ -20,14 +19,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from inference import fitting, storage
+from inference import fitting
 from inference import objective as obj
 from inference.fitting import Fit
 from inference.posterior import Variational
 from inference.progress import Progress
 from inference.registry import engines, load_engine, make_options
+from pp_models import archives, discovery
 from pp_models import data as data_
-from pp_models import discovery
 from pp_models.base import choose_variant, split_learned
 from pp_models.batches import growing_layout, power_of_two
 from pp_models.database import Database
@@ -249,15 +248,14 @@ class Stream:
         for field, sites in state.items():
             if isinstance(sites, dict):
                 arrays |= {f"{field}/{site}/{i}": np.asarray(leaf) for site, tree in sites.items() for i, leaf in enumerate(jax.tree.leaves(tree))}
-        arrays["header"] = np.frombuffer(json.dumps(header).encode(), np.uint8)
-        write_whole(self.database.path / "learned.npz", lambda file: storage.write_arrays(arrays, file))
+        write_whole(self.database.path / "learned.npz", lambda file: archives.write(file, header, arrays))
 
     def _resume(self) -> None:
         """Go on from the folder's last checkpoint, if there is one."""
         file = None if self.database.path is None else self.database.path / "learned.npz"
         if file is None or not file.exists():
             return
-        header, arrays = storage.read_arrays(file, "stream", FORMAT)
+        header, arrays = archives.read(file, "stream", FORMAT)
         asked = {"model": self.model.name, "engine": self.engine.name, "options": self.options._asdict(), "hyper": _plain(self._hyper)}
         for name, value in asked.items():
             if header[name] != value and not (name == "hyper" and value is None):
