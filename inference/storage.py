@@ -118,7 +118,7 @@ def load(path: str | Path, data: Data | None = None) -> Fit:
         groups = _groups(arrays, [*model.families, "history", "sample_stats", "grid"])
         leaves = {site: [groups[site][str(i)] for i in range(len(groups[site]))] for site in model.families}
         _check_leaves(model, header, leaves, groups["grid"], expected_shapes(model, hyper, about))
-        _check_history(groups["history"])
+        check_history(groups["history"])
         posterior = _posterior(problem, header, leaves, groups)
         return Fit(problem, header["engine"], header["options"], posterior, groups["history"], float(header["seconds"]), about)
 
@@ -263,10 +263,22 @@ def _check_leaves(
         require(fits(_value_shape(model.families[site], kind, parts, grid), expected[site]), f"{site} is of the wrong shape")
 
 
+def check_shared(model: Model, hyper: Any, shared: Any, data: Any) -> None:
+    """Natural parameters of all global sites, for data like these."""
+    require(isinstance(shared, dict) and shared.keys() == set(model.shared), "it lacks some sites")
+    expected = expected_shapes(model, hyper, {"kind": data.kind, "rows": data.num_rows, "columns": data.num_columns})
+    for site, natural in shared.items():
+        parts = [np.asarray(x) for x in jax.tree.leaves(natural)]
+        require(all(x.dtype.kind == "f" and np.all(np.isfinite(x)) for x in parts), f"{site} holds numbers that are not finite")
+        require(fits(_value_shape(model.families[site], "variational", parts, {}), expected[site]), f"{site} is of the wrong shape")
+
+
 def _check_grid(grid: dict[str, np.ndarray], num_names: int) -> None:
     require(grid.keys() == {"theta", "weights", "log_evidence"} and all(x.dtype.kind == "f" for x in grid.values()), "its grid is not complete")
     theta, weights = grid["theta"], grid["weights"]
-    require(weights.ndim == 1 and len(weights) > 0 and theta.shape == (len(weights), num_names) and grid["log_evidence"].shape == (), "its grid is odd")
+    require(
+        weights.ndim == 1 and len(weights) > 0 and theta.shape == (len(weights), num_names) and grid["log_evidence"].shape == (), "its grid is odd"
+    )
     require(np.all(np.isfinite(theta)) and np.all(weights >= 0) and abs(weights.sum() - 1) < 1e-3, "its grid's weights do not add up")
 
 
@@ -284,7 +296,7 @@ def _value_shape(family: Any, kind: str, parts: list[np.ndarray], grid: dict[str
     return jax.eval_shape(lambda n: _factor_moments(family.settles, n)[0], natural).shape
 
 
-def _check_history(history: dict[str, np.ndarray]) -> None:
+def check_history(history: dict[str, np.ndarray]) -> None:
     columns = list(history.values())
     require({"step", "seconds", "bound"} <= history.keys() and all(x.ndim == 1 for x in columns), "its history is not complete")
     require(len({len(x) for x in columns}) == 1, "the columns of its history differ in length")
