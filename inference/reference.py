@@ -15,10 +15,8 @@ pivot/SITE, first/NAME and second/NAME (one number per quantity of header["label
 changes).
 """
 
-import json
 import sys
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,13 +24,15 @@ import jax
 import numpy as np
 import scipy.stats
 
-from inference import align, reference_runs, storage
+from inference import align, reference_runs
 from inference.fitting import Fit, make_problem
 from inference.reference_recipes import RECIPES, WITHOUT, Recipe
 from inference.reference_runs import SUMMARY, Run, flatten
+from inference.storage import check_sizes, is_whole, require, usable
 from inference.summary import versions
+from pp_models import archives, discovery
 from pp_models import data as data_
-from pp_models import discovery
+from pp_models.base import value_shapes
 from pp_models.data import Data
 from pp_models.errors import InputError, unknown
 from pp_models.files import write_whole
@@ -250,18 +250,18 @@ def save(reference: Reference, path: str | Path) -> Path:
     header = {"format": FORMAT, "what": "reference posterior", "model": reference.model, "title": model.title, "equations": equations.strip()}
     header |= {"kind": reference.data.kind, "hyper": reference.hyper, "labels": reference.labels, "recipe": reference.recipe}
     header["criteria"] = [one._asdict() for one in check(reference)]
-    arrays = {"header": np.frombuffer(json.dumps(header).encode(), np.uint8), "log_joint": reference.log_joint, "invariant": reference.invariant}
+    arrays = {"log_joint": reference.log_joint, "invariant": reference.invariant}
     arrays |= {f"data/{name}": x for name, x in _data_arrays(reference.data).items()}
     arrays |= {f"draws/{site}": x for site, x in reference.draws.items()} | {f"pivot/{site}": x for site, x in reference.pivot.items()}
     for which, summary in (("first", reference.first), ("second", reference.second)):
         arrays |= {f"{which}/{name}": np.asarray(summary[name], np.float32) for name in SUMMARY}
-    return write_whole(Path(path), partial(storage.write_arrays, arrays))
+    return write_whole(Path(path), lambda file: archives.write(file, header, arrays))
 
 
 def load(path: str | Path) -> Reference:
     """Read a reference; a missing, truncated or foreign file is refused in a sentence."""
     path = Path(path)
-    header, arrays = storage.read_arrays(path, "reference posterior", FORMAT)
+    header, arrays = archives.read(path, "reference posterior", FORMAT)
     try:
         if header["what"] != "reference posterior":
             raise KeyError("what")
@@ -269,16 +269,47 @@ def load(path: str | Path) -> Reference:
         for name, x in arrays.items():
             if "/" in name:
                 groups[name.split("/", 1)[0]][name.split("/", 1)[1]] = x
-        data = _make_data(header["kind"], groups.pop("data"))
-        out = Reference(
-            header["model"], header["hyper"], data, labels=header["labels"], recipe=header["recipe"],
-            log_joint=arrays["log_joint"], invariant=arrays["invariant"], **groups,
-        )  # fmt: skip
+        with usable(path, "reference posterior"):
+            return _checked(path, header, arrays, groups)
     except KeyError as error:
         raise InputError(f"{path} is not a reference posterior (it lacks {error}): make one with python -m pp_models reference MODEL.") from error
-    if data.hash != out.recipe["data_hash"]:
+
+
+def _checked(path: Path, header: dict[str, Any], arrays: Mapping[str, np.ndarray], groups: dict[str, dict[str, np.ndarray]]) -> Reference:
+    """The reference, if all parts of it fit together."""
+    for name, kind in {"model": str, "hyper": dict, "labels": list, "recipe": dict, "kind": str}.items():
+        require(isinstance(header.get(name), kind), f"its header has no {name}")
+    require(header["kind"] in data_.KINDS, "it does not say what kind of data it is of")
+    check_sizes(header["hyper"], arrays)
+    data, recipe = _make_data(header["kind"], groups.pop("data")), header["recipe"]
+    if data.hash != recipe.get("data_hash"):
         raise InputError(f"{path} holds other data than its recipe says (their hashes differ): it was altered; make it anew.")
+    samplers = recipe.get("samplers")
+    require(isinstance(samplers, list) and len(samplers) == 2 and all(map(_is_sampler, samplers)), "its recipe does not name two samplers")
+    require(isinstance(recipe.get("pivot"), str), "its recipe does not say what draws were aligned to")
+    out = Reference(
+        header["model"], header["hyper"], data, labels=header["labels"], recipe=recipe,
+        log_joint=arrays["log_joint"], invariant=arrays["invariant"], **groups,
+    )  # fmt: skip
+    problem = out.problem
+    shapes = value_shapes(problem.model, problem.hyper, data)
+    for found in (out.draws, out.pivot):
+        require(found.keys() == shapes.keys() and all(x.dtype.kind == "f" and np.all(np.isfinite(x)) for x in found.values()), "its sites are odd")
+    size = out.log_joint.shape
+    require(out.log_joint.dtype.kind == "f" and len(size) == 2 and min(size) > 0 and np.all(np.isfinite(out.log_joint)), "its log joint is odd")
+    good = all(out.draws[site].shape == (*size, *shape) and out.pivot[site].shape == shape for site, shape in shapes.items())
+    require(good, "its draws are of the wrong shape")
+    require(out.labels and all(isinstance(label, str) for label in out.labels), "its quantities have no names")
+    require(out.invariant.dtype == bool and out.invariant.shape == (len(out.labels),), "it does not say which quantities are invariant")
+    for summary in (out.first, out.second):
+        good = summary.keys() == set(SUMMARY) and all(x.dtype.kind == "f" and x.shape == (len(out.labels),) for x in summary.values())
+        require(good, "the figures of its quantities are not complete")
     return out
+
+
+def _is_sampler(one: Any) -> bool:
+    named = isinstance(one, dict) and isinstance(one.get("sampler"), str) and isinstance(one.get("options"), dict) and "divergences" in one
+    return named and is_whole(one["options"].get("num_samples"), 1) and (one["divergences"] is None or is_whole(one["divergences"]))
 
 
 def stored(model_name: str, folder: str | Path) -> Reference:
@@ -313,6 +344,7 @@ def _votes(matrix: Any) -> np.ndarray:
 def _make_data(kind: str, arrays: Mapping[str, np.ndarray]) -> Data:
     if kind == "ratings":
         rows, columns = (int(x) for x in arrays["shape"])
+        require(max(rows, columns) <= 10_000_000 + 10 * len(arrays["values"]), "its data have too many rows or columns")
         return data_.ratings(arrays["users"], arrays["items"], arrays["values"], shape=(rows, columns))
     if kind == "dense":
         return data_.dense(arrays["values"])

@@ -45,8 +45,11 @@ class Folder(NamedTuple):
                 return None
             if about["cut_after"] is not None and (seconds is None or seconds > about["cut_after"]):
                 return None
-            return Finished(inference.load(self.path / "fits" / f"{engine}.npz", data), list(about["notes"]), list(about["curve"]))
-        except (OSError, ValueError, KeyError, TypeError, InputError):  # not there, or damaged: fitted again
+            notes, curve = list(about["notes"]), [[float(x) for x in pair] for pair in about["curve"]]
+            if not all(isinstance(note, str) for note in notes) or any(len(pair) != 2 for pair in curve):
+                return None
+            return Finished(inference.load(self.path / "fits" / f"{engine}.npz", data), notes, curve)
+        except (OSError, ValueError, KeyError, TypeError, RecursionError, InputError):  # not there, or damaged: fitted again
             return None
 
     def save(self, engine: str, options: dict[str, Any], done: Finished, cut_after: float | None = None) -> None:

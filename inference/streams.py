@@ -11,7 +11,6 @@ With a path, rows are on disk as soon as a call returns, and the learned state a
 bit for bit. Which rows a step sees, and every random number in it, depends on the key and the number of the step alone.
 """
 
-import json
 import time
 from pathlib import Path
 from typing import Any
@@ -20,14 +19,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from inference import fitting, storage
+from inference import fitting
 from inference import objective as obj
 from inference.fitting import Fit
 from inference.posterior import Variational
 from inference.progress import Progress
 from inference.registry import engines, load_engine, make_options
+from inference.storage import check_history, check_shared, check_sizes, is_time, is_whole, require, usable
+from pp_models import archives, discovery
 from pp_models import data as data_
-from pp_models import discovery
 from pp_models.base import choose_variant, split_learned
 from pp_models.batches import growing_layout, power_of_two
 from pp_models.database import Database
@@ -249,21 +249,27 @@ class Stream:
         for field, sites in state.items():
             if isinstance(sites, dict):
                 arrays |= {f"{field}/{site}/{i}": np.asarray(leaf) for site, tree in sites.items() for i, leaf in enumerate(jax.tree.leaves(tree))}
-        arrays["header"] = np.frombuffer(json.dumps(header).encode(), np.uint8)
-        write_whole(self.database.path / "learned.npz", lambda file: storage.write_arrays(arrays, file))
+        write_whole(self.database.path / "learned.npz", lambda file: archives.write(file, header, arrays))
 
     def _resume(self) -> None:
         """Go on from the folder's last checkpoint, if there is one."""
         file = None if self.database.path is None else self.database.path / "learned.npz"
         if file is None or not file.exists():
             return
-        header, arrays = storage.read_arrays(file, "stream", FORMAT)
+        header, arrays = archives.read(file, "stream", FORMAT)
+        with usable(file, "state of a stream"):
+            self._go_on(file, header, arrays)
+
+    def _go_on(self, file: Path, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+        for name, kind in {"options": dict, "structure": dict, "learn": list, "key": list, "numbers": dict}.items():
+            require(isinstance(header.get(name), kind), f"its header has no {name}")
         asked = {"model": self.model.name, "engine": self.engine.name, "options": self.options._asdict(), "hyper": _plain(self._hyper)}
         for name, value in asked.items():
-            if header[name] != value and not (name == "hyper" and value is None):
-                raise InputError(f"{file.parent} was learned with {name} {header[name]}, but now {name} is {value}: open it with the same.")
+            if header.get(name) != value and not (name == "hyper" and value is None):
+                raise InputError(f"{file.parent} was learned with {name} {header.get(name)}, but now {name} is {value}: open it with the same.")
         if header["key"] != np.asarray(jax.random.key_data(self._key)).tolist():
             raise InputError(f"{file.parent} was learned with another key: open it with the same, so that it goes on as it began.")
+        require(is_whole(header.get("first_rows")) and is_whole(header.get("seen")) and is_time(header.get("seconds")), "its header is not complete")
         known = max(header["first_rows"], header["seen"])
         if known > self.num_rows:
             raise InputError(f"{file.parent} was learned from {known} rows, but the database holds {self.num_rows}: restore it.")
@@ -281,11 +287,17 @@ class Stream:
 
         structure = tuple(sorted(header["structure"].items()))
         values = sites("problem") or {}
+        check_sizes(header["structure"], arrays)
         model = choose_variant(self.model, obj.make(self.model, structure, values), self.model.kind)
         self.problem = obj.Problem(model, structure, values, None, self._devices, tuple(header["learn"]))
+        require(all(is_whole(number) for number in header["numbers"].values()), "its numbers of steps are odd")
         self._state = self.engine.State(**{name: header["numbers"].get(name, sites(name)) for name in self.engine.State._fields})
+        found = {name: x.shape for name, x in self._state.values.items() if np.all(np.isfinite(x))}
+        require(is_whole(self._state.step) and found == {name: x.shape for name, x in values.items()}, "its hyper-parameters are not complete")
+        check_shared(model, self.problem.hyper, self._state.shared, self.database)
         self._first_rows, self._seen, self._seconds = header["first_rows"], header["seen"], header["seconds"]
         columns = {name.split("/", 1)[1]: x for name, x in arrays.items() if name.startswith("history/")}
+        check_history(columns)
         self._history = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
     def close(self) -> None:
