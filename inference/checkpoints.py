@@ -12,7 +12,6 @@ Where the disk is full or may not be written any more the run pauses, says so, a
 """
 
 import hashlib
-import json
 import math
 import sys
 import time
@@ -26,6 +25,7 @@ import numpy as np
 
 from inference import snapshots
 from inference.provenance import plain, versions
+from pp_models import archives
 from pp_models.errors import InputError
 from pp_models.files import write_whole
 
@@ -33,12 +33,6 @@ FORMAT = 1
 SHARE = 20  # a checkpoint that took a second to write is not written again for so many
 PATIENCE = 3600.0  # seconds that a run waits for a disk that cannot be written to
 RETRY = 5.0  # seconds between tries
-
-
-def storage():
-    from inference import storage
-
-    return storage
 
 
 class Plan(NamedTuple):
@@ -70,14 +64,19 @@ def make_plan(path: Any, seconds: Any, steps: Any) -> Plan | None:
         return None
     if not isinstance(path, str | Path) or not str(path):
         raise InputError(f"checkpoint must be the path of a file to keep the run's state in, not {path!r}.")
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float | np.number) or not 0 <= seconds < math.inf:
-        raise InputError(f"checkpoint_seconds must be 0 or more, not {seconds!r}.")
-    if isinstance(steps, bool) or not isinstance(steps, int | np.integer) or steps < 0:
-        raise InputError(f"checkpoint_steps must be a whole number, 0 or more, not {steps!r}.")
+    check_when(seconds, steps)
     path = Path(path)
     if path.is_dir():
         raise InputError(f"checkpoint {path} is a folder: name a file.")
     return Plan(path, float(seconds), int(steps))
+
+
+def check_when(seconds: Any, steps: Any, name: str = "checkpoint_steps") -> None:
+    """Refuse times and numbers of steps that cannot be. name: of the steps."""
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float | np.number) or not 0 <= seconds < math.inf:
+        raise InputError(f"checkpoint_seconds must be 0 or more, not {seconds!r}.")
+    if isinstance(steps, bool) or not isinstance(steps, int | np.integer) or steps < 0:
+        raise InputError(f"{name} must be a whole number, 0 or more, not {steps!r}.")
 
 
 def recipe_of(problem: Any, engine: str, options: dict[str, Any], key: jax.Array, init: dict[str, Any], evaluate_every: int) -> dict[str, Any]:
@@ -119,7 +118,7 @@ class Checkpoints:
             return None
         path = self.plan.path
         try:
-            header, arrays = storage().read_arrays(path, "checkpoint", FORMAT)
+            header, arrays = archives.read(path, "checkpoint", FORMAT)
             differs = [name for name in self._recipe or {} if header["recipe"].get(name) != (self._recipe or {})[name]]
             if differs:
                 raise Foreign(
@@ -160,38 +159,38 @@ class Checkpoints:
         arrays |= {f"history/{name}": np.array([row[name] for row in saved.history]) for name in names}
         header = {"format": FORMAT, "recipe": self._recipe, "versions": versions(), "state": outline}
         header |= {"step": saved.step, "seconds": saved.seconds, "memory": saved.memory, "finished": saved.finished}
-        self._persist(header, arrays, saved.step, stop)
+        persist(self.plan.path, header, arrays, self._title, saved.step, self._written, stop)
         self._last_step = self._written = saved.step
         self._next_time = time.perf_counter() + max(self.plan.seconds, SHARE * (time.perf_counter() - begin))
 
-    def _persist(self, header: dict[str, Any], arrays: dict[str, np.ndarray], step: int, stop: Callable[[], Any]) -> None:
-        assert self.plan is not None
-        arrays = {**arrays, "header": np.frombuffer(json.dumps(header).encode(), np.uint8)}
-        path, since, told = self.plan.path, time.perf_counter(), False
-        while True:
-            try:
-                write_whole(path, lambda file: storage().write_arrays(arrays, file))
-            except OSError as error:
-                kept = "there is none yet" if self._written is None else f"that of step {self._written} is kept"
-                waited = time.perf_counter() - since
-                if waited > PATIENCE:
-                    raise InputError(
-                        f"{path} could not be written for {waited:.0f} seconds ({error.strerror or error}), and {self._title} ends at step {step}; "
-                        f"of its checkpoints, {kept}: make room or restore the permissions, then resume."
-                    ) from error
-                if not told:
-                    print(
-                        f"{self._title} pauses at step {step}: the checkpoint {path} cannot be written ({error.strerror or error}), and {kept}. "
-                        "Make room or restore the permissions and it goes on; Ctrl-C ends it.",
-                        file=sys.stderr,
-                        flush=True,
-                    )
-                    told = True
-                _wait(RETRY, stop)
-            else:
-                if told:
-                    print(f"{self._title} goes on: the checkpoint of step {step} is written.", file=sys.stderr, flush=True)
-                return
+
+def persist(path: Path, header: Any, arrays: Any, title: str, step: int, written: int | None, stop: Callable[[], Any] = lambda: None) -> None:
+    """Replace an archive, waiting for a disk that cannot be written to. title: who waits. written: the step of what is there. stop: see `write`."""
+    since, told = time.perf_counter(), False
+    while True:
+        try:
+            write_whole(path, lambda file: archives.write(file, header, arrays))
+        except OSError as error:
+            kept = "there is none yet" if written is None else f"that of step {written} is kept"
+            waited = time.perf_counter() - since
+            if waited > PATIENCE:
+                raise InputError(
+                    f"{path} could not be written for {waited:.0f} seconds ({error.strerror or error}), and {title} ends at step {step}; "
+                    f"of its checkpoints, {kept}: make room or restore the permissions, then resume."
+                ) from error
+            if not told:
+                print(
+                    f"{title} pauses at step {step}: the checkpoint {path} cannot be written ({error.strerror or error}), and {kept}. "
+                    "Make room or restore the permissions and it goes on; Ctrl-C ends it.",
+                    file=sys.stderr,
+                    flush=True,
+                )
+                told = True
+            _wait(RETRY, stop)
+        else:
+            if told:
+                print(f"{title} goes on: the checkpoint of step {step} is written.", file=sys.stderr, flush=True)
+            return
 
 
 def _wait(seconds: float, stop: Callable[[], Any]) -> None:

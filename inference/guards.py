@@ -22,7 +22,8 @@ def bad_sites(model: Any, state: Any) -> list[str]:
     return list(dict.fromkeys(_bad(set(model.families) | {"values"}, state, "")))
 
 
-def _bad(names: set[str], tree: Any, site: str) -> Iterable[str]:
+def _bad(names: set[str], tree: Any, site: str, sampled: bool = False) -> Iterable[str]:
+    """sampled: of statistics of draws, where a logarithm of minus infinity is that of a number too small to tell from zero."""
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):
         parts = [(name, part) for name, part in zip(tree._fields, tree, strict=True) if name not in UNSEEN]
     elif isinstance(tree, dict):
@@ -31,11 +32,11 @@ def _bad(names: set[str], tree: Any, site: str) -> Iterable[str]:
         parts = [("", part) for part in tree]
     else:
         inexact = hasattr(tree, "dtype") and jnp.issubdtype(tree.dtype, jnp.inexact)
-        if site and inexact and not np.all(np.isfinite(np.asarray(tree))):
+        if site and inexact and not np.all(np.isfinite(x := np.asarray(tree)) | np.isneginf(x) & sampled):
             yield site
         return
     for name, part in parts:
-        yield from _bad(names, part, site or (name if name in names else ""))
+        yield from _bad(names, part, site or (name if name in names else ""), sampled or name == "chains")
 
 
 def check_row(step: int, known: dict[str, float], highest: float | None) -> None:

@@ -12,6 +12,7 @@ bit for bit. Which rows a step sees, and every random number in it, depends on t
 """
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from inference import fitting
+from inference import checkpoints, fitting
 from inference import objective as obj
 from inference.fitting import Fit
 from inference.posterior import Variational
@@ -32,9 +33,10 @@ from pp_models.base import choose_variant, split_learned
 from pp_models.batches import growing_layout, power_of_two
 from pp_models.database import Database
 from pp_models.errors import Diverged, InputError, unknown
-from pp_models.files import write_whole
+from pp_models.interruption import Interruption, Stopped
 
 FORMAT = 1
+MOST_HISTORY = 10_000  # rows of the history: of a stream that has made more steps every second one is kept, then every fourth, and so on
 MOST_FIRST = 10_000  # rows that the starting point and data-dependent defaults are taken from
 
 
@@ -55,6 +57,7 @@ def stream(
     column_names: Any = None,
     devices: Any = None,
     checkpoint_every: int = 0,
+    checkpoint_seconds: float = 60.0,
     **options: Any,
 ) -> "Stream":
     """Open a stream: a growing database of rows with `num_columns` columns, and an engine to learn from it.
@@ -62,9 +65,12 @@ def stream(
     model, hyper, key, devices, options: as for `inference.fit`
     engine:           streaming, svb or streaming_batch
     path:             a folder, made or opened again; without one everything is kept in memory
-    checkpoint_every: steps between checkpoints (0: at `checkpoint` and on closing only)
+    checkpoint_every, checkpoint_seconds: between checkpoints, in steps, or, where these are 0, in seconds; one is made on closing, too. With a path,
+                      Ctrl-C and SIGTERM end `step` after the update under way with everything safe, and a full disk makes it pause
     """
-    return Stream(model, num_columns, engine, hyper, key, path, column_names, devices, checkpoint_every, options)
+    checkpoints.check_when(checkpoint_seconds, checkpoint_every, "checkpoint_every")
+    when = checkpoints.Plan(Path(path or ""), checkpoint_seconds, checkpoint_every)
+    return Stream(model, num_columns, engine, hyper, key, path, column_names, devices, when, options)
 
 
 class Stream:
@@ -80,7 +86,7 @@ class Stream:
         path: Any,
         names: Any,
         devices: Any,
-        every: int,
+        when: checkpoints.Plan,
         options: dict[str, Any],
     ) -> None:
         self.model = discovery.load(model)
@@ -88,7 +94,6 @@ class Stream:
         if self.engine.stream is None:
             able = ", ".join(name for name in engines() if load_engine(name).stream)
             raise InputError(f"Engine {engine!r} needs all its data at once and cannot follow a stream: use one of {able}.")
-        _check_whole("checkpoint_every", every)
         idle = sorted({"num_steps", "num_present", "arrivals", "num_epochs"} & set(options))
         if idle:
             raise InputError(f"{', '.join(idle)} belong to inference.fit, which plays a stream from a data set: here rows come by append.")
@@ -99,7 +104,9 @@ class Stream:
             if name not in self.model.Hyper._fields:
                 raise unknown(f"hyper-parameter of {model}", name, self.model.Hyper._fields)
         self._hyper, self._key = hyper, jax.random.key(0) if key is None else key
-        self._devices, self._every = tuple(devices or jax.local_devices()), every
+        self._devices, self._when = tuple(devices or jax.local_devices()), when
+        self._written: int | None = None  # the step of the last checkpoint
+        self._next_time = time.perf_counter() + when.seconds
         self.problem: obj.Problem | None = None
         self._state: Any = None
         self._first_rows, self._seen, self._seconds = 0, 0, 0.0
@@ -127,7 +134,7 @@ class Stream:
 
     @property
     def history(self) -> dict[str, np.ndarray]:
-        """step, seconds of learning, bound and what else the engine reports, as for a fit."""
+        """step, seconds of learning, bound and what else the engine reports, as for a fit. Of long streams, steps at even distances and the last."""
         return fitting.columns(self._history)
 
     # Data come in -------------------------------------------------------------------------------------------------------------
@@ -164,16 +171,25 @@ class Stream:
         """
         _check_whole("num_steps", num_steps)
         made = 0
-        with Progress(f"{self.model.name} by {self.engine.name}", num_steps, progress) as bar:
+        with Progress(self._title, num_steps, progress) as bar, Interruption(self.database.path is not None) as asked:
             while made < num_steps:
                 rows = self._choose(flush)
                 if not len(rows):
                     break
                 bar.update(self._update(rows))
                 made += 1
-                if self._every and self.num_steps % self._every == 0:
-                    self.checkpoint()
+                if asked.signal or self._due():
+                    self.checkpoint(asked.check)
+                if asked.signal:
+                    raise Stopped(asked.signal, f"{self._title} was stopped after step {self.num_steps - 1}, and is safe in {self.database.path}.")
         return made
+
+    @property
+    def _title(self) -> str:
+        return f"{self.model.name} by {self.engine.name}"
+
+    def _due(self) -> bool:
+        return self.num_steps % self._when.steps == 0 if self._when.steps else time.perf_counter() >= self._next_time
 
     def _choose(self, flush: bool) -> np.ndarray:
         size, present = self.options.batch_size, self.num_rows
@@ -190,8 +206,7 @@ class Stream:
         assert self.problem is not None
         assert self.engine.stream is not None
         data, present = self.database.data(rows), self.num_rows
-        totals = self.database.totals if data.kind == "counts" else np.zeros(1)
-        layout = growing_layout(totals, data.num_columns, self.options.batch_size)
+        layout = growing_layout(self.database.sizes if data.kind == "counts" else np.ones(1, int), self.options.batch_size)
         batches = data.shards(np.arange(len(rows)), min(self.options.batch_size, max(64, power_of_two(len(rows)))), self._devices, layout)
         key = jax.random.fold_in(jax.random.fold_in(self._key, self.num_steps), 1)
         here = self.problem._replace(data=data)
@@ -200,8 +215,22 @@ class Stream:
         fitting.settle_row(row)  # waits for the step, and refuses numbers that are not finite
         row["seconds"] += self._seconds
         self._state, self._seconds, self._seen = state, row["seconds"], max(self._seen, int(rows[-1]) + 1)
-        self._history.append(row)
+        self._remember(row)
         return row
+
+    def _remember(self, row: dict[str, Any]) -> None:
+        """Into the history, which does not grow for ever: what is kept depends on the number of steps alone."""
+        stride, kept = self._stride, self._history
+        if kept and kept[-1]["step"] % stride:  # it was kept as the last one
+            kept.pop()
+        if len(kept) > 1 and kept[1]["step"] % stride:  # from now on at twice the distance
+            kept[:] = [one for one in kept if one["step"] % stride == 0]
+        kept.append(row)
+
+    @property
+    def _stride(self) -> int:
+        """Between the steps that are kept."""
+        return 1 << max(0, (self.num_steps - 1) // MOST_HISTORY).bit_length()
 
     def _begin(self) -> None:
         """The starting point, and defaults that depend on the data, from the rows there are before the first step."""
@@ -222,8 +251,9 @@ class Stream:
 
     # On disk ------------------------------------------------------------------------------------------------------------------
 
-    def checkpoint(self) -> None:
-        """Make everything safe: rows and learned state. In memory there is nothing to do."""
+    def checkpoint(self, stop: Callable[[], Any] = lambda: None) -> None:
+        """Make everything safe: rows and learned state. In memory there is nothing to do. stop: see `Checkpoints.write`."""
+        begin = time.perf_counter()
         self.database.flush()
         if self.database.path is None or self.problem is None:
             return
@@ -249,7 +279,9 @@ class Stream:
         for field, sites in state.items():
             if isinstance(sites, dict):
                 arrays |= {f"{field}/{site}/{i}": np.asarray(leaf) for site, tree in sites.items() for i, leaf in enumerate(jax.tree.leaves(tree))}
-        write_whole(self.database.path / "learned.npz", lambda file: archives.write(file, header, arrays))
+        checkpoints.persist(self.database.path / "learned.npz", header, arrays, self._title, self.num_steps - 1, self._written, stop)
+        self._written = self.num_steps - 1
+        self._next_time = time.perf_counter() + max(self._when.seconds, checkpoints.SHARE * (time.perf_counter() - begin))
 
     def _resume(self) -> None:
         """Go on from the folder's last checkpoint, if there is one."""

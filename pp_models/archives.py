@@ -25,7 +25,7 @@ import numpy as np
 
 from pp_models.errors import InputError
 
-MOST_MEMBERS = 10_000
+MOST_MEMBERS = 200_000  # a checkpoint of draws holds some for every chunk of them
 HEADER_BYTES = 1 << 24
 NAME_BYTES = 400
 _LOCAL = struct.Struct("<4s5H3L2H")  # of a member: signature, version, flags, method, time, date, checksum, sizes, lengths of name and extra field

@@ -118,16 +118,16 @@ class Layout(NamedTuple):
     max_total: int
 
 
-def growing_layout(totals: np.ndarray, num_columns: int, batch_size: int) -> Layout:
+def growing_layout(sizes: np.ndarray, batch_size: int) -> Layout:
     """A layout for batches of a data set that grows: everything is rounded up to powers of two, so that it seldom changes.
 
-    It depends on the present rows' totals alone, not on how they came: a stream that is resumed goes on in the same layout. Rows
-    numbered within their batch make the size of the data set no part of it.
+    sizes: how many of the present rows have 0, 1, 2, ... entries at most. It depends on them alone, not on how they came: a stream that is resumed
+    goes on in the same layout. Rows numbered within their batch make the size of the data set no part of it.
     """
-    most = np.minimum(totals, num_columns)  # a row has no more entries than tokens, nor than columns
-    longest = power_of_two(max(16, int(most.max(initial=1))))
+    present = np.flatnonzero(sizes)
+    longest = power_of_two(max(16, int(present.max(initial=1))))
     widths = tuple(16 << i for i in range((longest // 16).bit_length()))
-    return Layout({"matrix": widths}, {"matrix": power_of_two(max(1024, batch_capacity(most, batch_size)))}, batch_size, 1)
+    return Layout({"matrix": widths}, {"matrix": power_of_two(max(1024, _capacity(present, sizes[present], batch_size)))}, batch_size, 1)
 
 
 def power_of_two(size: int) -> int:
@@ -181,11 +181,20 @@ def part_widths(lengths: np.ndarray, share: float, most: int) -> tuple[int, ...]
 
 def batch_capacity(lengths: np.ndarray, batch_size: int) -> int:
     """Entries that a batch of random rows has room for: eight standard deviations above the mean, or the exact maximum."""
-    if batch_size >= len(lengths):
-        return int(lengths.sum())
-    largest = int(np.partition(lengths, -batch_size)[-batch_size:].sum())
-    likely = int(lengths.mean() * batch_size + 8 * lengths.std() * np.sqrt(batch_size)) + int(lengths.max())
-    return min(largest, likely)
+    return _capacity(*np.unique(lengths, return_counts=True), batch_size)
+
+
+def _capacity(lengths: np.ndarray, rows: np.ndarray, batch_size: int) -> int:
+    """The same, of so many rows of each length, the lengths in order."""
+    total = int(rows.sum())
+    if batch_size >= total:
+        return int(lengths @ rows)
+    left = batch_size - np.minimum(np.cumsum(rows[::-1]), batch_size)[::-1]  # places that longer rows and these leave
+    taken = np.diff(left, append=batch_size)  # of the longest rows
+    mean = lengths @ rows / total
+    deviation = np.sqrt((lengths - mean) ** 2 @ rows / total)
+    likely = int(mean * batch_size + 8 * deviation * np.sqrt(batch_size)) + int(lengths.max())
+    return min(int(taken @ lengths), likely)
 
 
 def pack_entries(matrix: Any, rows: np.ndarray, num_rows: int, widths: tuple[int, ...], capacity: int, dtype: Any) -> Entries:

@@ -30,7 +30,7 @@ from pp_models import data as data_
 from pp_models.data import Data
 from pp_models.errors import InputError, unknown
 from pp_models.files import explained
-from pp_models.logs import Growing, Header, Logs, StoredLogs, read_header
+from pp_models.logs import Growing, Header, Logs, Spilled, StoredLogs, read_header
 
 KINDS = ("counts", "dense")
 DEPTH = 16  # segments a row may be spread over before a write takes some along
@@ -78,7 +78,8 @@ class Database:
         self.read_only = bool(read_only)
         self._newest = Growing(np.int64)  # the newest segment of each row, or -1
         self._lengths = Growing(np.int32)  # entries of each row, or -1: in several segments, not counted yet
-        self._num_indexed = 0  # segments that these two know of
+        self._sizes = np.zeros(1, np.int64)  # how many rows have 0, 1, 2, ... tokens, counted up to the number of columns
+        self._num_indexed = 0  # segments that these three know of; -1 where bringing them up to date was interrupted
         self._closed = False
         entry = "<i8" if kind == "counts" else "<f4"  # an ENTRY is gathered as one 64-bit number, which is faster
         if self.path is None:
@@ -89,6 +90,8 @@ class Database:
         header = {"kind": kind, "num_columns": self.num_columns, "dtype": "float32", "column_names": self.column_names, "tags": self.tags}
         accept = functools.partial(self._accept, tags is not None)
         self._logs = StoredLogs(SEGMENT, entry, self.path, header, accept, self.read_only, bool(sync), bool(verify))
+        if kind == "counts" and not self.read_only:
+            self._newest, self._lengths = Spilled(np.int64, self.path), Spilled(np.int32, self.path)
 
     @classmethod
     def open(cls, path: str | Path, **options: Any) -> "Database":
@@ -132,6 +135,12 @@ class Database:
         for rows in np.split(unknown_rows, np.flatnonzero(np.diff(part)) + 1):
             known[rows] = np.diff(self._matrix(rows).indptr)
         return known.astype(np.int64)
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """How many rows have 0, 1, 2, ... entries at most, which is as many as they have tokens, and no more than there are columns."""
+        self._ready()
+        return self._sizes
 
     @property
     def totals(self) -> np.ndarray:
@@ -307,6 +316,8 @@ class Database:
         """Commit, close the files and let others write. Closing twice is no error."""
         if not self._closed:
             self._closed = True
+            for index in (self._newest, self._lengths):
+                index.close()
             self._logs.close()
 
     def __enter__(self) -> "Database":
@@ -327,15 +338,32 @@ class Database:
             self._index()
 
     def _index(self) -> None:
-        """Bring the index up to the logs. Interrupted, it goes on the next time."""
+        """Bring the index up to the logs. Interrupted, it is made anew the next time."""
+        if self._num_indexed < 0:
+            self._newest.size, self._lengths.size, self._num_indexed, self._sizes = 0, 0, 0, np.zeros(1, np.int64)
+        if self._num_indexed == self._logs.segments.size and self._newest.size == self.num_rows:
+            return
+        begin, self._num_indexed = self._num_indexed, -1
+        self._count(np.zeros(self.num_rows - self._newest.size, np.int64), 1)
         for index, none in ((self._newest, -1), (self._lengths, 0)):
             index.append(np.full(self.num_rows - index.size, none))
-        newest, lengths = self._newest.view(), self._lengths.view()
-        for first in range(self._num_indexed, self._logs.segments.size, CHUNK):
+        newest, lengths, totals = self._newest.view(), self._lengths.view(), self._logs.segments.view()["total"]
+        for first in range(begin, self._logs.segments.size, CHUNK):
             segments = self._logs.segments.view()[first : first + CHUNK]
+            rows = np.unique(segments["row"])
+            before = newest[rows]
             newest[segments["row"]] = first + np.arange(len(segments))  # of several for one row, the last is kept
             lengths[segments["row"]] = np.where(segments["depth"] == 1, segments["length"], -1)
-            self._num_indexed = first + len(segments)
+            self._count(np.where(before >= 0, totals[before], 0), -1)
+            self._count(totals[newest[rows]], 1)
+        self._num_indexed = self._logs.segments.size
+
+    def _count(self, totals: np.ndarray, sign: int) -> None:
+        """Rows with so many tokens come, or go."""
+        found = np.bincount(np.minimum(totals, self.num_columns))
+        if len(found) > len(self._sizes):
+            self._sizes = np.append(self._sizes, np.zeros(len(found) - len(self._sizes), np.int64))
+        self._sizes[: len(found)] += sign * found
 
     def _checked(self, rows: Any) -> Data:
         data = rows if isinstance(rows, Data) else data_.counts(rows) if self.kind == "counts" else data_.dense(rows)

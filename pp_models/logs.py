@@ -15,6 +15,7 @@ and is overwritten. Lengths are 64-bit. Nothing is pickled.
 import contextlib
 import json
 import os
+import tempfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -73,14 +74,35 @@ class Growing:
     def append(self, values: np.ndarray) -> None:
         end = self.size + len(values)
         if end > len(self._array):
-            array = np.empty(max(end, 2 * len(self._array), 1024), self._array.dtype)
-            array[: self.size] = self.view()
-            self._array = array
+            self._make_room(max(end, 2 * len(self._array), 1024))
         self._array[self.size : end] = values
         self.size = end
 
+    def _make_room(self, size: int) -> None:
+        array = np.empty(size, self._array.dtype)
+        array[: self.size] = self.view()
+        self._array = array
+
     def view(self) -> np.ndarray:
         return self._array[: self.size]
+
+    def close(self) -> None:
+        """Let go of what it holds beside memory."""
+
+
+class Spilled(Growing):
+    """The same in a file without a name, whose pages the system may take back: for an index that is as long as what it is of."""
+
+    def __init__(self, dtype: Any, folder: Path) -> None:
+        super().__init__(dtype)
+        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  closed with the array
+
+    def _make_room(self, size: int) -> None:
+        os.posix_fallocate(self._file.fileno(), 0, size * self._array.itemsize)  # a full disk is told here, not by a crash at the first write
+        self._array = np.asarray(np.memmap(self._file, self._array.dtype, "r+", shape=(size,)))
+
+    def close(self) -> None:
+        self._file.close()
 
 
 class _File:

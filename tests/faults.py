@@ -128,7 +128,7 @@ def compare(folder: Path) -> None:
     sys.exit(main(["compare", "lda", "--quick", "--quiet", "--engines", engines, "--reference", "gibbs", "--out", str(folder / "out"), "--resume"]))
 
 
-# What is looked at: after each kill (raises where it is damaged), and at the end (must be equal). ----------------------------------------------------
+# What is looked at: after each kill (raises where it is damaged), and at the end (must be equal). -------------------------------------
 
 
 def arrays_of(file: Path) -> dict[str, np.ndarray]:

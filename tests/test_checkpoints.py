@@ -17,6 +17,7 @@ import inference
 import pp_models
 from inference import checkpoints, devices, snapshots, storage
 from inference.nuts import State
+from pp_models import archives
 from pp_models.__main__ import main
 from pp_models.errors import InputError
 from pp_models.interruption import Interruption, Stopped
@@ -175,8 +176,8 @@ def test_a_folder_is_no_checkpoint(tmp_path):
 def test_checkpoints_are_as_seldom_as_asked(tmp_path, monkeypatch):
     """Every five steps, or by the clock; and never so often that writing them takes more than a twentieth of the time."""
     steps = []
-    persist = checkpoints.Checkpoints._persist
-    monkeypatch.setattr(checkpoints.Checkpoints, "_persist", lambda self, *given: (steps.append(given[2]), persist(self, *given))[1])
+    persist = checkpoints.persist
+    monkeypatch.setattr(checkpoints, "persist", lambda *given: (steps.append(given[4]), persist(*given))[1])
     run(tmp_path / "a", checkpoint_steps=5)
     assert steps == [5, 10, 12]
     steps.clear()
@@ -196,16 +197,16 @@ class Disk:
 
     def __init__(self, monkeypatch, good, bad, number=errno.ENOSPC):
         self.good, self.bad, self.tries = good, bad, 0
-        write = storage.write_arrays
+        write = archives.write
 
-        def attempt(arrays, path):
+        def attempt(path, *contents):
             self.tries += 1
             if self.good < self.tries <= self.good + self.bad:
                 path.write_bytes(b"half")
                 raise OSError(number, os.strerror(number))
-            write(arrays, path)
+            write(path, *contents)
 
-        monkeypatch.setattr(storage, "write_arrays", attempt)
+        monkeypatch.setattr(archives, "write", attempt)
         monkeypatch.setattr(checkpoints, "RETRY", 0.0)
 
 
@@ -309,7 +310,7 @@ def test_the_command_line_is_stopped_and_resumed(tmp_path, capsys, number, code)
     assert main([*FIT, "--out", str(out)]) == 2 and "add --resume" in capsys.readouterr().err
     for arguments in ((*FIT, "--out", str(out), "--resume"), (*FIT, "--out", str(tmp_path / "whole"))):
         subprocess.run(command(*arguments), check=True, capture_output=True)
-    one, other = (storage.read_arrays(folder / "fit.npz", "fit", storage.FORMAT)[1] for folder in (out, tmp_path / "whole"))
+    one, other = (archives.read(folder / "fit.npz", "fit", storage.FORMAT)[1] for folder in (out, tmp_path / "whole"))
     assert one.keys() == other.keys() and len(one["history/step"]) == 300
     for name in one.keys() - {"history/seconds"}:
         np.testing.assert_array_equal(one[name], other[name])
