@@ -14,6 +14,7 @@ from pp_models.errors import Diverged
 
 FALL = {"float32": 1e-4, "float64": 1e-8}  # of the bound's size: rounding is a hundredth of it
 SMALL, LARGE = 1e-5, 1e6  # hyper-parameters beyond which they are likely to blame
+MANY = 1e6  # tokens of a row
 UNSEEN = ("kept", "last")  # parts of states that hold draws, of which the log joint density tells
 
 
@@ -68,8 +69,8 @@ def likely_cause(problem: Any) -> str:
         extreme = numbers[(numbers > 0) & ((numbers < SMALL) | (numbers > LARGE))]
         if extreme.size:
             found.append(f"{name} = {extreme[0]:g} is extreme")
-    if single and data.kind in ("counts", "text_and_votes") and data.totals.max(initial=0) >= 2**24:
-        found.append(f"a row's counts add up to {data.totals.max():.3g}, beyond what single precision counts exactly")
+    if single and data.kind in ("counts", "text_and_votes") and data.totals.max(initial=0) >= MANY:
+        found.append(f"a row's counts add up to {data.totals.max():.3g}, of which single precision holds seven digits")
     if data.kind in ("dense", "ratings"):
         numbers = np.abs(data.values if data.values is not None else data.matrix.data)
         if numbers.max(initial=0) > 1e4:

@@ -36,7 +36,7 @@ from pp_models.errors import Diverged, InputError, unknown
 from pp_models.interruption import Interruption, Stopped
 
 FORMAT = 1
-MOST_HISTORY = 10_000  # rows of the history: of a stream that has made more steps every second one is kept, then every fourth, and so on
+MOST_HISTORY = 4_000  # rows of the history: of a stream that has made more steps every second one is kept, then every fourth, and so on
 MOST_FIRST = 10_000  # rows that the starting point and data-dependent defaults are taken from
 
 

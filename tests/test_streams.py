@@ -1,5 +1,8 @@
 """Streams: a database that grows, an engine that follows, and a folder that goes on where it was left."""
 
+import errno
+import os
+import signal
 import subprocess
 import sys
 
@@ -9,8 +12,11 @@ import pytest
 
 import inference
 import pp_models
+from inference import checkpoints, streams
+from pp_models import archives
 from pp_models.arrivals import Arrivals, feed, no_ids
 from pp_models.errors import Diverged, InputError
+from pp_models.interruption import Stopped
 
 HYPER = {"num_topics": 3, "alpha": "learn", "eta": 0.3}
 ENGINES = {
@@ -233,3 +239,65 @@ def test_nothing_learned_yet():
     """Asking for a fit before the first step says what to do."""
     with pytest.raises(InputError, match="step"):
         inference.stream("lda", 12).fit()
+
+
+def test_the_history_of_a_long_stream_is_thinned_by_the_number_of_steps_alone(corpus, tmp_path, monkeypatch):
+    """Steps at even distances, a power of two, and the last; the same where the stream was closed in between."""
+    monkeypatch.setattr(streams, "MOST_HISTORY", 4)
+    kept = []
+    with inference.stream("lda", 12, hyper=HYPER, batch_size=8, num_inner=2) as whole:
+        whole.append(corpus)
+        for _ in range(20):
+            whole.step()
+            kept.append(whole.history["step"].tolist())
+        bounds = whole.history["bound"]
+    assert kept[3] == [0, 1, 2, 3] and kept[4] == [0, 2, 4] and kept[5] == [0, 2, 4, 5] and kept[8] == [0, 4, 8] and kept[19] == [0, 8, 16, 19]
+    for until in (3, 7, 13):
+        with inference.stream("lda", 12, hyper=HYPER, path=tmp_path / "parts", batch_size=8, num_inner=2) as part:
+            if not part.num_rows:
+                part.append(corpus)
+            part.step(until - part.num_steps)
+            assert part.history["step"].tolist() == kept[until - 1]
+    with inference.stream("lda", 12, hyper=HYPER, path=tmp_path / "parts", batch_size=8, num_inner=2) as part:
+        part.step(20 - part.num_steps)
+        np.testing.assert_array_equal(part.history["bound"], bounds)
+
+
+def test_a_signal_ends_a_stream_with_everything_safe(corpus, tmp_path, monkeypatch):
+    with inference.stream("lda", 12, hyper=HYPER, path=tmp_path / "rows", batch_size=8, num_inner=2) as learner:
+        learner.append(corpus)
+        update = learner._update
+        monkeypatch.setattr(
+            learner, "_update", lambda rows: (os.kill(os.getpid(), signal.SIGTERM) if learner.num_steps == 3 else None, update(rows))[1]
+        )
+        with pytest.raises(Stopped, match="stopped after step 3") as stopped:
+            learner.step(10)
+        assert stopped.value.signal == signal.SIGTERM and learner.num_steps == 4
+        learner.database.close()  # as a process that ends does
+        learner._open = False
+    with inference.stream("lda", 12, hyper=HYPER, path=tmp_path / "rows", batch_size=8, num_inner=2) as learner:
+        assert learner.num_steps == 4
+
+
+def test_a_full_disk_makes_a_stream_pause(corpus, tmp_path, monkeypatch, capsys):
+    write, tries = archives.write, []
+
+    def attempt(*arguments):
+        tries.append(1)
+        if len(tries) in (2, 3):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write(*arguments)
+
+    monkeypatch.setattr(archives, "write", attempt)
+    monkeypatch.setattr(checkpoints, "RETRY", 0.0)
+    with inference.stream("lda", 12, hyper=HYPER, path=tmp_path / "rows", batch_size=8, num_inner=2, checkpoint_every=1) as learner:
+        learner.append(corpus)
+        assert learner.step(3) == 3
+    said = capsys.readouterr().err
+    assert "pauses at step 1" in said and "that of step 0 is kept" in said and "goes on" in said
+
+
+@pytest.mark.parametrize("when", [{"checkpoint_every": -1}, {"checkpoint_every": 1.5}, {"checkpoint_seconds": -1.0}])
+def test_times_between_checkpoints_are_checked(when):
+    with pytest.raises(InputError, match="checkpoint_"):
+        inference.stream("lda", 12, **when)
