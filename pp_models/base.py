@@ -205,9 +205,14 @@ def check_positive(name: str, value: Any) -> None:
     """Priors' parameters must be positive and finite."""
     if isinstance(value, str | bool):
         raise InputError(f"{name} must be a positive number, not {value!r}.")
-    numbers = np.atleast_1d(np.asarray(value, float))
+    numbers, limits = np.atleast_1d(np.asarray(value, float)), jnp.finfo(jnp.result_type(float))
     if not np.all(np.isfinite(numbers)) or np.any(numbers <= 0):
-        raise InputError(f"{name} must be positive and finite, not {value!r}.")
+        raise InputError(f"{name} must be positive and finite, as a shape, rate, variance or concentration is, not {value!r}.")
+    if np.any((numbers < limits.tiny) | (numbers > limits.max)):
+        raise InputError(
+            f"{name} must be from {limits.tiny:.0e} to {limits.max:.0e}, which {limits.bits}-bit numbers can hold, not {value!r}: "
+            "nothing is known of a model beyond, or use double precision (jax_enable_x64)."
+        )
 
 
 def positive_number(name: str, value: Any) -> float:

@@ -11,7 +11,7 @@ import pytest
 import inference
 import pp_models
 from inference.registry import engines, load_engine
-from pp_models.errors import Diverged
+from pp_models.errors import Diverged, InputError
 
 SMALL = np.random.default_rng(0).poisson(1.0, (12, 8))
 TINY = 8e-6  # c0: with 8 columns, c0 / V = 1e-6
@@ -91,3 +91,12 @@ def test_what_single_precision_cannot_hold_is_said():
     with jax.enable_x64(False), pytest.raises(Diverged, match=r"seven digits, and single precision may not hold it: try .*jax_enable_x64"):
         inference.fit("correlated_nmf", data, "cavi", {"num_topics": 3}, jax.random.key(0), **options)
     assert np.all(np.diff(inference.fit("correlated_nmf", data, "cavi", {"num_topics": 3}, jax.random.key(0), **options).history["bound"]) > 0)
+
+
+def test_hyper_parameters_that_would_become_zero_or_infinite_are_refused():
+    with jax.enable_x64(False):
+        for value in (1e-39, 1e39):
+            with pytest.raises(InputError, match=r"eta must be from 1e-38 to 3e\+38"):
+                inference.fit("lda", pp_models.data.counts(SMALL), "cavi", {"num_topics": 3, "eta": value})
+    with pytest.raises(InputError, match="as a shape, rate, variance or concentration is"):
+        inference.fit("lda", pp_models.data.counts(SMALL), "cavi", {"num_topics": 3, "eta": 0.0})
