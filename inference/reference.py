@@ -109,16 +109,19 @@ def _example(model: Any, rng: np.random.Generator) -> tuple[dict[str, Any], Data
 # Making ------------------------------------------------------------------------------------------------------------------------
 
 
-def make(model_name: str, seed: int = 1, recipe: Recipe | None = None, progress: Any = None) -> Reference:
-    """Run both samplers, in double precision, and put a reference together. `check` says whether it deserves the name."""
+def make(model_name: str, seed: int = 1, recipe: Recipe | None = None, progress: Any = None, path: Path | None = None) -> Reference:
+    """Run both samplers, in double precision, and put a reference together. `check` says whether it deserves the name.
+
+    path: where it is going to be saved, and where samplers keep their state beside (`checkpoints_of`): interrupted, the same call goes on.
+    """
     recipe = find_recipe(model_name) if recipe is None else recipe
     hyper, data = recipe.problem(np.random.default_rng(recipe.seed))
     hyper = {name: list(x) if isinstance(x, tuple) else x for name, x in hyper.items()}
     with jax.enable_x64(True):
         key = jax.random.key(seed)
         runs = [
-            reference_runs.run(model_name, data, hyper, sampler, options, jax.random.fold_in(key, i), progress)
-            for i, (sampler, options) in enumerate(recipe.samplers.items())
+            reference_runs.run(model_name, data, hyper, sampler, options, jax.random.fold_in(key, i), progress, checkpoint)
+            for i, ((sampler, options), checkpoint) in enumerate(zip(recipe.samplers.items(), checkpoints_of(recipe, path), strict=True))
         ]
         problem = make_problem(model_name, data, hyper, devices=jax.local_devices()[:1])
         pivot = _pivot(problem.model, runs[0])
@@ -135,6 +138,11 @@ def make(model_name: str, seed: int = 1, recipe: Recipe | None = None, progress:
     draws = {site: np.asarray(x[:, keep], np.float32) for site, x in aligned[0].items()}
     log_joint = _density(model_name, data, hyper, draws)
     return Reference(model_name, hyper, data, draws, log_joint, pivot, found[0].labels, found[0].invariant, summaries[0], summaries[1], record)
+
+
+def checkpoints_of(recipe: Recipe, path: Path | None) -> list[Path | None]:
+    """Of each sampler, beside the reference."""
+    return [None if path is None else path.with_name(f"{path.name}.{sampler}.checkpoint") for sampler in recipe.samplers]
 
 
 def _pivot(model: Any, run: Run) -> dict[str, np.ndarray]:

@@ -11,6 +11,7 @@ Errors: the mean of a quantity has standard error sd / sqrt(ess), with the effec
 import functools
 import warnings
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -41,11 +42,20 @@ class Run(NamedTuple):
     divergences: int | None
 
 
-def run(name: str, data: Data, hyper: Mapping[str, Any], sampler: str, options: Mapping[str, Any], key: jax.Array, progress: Any = None) -> Run:
-    """Draws by an engine of `inference`, or by "hmc": static Hamiltonian Monte Carlo on F."""
+def run(
+    name: str,
+    data: Data,
+    hyper: Mapping[str, Any],
+    sampler: str,
+    options: Mapping[str, Any],
+    key: jax.Array,
+    progress: Any = None,
+    checkpoint: Path | None = None,
+) -> Run:
+    """Draws by an engine of `inference`, or by "hmc": static Hamiltonian Monte Carlo on F. checkpoint: of an engine's run, which then goes on."""
     if sampler == "hmc":
         return _hmc(name, data, hyper, key, progress, **options)
-    fit = inference.fit(name, data, sampler, dict(hyper), key, progress=progress, **options)
+    fit = inference.fit(name, data, sampler, dict(hyper), key, progress=progress, checkpoint=checkpoint, **options)
     stats = fit.posterior.sample_stats
     diverging = stats.get("diverging")
     return _finish(fit, fit.posterior.draws, None if diverging is None else int(np.sum(diverging)))

@@ -149,7 +149,7 @@ def _add_reference_command(commands: Any) -> None:
     referring = commands.add_parser("reference", help="make or check a reference posterior: draws of two samplers that meet written criteria")
     referring.add_argument("model", metavar="MODEL", help="a model's name")
     what = referring.add_mutually_exclusive_group(required=True)
-    what.add_argument("--out", metavar="FILE", help="make it, and write it to this .npz file")
+    what.add_argument("--out", metavar="FILE", help="make it, and write it to this .npz file; interrupted, the same command goes on")
     what.add_argument("--check", metavar="FILE", help="say what a file holds, and hold its figures to the criteria")
     referring.add_argument("--again", action="store_true", help="with --check, run both samplers anew and hold them to what is stored")
     referring.add_argument("--seed", type=int, default=1, metavar="N", help="random seed (default: 1)")
@@ -308,8 +308,11 @@ def run_reference(chosen: argparse.Namespace) -> int:
     if path.exists() and not chosen.overwrite:
         raise InputError(f"{path} is already there: choose another --out, or add --overwrite to replace it.")
     _make_folder(path.parent)
-    found = reference.make(chosen.model, chosen.seed, progress=progress)
+    found = reference.make(chosen.model, chosen.seed, progress=progress, path=path)
     reference.save(found, path)
+    for checkpoint in reference.checkpoints_of(reference.find_recipe(chosen.model), path):
+        if checkpoint is not None:
+            checkpoint.unlink(missing_ok=True)
     print(f"{reference.describe(found)}\n\nwritten to {path}")
     return 0 if all(one.met for one in reference.check(found)) else 1
 
