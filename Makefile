@@ -6,15 +6,17 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 OUT ?= results/compare-lda
 DATASETS ?= 100
 TABLES ?= results/calibration-tables.md
+KILLS ?= 50
+SOAK_MINUTES ?= 60
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install compare test calibrate notebooks docs lint format bench clean
+.PHONY: help install compare test calibrate reliability versions notebooks docs lint format bench clean
 
 # Compiled programs are kept between runs. Not for `bench`, which reports compile times.
-compare test calibrate notebooks: export JAX_COMPILATION_CACHE_DIR := $(CURDIR)/.cache/jax
-compare test calibrate notebooks: export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS := 0
-compare test calibrate notebooks: export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES := -1
+compare test calibrate reliability notebooks: export JAX_COMPILATION_CACHE_DIR := $(CURDIR)/.cache/jax
+compare test calibrate reliability notebooks: export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS := 0
+compare test calibrate reliability notebooks: export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES := -1
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,6 +35,18 @@ calibrate: .venv/.test ## the slow tests, references re-checked, calibration tab
 	$(BIN)/python -m inference.calibration --datasets $(DATASETS) --out $(TABLES)
 	@echo "Calibration tables: $(abspath $(TABLES))"
 	JAX_DISABLE_MOST_OPTIMIZATIONS=0 $(BIN)/python -m pytest -n 2 --dist worksteal tests/test_*contract.py tests/test_eliminate.py tests/test_families.py tests/test_memory.py
+	$(MAKE) reliability
+
+reliability: .venv/.test ## kill -9, mutants, fuzzing and an hour of streaming: the tables of docs/reliability.md
+	$(BIN)/python tests/faults.py --kills $(KILLS)
+	$(BIN)/python benchmarks/soak.py --minutes $(SOAK_MINUTES)
+	$(MAKE) mutants fuzz
+
+versions: ## the tests with the oldest packages that are supported, and with PYTHON=python3.12, say, the newest
+	$(PYTHON) -m venv .venv/oldest && .venv/oldest/bin/python -m pip install --quiet --disable-pip-version-check --constraint tests/oldest.txt --editable '.[test]'
+	.venv/oldest/bin/python -m pytest -n 2 --dist loadfile -m "not slow"
+	$(PYTHON) -m venv .venv/newest && .venv/newest/bin/python -m pip install --quiet --disable-pip-version-check --upgrade --editable '.[test]'
+	.venv/newest/bin/python -m pytest -n 2 --dist loadfile -m "not slow"
 
 notebooks: .venv/.notebooks ## the lessons, run: an .ipynb with its outputs beside each source
 	$(BIN)/python notebooks/build.py --jobs 2
