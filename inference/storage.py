@@ -246,8 +246,8 @@ def _check_leaves(
     """Every site that must be there is, in numbers of the type and shape that its family has there, and finite where it is no draw."""
     kind = header["kind"]
     absent = {site for site, parts in leaves.items() if not parts}
-    optional = {"draws": (frozenset(),), "mixture": (frozenset(model.gridded),)}.get(kind, (frozenset(), model.local))
-    require(any(absent <= may for may in optional) and len(absent) < len(leaves), f"it lacks {', '.join(sorted(absent))}")
+    good = absent <= set(model.gridded) if kind == "mixture" else not absent or (absent == model.local and kind != "draws")
+    require(good and len(absent) < len(leaves), f"it lacks {', '.join(sorted(absent))}")
     if kind == "point" and absent:
         require(isinstance(header["options"].get("basis"), str), "its options do not say how rows are found")
     if kind == "mixture":

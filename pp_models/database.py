@@ -36,6 +36,7 @@ KINDS = ("counts", "dense")
 DEPTH = 16  # segments a row may be spread over before a write takes some along
 LARGEST_COUNT = 2**24 - 1  # whole numbers up to here are exact in single precision
 LARGEST_COLUMNS = 2**31 - 1  # columns are stored as 32-bit integers
+EMPTY_ROWS = 50_000_000  # beside ten for each segment: the index holds every row in memory
 CHUNK = 1 << 20  # segments, and entries at most, that are looked at together when everything is
 
 ENTRY = np.dtype([("column", "<i4"), ("count", "<f4")])
@@ -79,6 +80,8 @@ class Database:
         self._newest = Growing(np.int64)  # the newest segment of each row, or -1
         self._lengths = Growing(np.int32)  # entries of each row, or -1: in several segments, not counted yet
         self._num_indexed = 0  # segments that these two know of
+        self._num_checked = 0  # entries
+        self._verify = bool(verify)
         self._closed = False
         entry = "<i8" if kind == "counts" else "<f4"  # an ENTRY is gathered as one 64-bit number, which is faster
         if self.path is None:
@@ -152,6 +155,8 @@ class Database:
         return Data("counts", matrix=self._matrix(rows), column_names=self.column_names)
 
     def _values(self) -> np.ndarray:
+        if self._logs.entries.size != self.num_rows * self.num_columns:
+            raise self._lies()
         return self._logs.entries.view().reshape(-1, self.num_columns)
 
     def _matrix(self, rows: np.ndarray) -> Any:
@@ -291,6 +296,7 @@ class Database:
         segments["depth"][chained] += self._logs.segments.view()["depth"][segments["previous"][chained]]
         entries = np.empty(matrix.nnz, ENTRY)
         entries["column"], entries["count"] = matrix.indices, matrix.data
+        self._check_rows(self.num_rows + new_rows, self._logs.segments.size + len(segments))
         self._logs.write(segments, entries.view("<i8"), new_rows, gained)
 
     def flush(self) -> None:
@@ -328,14 +334,46 @@ class Database:
 
     def _index(self) -> None:
         """Bring the index up to the logs. Interrupted, it goes on the next time."""
+        self._check_rows(self.num_rows, self._logs.segments.size)
+        if self.path is not None:
+            self._check_entries()
         for index, none in ((self._newest, -1), (self._lengths, 0)):
             index.append(np.full(self.num_rows - index.size, none))
         newest, lengths = self._newest.view(), self._lengths.view()
         for first in range(self._num_indexed, self._logs.segments.size, CHUNK):
             segments = self._logs.segments.view()[first : first + CHUNK]
+            self._check_segments(first, segments)
             newest[segments["row"]] = first + np.arange(len(segments))  # of several for one row, the last is kept
             lengths[segments["row"]] = np.where(segments["depth"] == 1, segments["length"], -1)
             self._num_indexed = first + len(segments)
+
+    # What is stored may match its checksums and lie: it is looked at before compiled code trusts it.
+
+    def _check_rows(self, num_rows: int, num_segments: int) -> None:
+        if num_rows > EMPTY_ROWS + 10 * num_segments:
+            raise InputError(f"{num_rows} rows are too many for {num_segments} with contents: leave empty rows out.")
+
+    def _check_segments(self, first: int, segments: np.ndarray) -> None:
+        row, previous, start, length = (segments[name] for name in ("row", "previous", "start", "length"))
+        good = (row >= 0) & (row < self.num_rows) & (previous >= -1) & (previous < first + np.arange(len(segments)))
+        good &= (start >= 0) & (length > 0) & (start <= self._logs.entries.size - length.astype(np.int64))
+        if not np.all(good & (segments["depth"] > 0) & (segments["total"] > 0)):
+            raise self._lies()
+
+    def _check_entries(self) -> None:
+        """Those that were there when the database was opened, or that another process has written: not one's own."""
+        if not self._verify or (self._num_checked and not self.read_only):
+            return
+        size = self._logs.entries.size
+        for first in range(self._num_checked, size, CHUNK):
+            entries = self._logs.entries.view()[first : first + CHUNK].view(ENTRY)
+            column, count = entries["column"], entries["count"]
+            if column.min() < 0 or column.max() >= self.num_columns or not (count.min() > 0 and count.max() <= LARGEST_COUNT):
+                raise self._lies()
+        self._num_checked = max(size, 1)
+
+    def _lies(self) -> InputError:
+        return InputError(f"{self.path} is damaged: its logs do not fit together; restore the folder from a copy.")
 
     def _checked(self, rows: Any) -> Data:
         data = rows if isinstance(rows, Data) else data_.counts(rows) if self.kind == "counts" else data_.dense(rows)
