@@ -221,6 +221,8 @@ class Database:
         self._ready(writing=True, words=True)
         if isinstance(new_rows, bool) or not isinstance(new_rows, int | np.integer) or new_rows < 0:
             raise InputError(f"new_rows must be a whole number, 0 or more, not {new_rows!r}.")
+        if new_rows > EMPTY_ROWS:
+            raise InputError(f"{new_rows} new rows are too many at a time: add up to {EMPTY_ROWS}.")
         new_ids = np.arange(self.num_rows, self.num_rows + int(new_rows))
         ids = _indices(ids, self.num_rows + len(new_ids), "Row ids", "the database has {} rows")
         columns = _indices(columns, self.num_columns, "Columns", "the database has {} columns")
