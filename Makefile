@@ -6,10 +6,11 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 OUT ?= results/compare-lda
 DATASETS ?= 100
 TABLES ?= results/calibration-tables.md
+FUZZ_SECONDS ?= 600
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install compare test calibrate notebooks docs lint format bench clean
+.PHONY: help install compare test calibrate fuzz notebooks docs lint format bench clean
 
 # Compiled programs are kept between runs. Not for `bench`, which reports compile times.
 compare test calibrate notebooks: export JAX_COMPILATION_CACHE_DIR := $(CURDIR)/.cache/jax
@@ -33,6 +34,9 @@ calibrate: .venv/.test ## the slow tests, references re-checked, calibration tab
 	$(BIN)/python -m inference.calibration --datasets $(DATASETS) --out $(TABLES)
 	@echo "Calibration tables: $(abspath $(TABLES))"
 	JAX_DISABLE_MOST_OPTIMIZATIONS=0 $(BIN)/python -m pytest -n 2 --dist worksteal tests/test_*contract.py tests/test_eliminate.py tests/test_families.py tests/test_memory.py
+
+fuzz: .venv/.fuzz ## all readers on mutated files for FUZZ_SECONDS; files that break one are kept in results/fuzz-failures
+	$(BIN)/python tests/fuzz_readers.py --seconds $(FUZZ_SECONDS)
 
 notebooks: .venv/.notebooks ## the lessons, run: an .ipynb with its outputs beside each source
 	$(BIN)/python notebooks/build.py --jobs 2
@@ -78,6 +82,10 @@ clean: ## remove .venv, caches, built notebooks and documentation, and results o
 
 .venv/.docs: .venv/.base
 	$(PIP) --editable '.[docs]'
+	@touch $@
+
+.venv/.fuzz: .venv/.base
+	$(PIP) --editable '.[fuzz]'
 	@touch $@
 
 .venv/.peers: .venv/.base

@@ -1,4 +1,4 @@
-"""Every reader, fed with what libFuzzer makes of good files: whatever comes in, it is read or refused with an `InputError`, in little memory and time.
+"""Every reader, fed with what libFuzzer makes of good files: whatever comes is read, or refused with an `InputError`, in little memory and time.
 
     python tests/fuzz_readers.py --seconds 600                        all formats, in turn
     python tests/fuzz_readers.py --seconds 60 --formats mtx,npz       some
@@ -76,13 +76,15 @@ def make_formats(folder: Path) -> dict[str, Format]:
         made[name] = Format(file, read, [path.read_bytes()])
 
     counts = data.counts(X)
-    for name, file in (("csv", "a.csv"), ("tsv", "a.tsv"), ("csv.gz", "a.csv.gz"), ("ldac", "a.ldac"), ("uci", "docword.a.txt"), ("mtx", "a.mtx"), ("npz", "a.npz"), ("npy", "a.npy"), ("txt", "a.txt")):
-        add(name, file, counts, both)
+    for name in ("csv", "tsv", "csv.gz", "ldac", "mtx", "npz", "npy", "txt"):
+        add(name, f"a.{name}", counts, both)
+    add("uci", "docword.a.txt", counts, both)
     for name in ("csv", "npz", "npy"):
         add(f"ratings {name}", f"a.{name}", data.ratings([0, 0, 1, 2], [0, 2, 1, 0], [4.0, 1.5, 5.0, -1.0]), read_as("ratings"))
     for name in ("csv", "npy"):
         add(f"dense {name}", f"a.{name}", data.dense(X / 3 - 1), read_as("dense"))
-    made["market array"] = Format("a.mtx", both, [b"%%MatrixMarket matrix array integer symmetric\n% c\n2 2\n1\n0\n3\n", b"%%MatrixMarket matrix coordinate pattern symmetric\n2 2 2\n1 1\n2 1\n"])
+    market = [b"array integer symmetric\n% c\n2 2\n1\n0\n3\n", b"coordinate pattern symmetric\n2 2 2\n1 1\n2 1\n"]
+    made["market array"] = Format("a.mtx", both, [b"%%MatrixMarket matrix " + rest for rest in market])
     made["votes"] = Format("a.votes.csv", lambda path: check(readers.read_text_and_votes(path)), [b"bill,member,vote\n0,0,1\n0,1,0\n1,1,1\n"])
     made["text"] = Format("a.docs", read_as("counts"), ["The cat's mat.\nUn été à Paris\n\nthe tax\n".encode()])
     made["names"] = Format("a.vocab", lambda path: check(packaged.read(path.with_name("a.csv"))), [b"a\nb\nc\nd\n"])
@@ -103,7 +105,7 @@ def make_formats(folder: Path) -> dict[str, Format]:
         return stream.getvalue()
 
     matrix = scipy.sparse.csr_array(X)
-    parts = {"format": npy(b"csr"), "shape": npy(matrix.shape), "indptr": npy(matrix.indptr), "indices": npy(matrix.indices), "data": npy(matrix.data)}
+    parts = {"format": npy(b"csr"), "shape": npy(matrix.shape)} | {name: npy(getattr(matrix, name)) for name in ("indptr", "indices", "data")}
     for name in parts:  # a member at a time, with a checksum that matches
         made[f"npz, {name}"] = Format("a.npz", both, [parts[name]], lambda raw, name=name: archive(parts | {name: raw}))
 
@@ -115,7 +117,8 @@ def make_formats(folder: Path) -> dict[str, Format]:
     header, arrays = archives.read(file, "fit", 1)
     members = {"header": npy(np.frombuffer(json.dumps(header).encode(), np.uint8))} | {name: npy(x) for name, x in arrays.items()}
     made["fit"] = Format("a.npz", inference.load, [file.read_bytes(), archive(members)])
-    made["fit, header"] = Format("a.npz", inference.load, [json.dumps(header).encode()], lambda raw: archive(members | {"header": npy(np.frombuffer(raw, np.uint8))}))
+    described = json.dumps(header).encode()
+    made["fit, header"] = Format("a.npz", inference.load, [described], lambda raw: archive(members | {"header": npy(np.frombuffer(raw, np.uint8))}))
     made["fit, array"] = Format("a.npz", inference.load, [members["beta/0"]], lambda raw: archive(members | {"beta/0": raw}))
 
     inside = folder / "store" / "a.store"
@@ -167,7 +170,7 @@ def fuzz(arguments: argparse.Namespace) -> None:
         sys.exit(f"There are no such formats: choose from {', '.join(formats)}.")
     corpus, failures = folder / "corpus", Path(arguments.failures)
     corpus.mkdir()
-    failures.mkdir(exist_ok=True)
+    failures.mkdir(parents=True, exist_ok=True)
     for number, name in enumerate(names):
         (folder / name / formats[name].file).parent.mkdir(parents=True, exist_ok=True)
         for i, raw in enumerate(formats[name].seeds):
@@ -209,7 +212,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=int, default=600)
     parser.add_argument("--formats", default="", help="some of them, with commas between (default: all)")
-    parser.add_argument("--failures", default="fuzz-failures", help="the folder that inputs which failed are kept in")
+    parser.add_argument("--failures", default="results/fuzz-failures", help="the folder that inputs which failed are kept in")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--folder", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -231,10 +234,9 @@ def main() -> None:
     if not stats or done.returncode:
         print(said[-3000:])
     before = re.search(r"resident before: (\d+)", said)
-    print(
-        f"{stats.get('number_of_executed_units', '?')} inputs in {arguments.seconds} s, {len(failures)} failures; memory {stats.get('peak_rss_mb', '?')} MB"
-        f" at most, {before[1] if before else '?'} MB of them before the first; the slowest took {stats.get('slowest_unit_time_sec', '?')} s"
-    )
+    tried, most, slowest = (stats.get(name, "?") for name in ("number_of_executed_units", "peak_rss_mb", "slowest_unit_time_sec"))
+    print(f"{tried} inputs in {arguments.seconds} s, {len(failures)} failures; the slowest took {slowest} s")
+    print(f"memory: {most} MB at most, {before[1] if before else '?'} MB of them before the first input")
     sys.exit(bool(failures) or done.returncode)
 
 

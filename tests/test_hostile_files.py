@@ -385,16 +385,31 @@ def hostile_archives() -> dict[str, bytes]:
     )
     found |= {f"the name {name[:20]!r}": by_hand([(*good, {}), (name, number, {})]) for name in names}
     arrays = {
-        "objects": npy(np.array([{}, []], object)), "structured": npy(np.zeros(2, [("a", int), ("b", float)])), "void": npy(np.zeros(2, "V8")),
-        "strings": npy(np.array(["a", "b"])), "bytes": npy(np.array([b"a"])), "times": npy(np.zeros(2, "M8[s]")), "complex": npy(np.ones(2, complex)),
-        "big-endian": npy(np.ones(2, ">f8")), "long doubles": npy(np.ones(2, np.longdouble)), "booleans of 2": head(form("|b1", "(1,)"), b"\2"),
-        "a huge shape": head(form("<f8", f"({10**12},)")), "a shape that overflows": head(form("<f8", f"({2**62}, {2**62})")),
-        "an empty shape that overflows": head(form("<f8", f"(0, {10**15 - 1}, {10**15 - 1})")), "a negative shape": head(form("<f8", "(-1, -1)"), bytes(8)),
-        "a shape too small": head(form("<f8", "(1,)"), bytes(16)), "a shape too large": head(form("<f8", "(3,)"), bytes(16)),
-        "many dimensions": head(form("|u1", "(" + "1, " * 60 + "1)"), b"\0"), "code in it": head(form("<f8", "(__import__('os').getpid(),)")),
-        "a long header": head(form("<f8", "(1,)") + " " * 60000, bytes(8)), "version 2": head(form("<f8", "(1,)"), bytes(8), b"\2\0"),
-        "a header beyond the member": b"\x93NUMPY\1\0\xff\xff", "nothing": b"", "no array": b"hello, world", "nested brackets": head("(" * 3000),
-    }  # fmt: skip
+        "objects": npy(np.array([{}, []], object)),
+        "structured": npy(np.zeros(2, [("a", int), ("b", float)])),
+        "void": npy(np.zeros(2, "V8")),
+        "strings": npy(np.array(["a", "b"])),
+        "bytes": npy(np.array([b"a"])),
+        "times": npy(np.zeros(2, "M8[s]")),
+        "complex": npy(np.ones(2, complex)),
+        "big-endian": npy(np.ones(2, ">f8")),
+        "long doubles": npy(np.ones(2, np.longdouble)),
+        "booleans of 2": head(form("|b1", "(1,)"), b"\2"),
+        "a huge shape": head(form("<f8", f"({10**12},)")),
+        "a shape that overflows": head(form("<f8", f"({2**62}, {2**62})")),
+        "an empty shape that overflows": head(form("<f8", f"(0, {10**15 - 1}, {10**15 - 1})")),
+        "a negative shape": head(form("<f8", "(-1, -1)"), bytes(8)),
+        "a shape too small": head(form("<f8", "(1,)"), bytes(16)),
+        "a shape too large": head(form("<f8", "(3,)"), bytes(16)),
+        "many dimensions": head(form("|u1", "(" + "1, " * 60 + "1)"), b"\0"),
+        "code in it": head(form("<f8", "(__import__('os').getpid(),)")),
+        "a long header": head(form("<f8", "(1,)") + " " * 60000, bytes(8)),
+        "version 2": head(form("<f8", "(1,)"), bytes(8), b"\2\0"),
+        "a header beyond the member": b"\x93NUMPY\1\0\xff\xff",
+        "nothing": b"",
+        "no array": b"hello, world",
+        "nested brackets": head("(" * 3000),
+    }
     return found | {f"an array of {name}" if name[0] != "a" else name: zipped(good, ("a.npy", raw)) for name, raw in arrays.items()}
 
 
@@ -748,11 +763,18 @@ def bombs(folder: Path, gigabytes: int) -> list[tuple[str, str]]:
     size = 1 << 24
     times = (gigabytes << 30) // size
     texts = {
-        "zeros.csv.gz": bytes(size), "lines.csv.gz": b"\n" * size, "entries.csv.gz": b"0,0,1\n" * (size // 6), "entries.ldac.gz": b"1 0:1\n" * (size // 6),
-        "rows.ldac.gz": b"0\n" * (size // 2), "lines.docs.gz": b"the cat sat on the mat again and again\n" * (size // 40), "word.docs.gz": b"a" * size,
-        "comments.mtx.gz": b"%\n" * (size // 2), "docword.zeros.txt.gz": b"1\n" * (size // 2), "table.tsv.gz": b"1\t2\t3\n" * (size // 6),
+        "zeros.csv.gz": bytes(size),
+        "lines.csv.gz": b"\n" * size,
+        "entries.csv.gz": b"0,0,1\n" * (size // 6),
+        "entries.ldac.gz": b"1 0:1\n" * (size // 6),
+        "rows.ldac.gz": b"0\n" * (size // 2),
+        "lines.docs.gz": b"the cat sat on the mat again and again\n" * (size // 40),
+        "word.docs.gz": b"a" * size,
+        "comments.mtx.gz": b"%\n" * (size // 2),
+        "docword.zeros.txt.gz": b"1\n" * (size // 2),
+        "table.tsv.gz": b"1\t2\t3\n" * (size // 6),
         "number.tsv.gz": b"1" * size,
-    }  # fmt: skip
+    }
     out = []
     for name, raw in texts.items():
         first = gzip.compress(b"%%MatrixMarket matrix coordinate integer general\n") if name.endswith(".mtx.gz") else b""
@@ -812,9 +834,8 @@ if __name__ == "__main__":
             total += row
             print(f"{name:22} {row[0]:8} {row[1]:8} {row[2]:9} {row[3]:6}", *one.wrong[:3], flush=True)
         print(f"{'total':22} {total[0]:8} {total[1]:8} {total[2]:9} {total[3]:6}")
-        print(
-            f"constructions: {len(HOSTILE)} archives, {len(LIES)} fits, {len(REFERENCE_LIES)} references, {len(STREAM_LIES)} streams, {len(STORE_LIES)} stores"
-        )
+        made = {"archives": HOSTILE, "fits": LIES, "references": REFERENCE_LIES, "streams": STREAM_LIES, "stores": STORE_LIES}
+        print("constructions:", ", ".join(f"{len(some)} {what}" for what, some in made.items()))
     with tempfile.TemporaryDirectory() as folder:
         for kind, path, said, seconds, megabytes in set_off(Path(folder), 10):
             print(f"{kind:8} {Path(path).name:22} {os.path.getsize(path) / 2**20:6.1f} MB {seconds:6.1f} s {megabytes:6.0f} MB more  {said[:20]}")
