@@ -154,7 +154,8 @@ def usable(path: Path, what: str) -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        raise error if str(path) in str(error) else InputError(f"{path}: {error}") from error
+        named = str(path) in str(error) or str(error).startswith(f"{path.parent} ")
+        raise error if named else InputError(f"{path}: {error}") from error
     except Exception as error:  # contents that nobody has thought of make NumPy, JAX and models raise a dozen unrelated types
         reason = str(error) if isinstance(error, Damaged) else f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
         raise InputError(f"{path} holds no {what} that can be used ({reason[:200]}): it was altered, or written otherwise; make it anew.") from error

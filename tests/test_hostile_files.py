@@ -7,6 +7,7 @@ Text without checksums cannot know a digit from another: of text only gzipped fi
 whose last commit is damaged is, by design, what it was before that commit: a crash looks the same.
 """
 
+import contextlib
 import functools
 import gzip
 import io
@@ -17,6 +18,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import tracemalloc
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
@@ -31,7 +33,7 @@ import scipy.sparse
 import inference
 from inference import fitting, reference
 from inference.posterior import Draws, Point, Variational
-from pp_models import archives, data, packaged, readers, store
+from pp_models import archives, data, packaged, readers, scanning, store
 from pp_models.database import Database
 from pp_models.errors import InputError
 
@@ -813,6 +815,34 @@ def set_off(folder: Path, gigabytes: int) -> list[Any]:
     found = subprocess.run([sys.executable, "-c", CHILD, json.dumps(bombs(folder, gigabytes))], capture_output=True, text=True, env=os.environ)
     assert found.returncode == 0, found.stderr[-2000:]
     return [json.loads(line) for line in found.stdout.splitlines()]
+
+
+def test_unpacking_stops_early(tmp_path):
+    """A gigabyte of zeros in a megabyte of gzip: only a few megabytes of it are unpacked, whoever reads. What varies is read as a whole."""
+    (tmp_path / "zeros.csv.gz").write_bytes(many_times(bytes(1 << 24), 64))
+    (tmp_path / "good.csv.gz").write_bytes(gzip.compress(np.random.default_rng(0).bytes(1 << 21).hex().encode() * 8, 1))
+    for name, most in (("zeros.csv.gz", 1 << 24), ("good.csv.gz", 1 << 25)):
+        number = 0
+        with contextlib.suppress(InputError), scanning.open_text(tmp_path / name) as stream:
+            while part := stream.read(1 << 16):
+                number += len(part)
+        assert number == most if name == "good.csv.gz" else 0 < number < most
+    for kind in ("counts", "dense", "ratings"):
+        with pytest.raises(InputError, match=r"zeros\.csv\.gz.*(times its length|longer than)"):
+            packaged.read(tmp_path / "zeros.csv.gz", kind)
+
+
+def test_what_is_declared_is_not_allocated(tmp_path):
+    """Archives of bytes that announce gigabytes are refused before any memory is asked for."""
+    said = [(kind, path) for kind, path in bombs(tmp_path, 0) if not path.endswith(".gz") and "packed" not in path]
+    assert len(said) > 15
+    for kind, path in said:
+        tracemalloc.start()
+        with pytest.raises(InputError) as caught:
+            inference.load(path) if kind == "fit" else list(readers.blocks(path)) if kind == "blocks" else packaged.read(path, kind)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 16 << 20 and "memory" not in str(caught.value), (kind, path, peak)
 
 
 @pytest.mark.slow

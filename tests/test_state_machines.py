@@ -282,8 +282,10 @@ class StoreMachine(RuleBasedStateMachine):
             if how == "bad row":
                 yield [[0.5] * COLUMNS]
 
+        there = self.path.exists()
         with pytest.raises((RuntimeError, KeyboardInterrupt, InputError)):
             store.write(self.path, source(), overwrite=True)
+        assert self.path.exists() == there
 
     @rule(name=st.sampled_from(["0123abcd.rows", "0123abcd-00000.counts", ".tmp-1-manifest.json"]))
     def killed_writer(self, name: str) -> None:
