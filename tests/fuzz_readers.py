@@ -160,11 +160,11 @@ def fuzz(arguments: argparse.Namespace) -> None:
     """In a process of its own: libFuzzer ends it."""
     import atheris
 
-    with atheris.instrument_imports(include=["pp_models"]):
-        import pp_models  # noqa: F401
-        from pp_models.errors import InputError
     folder = Path(arguments.folder)
-    formats = make_formats(folder)
+    with atheris.instrument_imports(include=["pp_models", "inference.storage"]):
+        from pp_models.errors import InputError
+
+        formats = make_formats(folder)
     names = [name for name in formats if not arguments.formats or name in arguments.formats.split(",")]
     if not names:
         sys.exit(f"There are no such formats: choose from {', '.join(formats)}.")
