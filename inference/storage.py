@@ -110,7 +110,7 @@ def load(path: str | Path, data: Data | None = None) -> Fit:
         model = discovery.load(header["model"])
         if data is not None and data.hash != about["hash"]:
             raise InputError(f"{path} was fitted to other data than these (their hashes differ): pass the original data or none.")
-        check_sizes(header["hyper"], arrays)
+        check_sizes(header["hyper"] | {"columns": about["columns"]}, arrays)
         known = data or _Shape(about["kind"], about["rows"], about["columns"])
         model, hyper = declare(model, header["hyper"], known)  # type: ignore[arg-type]
         structure, values = split_hyper(hyper)
@@ -190,7 +190,7 @@ def _check_header(header: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_sizes(hyper: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
-    """Whole numbers among the hyper-parameters are of factors, each of which is stored: before anything of that size is made."""
+    """Whole numbers among the hyper-parameters are of factors, each of which is stored, as each column is: before anything of that size is made."""
     most = max(sum(x.size for x in arrays.values()), 64)
     for name, value in hyper.items():
         require(not isinstance(value, int) or abs(value) <= most, f"{name} is {value}, but {most} numbers are stored")
