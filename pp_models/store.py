@@ -254,6 +254,8 @@ def _check_manifest(manifest: dict[str, Any]) -> None:
         raise ValueError("its mark or names are odd")
     if sorted(set(sizes[3:])) != sizes[3:] or sizes[-1] != sizes[0] or not all(kind in _KINDS for _, *kinds in shards for kind in kinds):
         raise ValueError("its shards are odd")
+    if not all(type(entry[what]) is int for entry in manifest["files"] for what in ("bytes", "crc32")):
+        raise ValueError("a size or checksum is no number")
     found = {entry["name"]: entry["bytes"] for entry in manifest["files"]}
     parts = [tuple(f"{mark}-{number:05d}.{what}" for what in ("columns", "counts")) for number in range(len(shards))]
     names = {f"{mark}.{axis}_names" for axis, there in named.items() if there}
