@@ -8,10 +8,11 @@ DATASETS ?= 100
 TABLES ?= results/calibration-tables.md
 KILLS ?= 50
 SOAK_MINUTES ?= 60
+FUZZ_SECONDS ?= 600
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install compare test calibrate reliability versions notebooks docs lint format bench clean
+.PHONY: help install compare test calibrate reliability versions fuzz notebooks docs lint format bench clean
 
 # Compiled programs are kept between runs. Not for `bench`, which reports compile times.
 compare test calibrate reliability notebooks: export JAX_COMPILATION_CACHE_DIR := $(CURDIR)/.cache/jax
@@ -47,6 +48,9 @@ versions: ## the tests with the oldest packages that are supported, and with PYT
 	.venv/oldest/bin/python -m pytest -n 2 --dist loadfile -m "not slow"
 	$(PYTHON) -m venv .venv/newest && .venv/newest/bin/python -m pip install --quiet --disable-pip-version-check --upgrade --editable '.[test]'
 	.venv/newest/bin/python -m pytest -n 2 --dist loadfile -m "not slow"
+
+fuzz: .venv/.fuzz ## all readers on mutated files for FUZZ_SECONDS; files that break one are kept in results/fuzz-failures
+	$(BIN)/python tests/fuzz_readers.py --seconds $(FUZZ_SECONDS)
 
 notebooks: .venv/.notebooks ## the lessons, run: an .ipynb with its outputs beside each source
 	$(BIN)/python notebooks/build.py --jobs 2
@@ -92,6 +96,10 @@ clean: ## remove .venv, caches, built notebooks and documentation, and results o
 
 .venv/.docs: .venv/.base
 	$(PIP) --editable '.[docs]'
+	@touch $@
+
+.venv/.fuzz: .venv/.base
+	$(PIP) --editable '.[fuzz]'
 	@touch $@
 
 .venv/.peers: .venv/.base

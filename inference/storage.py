@@ -110,7 +110,7 @@ def load(path: str | Path, data: Data | None = None) -> Fit:
         model = discovery.load(header["model"])
         if data is not None and data.hash != about["hash"]:
             raise InputError(f"{path} was fitted to other data than these (their hashes differ): pass the original data or none.")
-        check_sizes(header["hyper"], arrays)
+        check_sizes(header["hyper"] | {"columns": about["columns"]}, arrays)
         known = data or _Shape(about["kind"], about["rows"], about["columns"])
         model, hyper = declare(model, header["hyper"], known)  # type: ignore[arg-type]
         structure, values = split_hyper(hyper)
@@ -154,7 +154,8 @@ def usable(path: Path, what: str) -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        raise error if str(path) in str(error) else InputError(f"{path}: {error}") from error
+        named = str(path) in str(error) or str(error).startswith(f"{path.parent} ")
+        raise error if named else InputError(f"{path}: {error}") from error
     except Exception as error:  # contents that nobody has thought of make NumPy, JAX and models raise a dozen unrelated types
         reason = str(error) if isinstance(error, Damaged) else f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
         raise InputError(f"{path} holds no {what} that can be used ({reason[:200]}): it was altered, or written otherwise; make it anew.") from error
@@ -189,7 +190,7 @@ def _check_header(header: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_sizes(hyper: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
-    """Whole numbers among the hyper-parameters are of factors, each of which is stored: before anything of that size is made."""
+    """Whole numbers among the hyper-parameters are of factors, each of which is stored, as each column is: before anything of that size is made."""
     most = max(sum(x.size for x in arrays.values()), 64)
     for name, value in hyper.items():
         require(not isinstance(value, int) or abs(value) <= most, f"{name} is {value}, but {most} numbers are stored")
@@ -246,8 +247,8 @@ def _check_leaves(
     """Every site that must be there is, in numbers of the type and shape that its family has there, and finite where it is no draw."""
     kind = header["kind"]
     absent = {site for site, parts in leaves.items() if not parts}
-    optional: tuple[frozenset[str], ...] = {"draws": (frozenset(),), "mixture": (frozenset(model.gridded),)}.get(kind, (frozenset(), model.local))
-    require(any(absent <= may for may in optional) and len(absent) < len(leaves), f"it lacks {', '.join(sorted(absent))}")
+    good = absent <= set(model.gridded) if kind == "mixture" else not absent or (absent == model.local and kind != "draws")
+    require(good and len(absent) < len(leaves), f"it lacks {', '.join(sorted(absent))}")
     if kind == "point" and absent:
         require(isinstance(header["options"].get("basis"), str), "its options do not say how rows are found")
     if kind == "mixture":

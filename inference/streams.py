@@ -206,7 +206,7 @@ class Stream:
         assert self.problem is not None
         assert self.engine.stream is not None
         data, present = self.database.data(rows), self.num_rows
-        layout = growing_layout(self.database.sizes if data.kind == "counts" else np.ones(1, int), self.options.batch_size)
+        layout = growing_layout(self.database.sizes if data.kind == "counts" else np.zeros((2, 0), int), self.options.batch_size)
         batches = data.shards(np.arange(len(rows)), min(self.options.batch_size, max(64, power_of_two(len(rows)))), self._devices, layout)
         key = jax.random.fold_in(jax.random.fold_in(self._key, self.num_steps), 1)
         here = self.problem._replace(data=data)

@@ -155,7 +155,7 @@ def _member(file: BinaryIO, place: int, mark: bytes) -> _Member:
         name = raw.decode("utf-8")
     except UnicodeDecodeError:
         name = ""
-    if not name.endswith(".npy") or not _is_plain(name):
+    if not name.endswith(".npy") or not _is_plain(name.removesuffix(".npy")):
         raise Damaged("a member's name is not plain")
     return _Member(name, place, place + _LOCAL.size + name_length + extra_length, size, checksum)
 
@@ -165,6 +165,10 @@ def _check_directory(file: BinaryIO, members: list[_Member], place: int, length:
     most = sum(46 + len(member.name.encode()) + 28 for member in members) + 98  # an entry of each, and both forms of the end
     if length - place > most:
         raise Damaged("its directory is too long")
+    file.seek(max(length - 22, 0))
+    end = file.read(22)
+    if end[:4] != b"PK\x05\x06" or end[-2:] != b"\0\0":
+        raise Damaged("it does not end with its directory")
     try:
         with zipfile.ZipFile(file) as archive:
             listed = [(one.filename, one.header_offset, one.file_size, one.compress_size, one.CRC, one.compress_type) for one in archive.infolist()]

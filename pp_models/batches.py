@@ -121,13 +121,13 @@ class Layout(NamedTuple):
 def growing_layout(sizes: np.ndarray, batch_size: int) -> Layout:
     """A layout for batches of a data set that grows: everything is rounded up to powers of two, so that it seldom changes.
 
-    sizes: how many of the present rows have 0, 1, 2, ... entries at most. It depends on them alone, not on how they came: a stream that is resumed
-    goes on in the same layout. Rows numbered within their batch make the size of the data set no part of it.
+    sizes: numbers of entries that present rows have at most, in order, and how many do. It depends on them alone, not on how they came: a stream
+    that is resumed goes on in the same layout. Rows numbered within their batch make the size of the data set no part of it.
     """
-    present = np.flatnonzero(sizes)
-    longest = power_of_two(max(16, int(present.max(initial=1))))
+    lengths, rows = sizes
+    longest = power_of_two(max(16, int(lengths.max(initial=1))))
     widths = tuple(16 << i for i in range((longest // 16).bit_length()))
-    return Layout({"matrix": widths}, {"matrix": power_of_two(max(1024, _capacity(present, sizes[present], batch_size)))}, batch_size, 1)
+    return Layout({"matrix": widths}, {"matrix": power_of_two(max(1024, _capacity(lengths, rows, batch_size)))}, batch_size, 1)
 
 
 def power_of_two(size: int) -> int:

@@ -1,6 +1,8 @@
 """Matrices in NumPy's and SciPy's own files, as a whole or some rows at a time. Nothing is unpickled."""
 
 import contextlib
+import math
+import os
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -10,14 +12,17 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from pp_models.scanning import LARGEST_COUNT, check_shape, fail, reason
+from pp_models.scanning import LARGEST_COUNT, MOST_TIMES, check_shape, fail, reason
 
 BLOCK_ENTRIES = 1 << 21  # read together
+MOST_MEMBERS = 1000  # arrays of an archive
+SOME_BYTES = 1 << 27  # that an archive may unpack to, whatever its length
 
 
 def load_sparse(path: Path) -> Any:
     """The entries of a sparse matrix, whatever they are, in coordinates."""
     try:
+        check_archive(path)
         with path.open("rb") as file:  # not by its name: NumPy leaves a file that is no archive open
             matrix = scipy.sparse.load_npz(file)  # never unpickles
         if matrix.format in ("csr", "csc"):
@@ -31,6 +36,22 @@ def load_sparse(path: Path) -> Any:
     return entries
 
 
+def check_archive(path: Path) -> None:
+    """Refuse an archive of arrays that unpacks to far more than it should, or to something else than it says, before memory is asked for."""
+    with path.open("rb") as file, zipfile.ZipFile(file) as archive:
+        members = archive.infolist()
+        unpacked, most = sum(member.file_size for member in members), max(SOME_BYTES, MOST_TIMES * os.fstat(file.fileno()).st_size)
+        if len(members) > MOST_MEMBERS or len({member.filename for member in members}) < len(members):
+            raise ValueError("it holds too many arrays, or two of one name")
+        if unpacked > most:
+            raise ValueError(f"it would unpack to more than {MOST_TIMES} times its length")
+        for member in members:
+            with archive.open(member) as stream:
+                dims, kind = _member_header(stream)
+                if kind.hasobject or min(dims, default=0) < 0 or math.prod(dims) * kind.itemsize != member.file_size - stream.tell():
+                    raise ValueError(f"{member.filename} is not as long as it says")
+
+
 def read_npz(path: Path) -> Any:
     """Counts."""
     entries = load_sparse(path)
@@ -40,6 +61,7 @@ def read_npz(path: Path) -> Any:
 def npz_blocks(path: Path) -> Iterator[tuple[Any, tuple[int, int]]]:
     """Of a csr matrix, its entries are unpacked a block at a time, and its row starts alone are held."""
     try:
+        check_archive(path)
         found = _csr_members(path)
     except Exception:  # see load_sparse, which says what is wrong
         found = None
@@ -136,6 +158,8 @@ def mapped_array(path: Path) -> np.ndarray:
         fail(path, f"not a complete array ({reason(error)}): write it again with numpy.save")
     if array.ndim != 2:
         fail(path, f"a two-dimensional array is needed, rows by columns, but this one has shape {array.shape}: reshape it")
+    if array.dtype.kind not in "biuf":
+        fail(path, f"the entries are {array.dtype} instead of numbers: convert them before saving")
     return array
 
 

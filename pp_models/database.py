@@ -36,6 +36,7 @@ KINDS = ("counts", "dense")
 DEPTH = 16  # segments a row may be spread over before a write takes some along
 LARGEST_COUNT = 2**24 - 1  # whole numbers up to here are exact in single precision
 LARGEST_COLUMNS = 2**31 - 1  # columns are stored as 32-bit integers
+EMPTY_ROWS = 50_000_000  # beside ten for each segment: the index holds every row in memory
 CHUNK = 1 << 20  # segments, and entries at most, that are looked at together when everything is
 
 ENTRY = np.dtype([("column", "<i4"), ("count", "<f4")])
@@ -78,8 +79,10 @@ class Database:
         self.read_only = bool(read_only)
         self._newest = Growing(np.int64)  # the newest segment of each row, or -1
         self._lengths = Growing(np.int32)  # entries of each row, or -1: in several segments, not counted yet
-        self._sizes = np.zeros(1, np.int64)  # how many rows have 0, 1, 2, ... tokens, counted up to the number of columns
+        self._sizes = np.zeros((2, 0), np.int64)  # numbers of tokens, at most as many as columns, and how many rows have them
         self._num_indexed = 0  # segments that these three know of; -1 where bringing them up to date was interrupted
+        self._num_checked = 0  # entries
+        self._verify = bool(verify)
         self._closed = False
         entry = "<i8" if kind == "counts" else "<f4"  # an ENTRY is gathered as one 64-bit number, which is faster
         if self.path is None:
@@ -138,7 +141,7 @@ class Database:
 
     @property
     def sizes(self) -> np.ndarray:
-        """How many rows have 0, 1, 2, ... entries at most, which is as many as they have tokens, and no more than there are columns."""
+        """(2, ...): numbers of entries that rows have at most, in order, and how many rows do: as many as tokens, and no more than columns."""
         self._ready()
         return self._sizes
 
@@ -161,6 +164,8 @@ class Database:
         return Data("counts", matrix=self._matrix(rows), column_names=self.column_names)
 
     def _values(self) -> np.ndarray:
+        if self._logs.entries.size != self.num_rows * self.num_columns:
+            raise self._lies()
         return self._logs.entries.view().reshape(-1, self.num_columns)
 
     def _matrix(self, rows: np.ndarray) -> Any:
@@ -225,6 +230,8 @@ class Database:
         self._ready(writing=True, words=True)
         if isinstance(new_rows, bool) or not isinstance(new_rows, int | np.integer) or new_rows < 0:
             raise InputError(f"new_rows must be a whole number, 0 or more, not {new_rows!r}.")
+        if new_rows > EMPTY_ROWS:
+            raise InputError(f"{new_rows} new rows are too many at a time: add up to {EMPTY_ROWS}.")
         new_ids = np.arange(self.num_rows, self.num_rows + int(new_rows))
         ids = _indices(ids, self.num_rows + len(new_ids), "Row ids", "the database has {} rows")
         columns = _indices(columns, self.num_columns, "Columns", "the database has {} columns")
@@ -300,6 +307,7 @@ class Database:
         segments["depth"][chained] += self._logs.segments.view()["depth"][segments["previous"][chained]]
         entries = np.empty(matrix.nnz, ENTRY)
         entries["column"], entries["count"] = matrix.indices, matrix.data
+        self._check_rows(self.num_rows + new_rows, self._logs.segments.size + len(segments))
         self._logs.write(segments, entries.view("<i8"), new_rows, gained)
 
     def flush(self) -> None:
@@ -339,8 +347,11 @@ class Database:
 
     def _index(self) -> None:
         """Bring the index up to the logs. Interrupted, it is made anew the next time."""
+        self._check_rows(self.num_rows, self._logs.segments.size)
+        if self.path is not None:
+            self._check_entries()
         if self._num_indexed < 0:
-            self._newest.size, self._lengths.size, self._num_indexed, self._sizes = 0, 0, 0, np.zeros(1, np.int64)
+            self._newest.size, self._lengths.size, self._num_indexed, self._sizes = 0, 0, 0, np.zeros((2, 0), np.int64)
         if self._num_indexed == self._logs.segments.size and self._newest.size == self.num_rows:
             return
         begin, self._num_indexed = self._num_indexed, -1
@@ -350,6 +361,7 @@ class Database:
         newest, lengths, totals = self._newest.view(), self._lengths.view(), self._logs.segments.view()["total"]
         for first in range(begin, self._logs.segments.size, CHUNK):
             segments = self._logs.segments.view()[first : first + CHUNK]
+            self._check_segments(first, segments)
             rows = np.unique(segments["row"])
             before = newest[rows]
             newest[segments["row"]] = first + np.arange(len(segments))  # of several for one row, the last is kept
@@ -360,10 +372,39 @@ class Database:
 
     def _count(self, totals: np.ndarray, sign: int) -> None:
         """Rows with so many tokens come, or go."""
-        found = np.bincount(np.minimum(totals, self.num_columns))
-        if len(found) > len(self._sizes):
-            self._sizes = np.append(self._sizes, np.zeros(len(found) - len(self._sizes), np.int64))
-        self._sizes[: len(found)] += sign * found
+        found, rows = np.unique(np.minimum(totals, self.num_columns), return_counts=True)
+        sizes, place = np.unique(np.concatenate([self._sizes[0], found]), return_inverse=True)
+        counts = np.zeros(len(sizes), np.int64)
+        np.add.at(counts, place, np.concatenate([self._sizes[1], sign * rows]))
+        self._sizes = np.stack([sizes, counts])[:, counts > 0]
+
+    # What is stored may match its checksums and lie: it is looked at before compiled code trusts it.
+
+    def _check_rows(self, num_rows: int, num_segments: int) -> None:
+        if num_rows > EMPTY_ROWS + 10 * num_segments:
+            raise InputError(f"{num_rows} rows are too many for {num_segments} with contents: leave empty rows out.")
+
+    def _check_segments(self, first: int, segments: np.ndarray) -> None:
+        row, previous, start, length = (segments[name] for name in ("row", "previous", "start", "length"))
+        good = (row >= 0) & (row < self.num_rows) & (previous >= -1) & (previous < first + np.arange(len(segments)))
+        good &= (start >= 0) & (length > 0) & (start <= self._logs.entries.size - length.astype(np.int64))
+        if not np.all(good & (segments["depth"] > 0) & (segments["total"] > 0)):
+            raise self._lies()
+
+    def _check_entries(self) -> None:
+        """Those that were there when the database was opened, or that another process has written: not one's own."""
+        if not self._verify or (self._num_checked and not self.read_only):
+            return
+        size = self._logs.entries.size
+        for first in range(self._num_checked, size, CHUNK):
+            entries = self._logs.entries.view()[first : first + CHUNK].view(ENTRY)
+            column, count = entries["column"], entries["count"]
+            if column.min() < 0 or column.max() >= self.num_columns or not (count.min() > 0 and count.max() <= LARGEST_COUNT):
+                raise self._lies()
+        self._num_checked = max(size, 1)
+
+    def _lies(self) -> InputError:
+        return InputError(f"{self.path} is damaged: its logs do not fit together; restore the folder from a copy.")
 
     def _checked(self, rows: Any) -> Data:
         data = rows if isinstance(rows, Data) else data_.counts(rows) if self.kind == "counts" else data_.dense(rows)

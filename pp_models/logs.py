@@ -13,7 +13,9 @@ and is overwritten. Lengths are 64-bit. Nothing is pickled.
 """
 
 import contextlib
+import hashlib
 import json
+import math
 import os
 import tempfile
 import zlib
@@ -294,7 +296,7 @@ class StoredLogs(Logs):
             for i, record in enumerate(records):
                 after = State(*record.tolist()[: len(State._fields)])
                 last = i == num_begun - 1
-                whole = after.record() == record.tobytes() and after.number == state.number
+                whole = after.record() == record.tobytes() and after.number == state.number and self._follows(state, after)
                 if whole and (verify or last):
                     whole = self._are_whole(state, after)
                 if not whole and not last:
@@ -307,6 +309,11 @@ class StoredLogs(Logs):
         finally:
             self.segments.size, self.entries.size = self.state.num_segments, self.state.num_entries
 
+    def _follows(self, before: State, after: State) -> bool:
+        """Whether the logs are long enough for a commit, and nothing became less."""
+        grown = all(old <= new for old, new in zip(before[1:4], after[1:4], strict=True)) and math.isfinite(after.total)
+        return grown and after.num_segments <= self.segments.size and after.num_entries <= self.entries.size
+
     def _are_whole(self, before: State, after: State) -> bool:
         """Whether the logs hold what was written from one commit to the next."""
         parts = (
@@ -318,7 +325,8 @@ class StoredLogs(Logs):
 
 def _make(folder: Path, header: Header) -> None:
     """Empty logs first, the header last: a folder with a header is complete."""
-    text = json.dumps({"format": FORMAT} | header).encode()
+    contents = {"format": FORMAT} | header
+    text = json.dumps(contents | {"checksum": _digest(contents)}).encode()
     for name, raw in (("segments.bin", b""), ("entries.bin", b""), ("journal.bin", b""), ("header.tmp", text)):
         with (folder / name).open("wb") as file:
             file.write(raw)
@@ -329,12 +337,23 @@ def _make(folder: Path, header: Header) -> None:
         sync_folder(changed)
 
 
+def _digest(header: Header) -> str:
+    return hashlib.sha256(json.dumps(header, sort_keys=True).encode()).hexdigest()
+
+
 def read_header(folder: Path) -> Header:
     """What was stored when the folder was made."""
     try:
         header = json.loads((folder / "header.json").read_bytes())
-        found, *_ = (header[name] for name in ("format", "kind", "num_columns", "column_names", "tags"))
-    except (ValueError, KeyError, TypeError) as error:
+        if "checksum" in header and header.pop("checksum") != _digest(header):  # folders of before have none
+            raise ValueError("it does not match its checksum")
+        found, kind, size, names, tags = (header[name] for name in ("format", "kind", "num_columns", "column_names", "tags"))
+        named = names is None or (isinstance(names, list) and len(names) == size and all(isinstance(name, str) for name in names))
+        if not isinstance(kind, str) or type(size) is not int or not named or not isinstance(tags, dict):
+            raise ValueError("it does not say what the rows are")
+        if not header.keys() <= {"format", "kind", "num_columns", "dtype", "column_names", "tags"}:
+            raise ValueError("it says something that is not known")
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(f"{folder / 'header.json'} is damaged ({error}): restore the folder from a copy.") from error
     if found != FORMAT:
         raise InputError(f"{folder} has format {found}, but this version reads format {FORMAT}: upgrade, or make the database again.")

@@ -23,11 +23,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pp_models import readers, store, tables, text
+from pp_models import binary, readers, store, tables, text
 from pp_models.data import Data, counts, dense, ratings, text_and_votes
 from pp_models.database import Database
 from pp_models.errors import InputError, unknown
-from pp_models.scanning import explained, open_text, reason, usable
+from pp_models.scanning import check_shape, explained, open_text, reason, usable
 
 VARIABLE = "PP_MODELS_DATA"
 BENCHMARKS = {  # what their folders hold; any other name may be there, too
@@ -175,9 +175,12 @@ def read_movielens(folder: Path) -> Data:
     try:
         rows = [line.split("\t")[:3] for line in file.read_text(encoding="utf-8").splitlines() if line[:1].isdigit()]
         users, items, values = (np.array(column, float) for column in zip(*rows, strict=True))
+        if not all(np.all((column >= 1) & (column < 2**31) & (column == np.floor(column))) for column in (users, items)):
+            raise ValueError("users and items are numbered from 1 on")
     except ValueError as error:
         raise InputError(f"{file}: a line does not read as `user<tab>item<tab>rating`: fetch the file again.") from error
     users, items = users.astype(int) - 1, items.astype(int) - 1
+    check_shape(file, (int(users.max()) + 1, int(items.max()) + 1), len(values))
     titles = [str(item + 1) for item in range(int(items.max()) + 1)]
     if (named := folder / "ml-100k.item").is_file():
         films = dict(line.partition("\t")[::2] for line in readers.read_names(named)[1:])
@@ -235,6 +238,8 @@ def _kept(name: str, path: Path, kind: str | None) -> Data:
         return _house(path, kind)
     if (path / "mnist.npz").is_file():
         (images,) = _arrays(path / "mnist.npz", "x_train")
+        if images.ndim < 2 or len(images) == 0:
+            raise InputError(f"{path / 'mnist.npz'}: x_train has shape {images.shape} where images are needed: fetch it again.")
         return _images(images.reshape(len(images), -1), kind)
     if any((path / file).is_file() for file in ("u.data", "ml-100k.inter")):
         return read_movielens(path)
@@ -264,6 +269,7 @@ def _with_titles(folder: Path, data: Data) -> Data:
 def _arrays(file: Path, *names: str) -> list[np.ndarray]:
     """Arrays of an archive, by name."""
     try:
+        binary.check_archive(file)
         with file.open("rb") as stream, np.load(stream, allow_pickle=False) as found:  # not by its name: see `readers`
             return [found[name] for name in names]
     except Exception as error:  # foreign bytes make NumPy and zipfile raise a dozen unrelated types
@@ -274,9 +280,12 @@ def _house(folder: Path, kind: str | None) -> Data:
     """Bills and the first roll call on the passage of each; where a model explains counts, the text alone."""
     bills = readers.read(folder / "bills.npz")
     votes, which, calls = _arrays(folder / "passage_view.npz", "votes", "measure_index", "rollcalls")
-    votes = votes.T.astype(float)
     if kind == "counts":
         return bills
+    good = votes.ndim == 2 and votes.dtype.kind in "biuf" and which.shape == calls.shape == votes.shape[1:] and which.dtype.kind in "iu"
+    if not good or np.any((which < 0) | (which >= bills.num_rows)):
+        raise InputError(f"{folder / 'passage_view.npz'}: the votes are not of the bills beside it: fetch both again.")
+    votes = votes.T.astype(float)
     votes[votes < 0] = np.nan
     return text_and_votes(bills.matrix[which], votes, column_names=bills.column_names, row_names=calls)
 

@@ -5,11 +5,12 @@ Text is read in blocks of whole lines, and a block's numbers are found and conve
 
 import contextlib
 import gzip
+import io
 import re
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, NoReturn, cast
+from typing import Any, BinaryIO, NamedTuple, NoReturn, cast
 
 import numpy as np
 
@@ -17,6 +18,8 @@ from pp_models.errors import InputError
 
 BLOCK_BYTES = 1 << 23
 LINE_BYTES = 1 << 26  # a longer line is not a text format's
+MOST_TIMES = 250  # what a file of counts may unpack to, in lengths of the file, beside SOME_BYTES: gzip itself manages 1,000
+SOME_BYTES = 1 << 23
 LARGEST_COUNT = 2**24 - 1  # whole numbers up to here are exact in single precision
 LARGEST_INDEX = 2**31 - 2  # columns are stored as 32-bit integers
 
@@ -64,7 +67,7 @@ def fail(path: Path, problem: str, line: int | None = None) -> NoReturn:
 
 def reason(error: Exception) -> str:
     """What somebody else's error says, in one line."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200].rstrip(".")
 
 
 class Numbers(NamedTuple):
@@ -79,6 +82,23 @@ class Numbers(NamedTuple):
     first: int  # line number, in the file, of the first line
 
 
+class _Unpacked(io.RawIOBase):
+    """What a gzipped file unpacks to, as long as it is not out of all proportion to the file."""
+
+    def __init__(self, path: Path, file: BinaryIO) -> None:
+        self._path, self._file, self._stream, self._num_bytes = path, file, gzip.GzipFile(fileobj=file), 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        number = self._stream.readinto(buffer)
+        self._num_bytes += number
+        if self._num_bytes > SOME_BYTES + MOST_TIMES * self._file.tell():  # of what was read so far: not at the end only
+            fail(self._path, f"the file unpacks to more than {MOST_TIMES} times its length: this is not a text file of counts")
+        return number
+
+
 @contextlib.contextmanager
 def open_text(path: Path) -> Iterator[BinaryIO]:
     """The file's bytes, uncompressed, without a byte-order mark."""
@@ -86,7 +106,7 @@ def open_text(path: Path) -> Iterator[BinaryIO]:
         zipped = file.peek(2)[:2] == b"\x1f\x8b"
         if path.name.lower().endswith(".gz") and not zipped:
             fail(path, "the name ends in .gz but the contents are not gzip: remove .gz from the name or fetch the file again")
-        with gzip.GzipFile(fileobj=file) if zipped else file as stream:
+        with io.BufferedReader(_Unpacked(path, file), 1 << 16) if zipped else file as stream:
             mark = stream.peek(3)[:3]
             if mark[:2] in (b"\xff\xfe", b"\xfe\xff"):
                 fail(path, "the text is UTF-16: save it again as UTF-8", 1)

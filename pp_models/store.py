@@ -40,7 +40,7 @@ import scipy.sparse
 
 from pp_models import readers, text
 from pp_models.data import Data, count_matrix
-from pp_models.database import Database
+from pp_models.database import LARGEST_COLUMNS, Database
 from pp_models.errors import InputError
 from pp_models.files import explained, lock, sync_folder, write_whole
 from pp_models.scanning import usable
@@ -52,6 +52,7 @@ BLOCK_ROWS = 1 << 14  # read together when everything is
 RESIDENT_ROWS = 1 << 12  # rows read before their pages are given back: each comes with its neighbours, some 64 kB of two maps
 SPARE_FILES = 256  # that a process may open besides its stores
 CHUNK = 1 << 22  # bytes whose checksum is taken together
+_KINDS = ("|u1", "<u2", "<u4", "<u8")  # of columns and counts in a shard
 ROW = np.dtype([("length", "<i4"), ("total", "<f8"), ("log_factorials", "<f8")])
 
 _OWN = re.compile(r"lock|manifest\.json|[0-9a-f]{8}(-\d{5,}\.(columns|counts)|\.(rows|row_names|column_names))|\.tmp-\d+-manifest\.json")
@@ -214,7 +215,7 @@ def read(path: str | Path, verify: bool = True) -> Corpus:
             try:
                 for entry in manifest["files"]:
                     _check_file(folder, entry, verify)
-                return _open(folder, manifest)
+                return _open(folder, manifest, verify)
             except FileNotFoundError:
                 if _manifest(folder) == manifest:  # or else another store has taken its place meanwhile
                     raise
@@ -234,11 +235,38 @@ def _manifest(folder: Path) -> dict[str, Any]:
             raise InputError(f"{folder} has format {manifest['format']!r}, but this version reads {FORMAT!r}: upgrade, or write the store again.")
         if manifest.pop("checksum") != _digest(manifest):
             raise ValueError("it does not match its checksum")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        _check_manifest(manifest)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         if isinstance(error, InputError):
             raise
         raise InputError(f"{file} is damaged ({error}): restore the folder from a copy, or write the store again.") from error
     return manifest
+
+
+def _check_manifest(manifest: dict[str, Any]) -> None:
+    """A manifest may be whole and lie: names and sizes must be those of a store's own files, before any of them is touched."""
+    mark, shards = manifest["mark"], manifest["shards"]
+    sizes = [manifest[name] for name in ("num_rows", "num_columns", "num_entries")] + [end for end, _, _ in shards]
+    if not all(type(size) is int and 0 < size < 2**48 for size in sizes) or sizes[1] > LARGEST_COLUMNS:
+        raise ValueError("a size is out of range")
+    named = {axis: manifest[f"{axis}_names"] for axis in ("row", "column")}
+    if not isinstance(mark, str) or not re.fullmatch("[0-9a-f]{8}", mark) or not all(type(there) is bool for there in named.values()):
+        raise ValueError("its mark or names are odd")
+    if sorted(set(sizes[3:])) != sizes[3:] or sizes[-1] != sizes[0] or not all(kind in _KINDS for _, *kinds in shards for kind in kinds):
+        raise ValueError("its shards are odd")
+    if not all(type(entry[what]) is int for entry in manifest["files"] for what in ("bytes", "crc32")):
+        raise ValueError("a size or checksum is no number")
+    found = {entry["name"]: entry["bytes"] for entry in manifest["files"]}
+    parts = [tuple(f"{mark}-{number:05d}.{what}" for what in ("columns", "counts")) for number in range(len(shards))]
+    names = {f"{mark}.{axis}_names" for axis, there in named.items() if there}
+    if found.keys() != {f"{mark}.rows", *names, *(name for pair in parts for name in pair)} or len(found) != len(manifest["files"]):
+        raise ValueError("its files are others than its shards'")
+    lengths = [
+        [found[name] / np.dtype(kind).itemsize for name, kind in zip(pair, kinds, strict=True)]
+        for pair, (_, *kinds) in zip(parts, shards, strict=True)
+    ]
+    if found[f"{mark}.rows"] != ROW.itemsize * sizes[0] or any(a != b for a, b in lengths) or sum(a for a, _ in lengths) != sizes[2]:
+        raise ValueError("its sizes do not add up")
 
 
 def _digest(manifest: dict[str, Any]) -> str:
@@ -259,19 +287,42 @@ def _check_file(folder: Path, entry: dict[str, Any], verify: bool) -> None:
         raise InputError(f"{file} is damaged: it does not match its checksum; restore the folder from a copy, or write the store again.")
 
 
-def _open(folder: Path, manifest: dict[str, Any]) -> Corpus:
-    mark, shards = manifest["mark"], []
+def _open(folder: Path, manifest: dict[str, Any], verify: bool) -> Corpus:
+    mark = manifest["mark"]
+    shards: list[Shard] = []
     maps: list[mmap.mmap] = []
     rows = np.fromfile(folder / f"{mark}.rows", ROW)
+    ends = np.cumsum(rows["length"], dtype=np.int64)
+    if len(rows) != manifest["num_rows"] or rows["length"].min() < 0 or ends[-1] != manifest["num_entries"]:
+        raise _lies(folder)
     _allow_files(2 * len(manifest["shards"]))
     for number, (end, *kinds) in enumerate(manifest["shards"]):
         columns, counts = (
             _mapped(folder / f"{mark}-{number:05d}.{what}", kind, maps) for what, kind in zip(("columns", "counts"), kinds, strict=True)
         )
+        if len(columns) != ends[end - 1] - (ends[shards[-1].end - 1] if shards else 0):
+            raise _lies(folder)
+        if verify and not _in_range(columns, counts, manifest["num_columns"]):
+            raise _lies(folder)
         shards.append(Shard(end, columns, counts))
     titles, words = (readers.read_names(folder / f"{mark}.{axis}_names") if manifest[f"{axis}_names"] else None for axis in ("row", "column"))
+    if (titles is not None and len(titles) != manifest["num_rows"]) or (words is not None and len(words) != manifest["num_columns"]):
+        raise _lies(folder)
     matrix = Shards((manifest["num_rows"], manifest["num_columns"]), rows["length"], shards, maps)
     return Corpus("counts", matrix=matrix, column_names=words, row_names=titles, path=folder, rows=rows, checksum=_digest(manifest))
+
+
+def _lies(folder: Path) -> InputError:
+    return InputError(f"{folder} is damaged: its files do not fit together; restore the folder from a copy, or write the store again.")
+
+
+def _in_range(columns: np.ndarray, counts: np.ndarray, num_columns: int) -> bool:
+    """Whether entries are counts in columns that there are: compiled code that trusts them would read elsewhere."""
+    for first in range(0, len(columns), CHUNK):
+        part = slice(first, first + CHUNK)
+        if columns[part].max() >= num_columns or not 0 < counts[part].min() <= counts[part].max() < 2**24:
+            return False
+    return True
 
 
 def _allow_files(number: int) -> None:

@@ -12,18 +12,18 @@ file becomes an `InputError` that names it. Counts are read by `readers`.
 """
 
 import contextlib
-import gzip
+import itertools
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from pp_models import binary, readers
 from pp_models.data import Data, dense, ratings
 from pp_models.errors import InputError
-from pp_models.scanning import check_shape, existing, explained
+from pp_models.scanning import LINE_BYTES, check_shape, existing, explained, fail, open_text
 
 
 def read_ratings(path: Path, complete: bool = True) -> Data:
@@ -98,17 +98,18 @@ def _array(path: Path) -> np.ndarray:
 def _text(path: Path, suffix: str, num_columns: int | None = None) -> np.ndarray:
     """The numbers of a delimited text, all of a line or the first few; a first line without any number is a header."""
     delimiter = "\t" if suffix == ".tsv" else ","
-    opener: Any = gzip.open if path.name.lower().endswith(".gz") else open
     try:
-        with opener(path, "rt", encoding="utf-8-sig") as file:
-            fields = file.readline().strip().split(delimiter)
+        with open_text(path) as file:
+            lines = _lines(path, file)
+            first = next(lines, "")
+            fields = first.strip().split(delimiter)
             if any(map(_is_number, fields)):
-                file.seek(0)
+                lines = itertools.chain([first], lines)
             if num_columns and len(fields) < num_columns:
                 raise InputError(f"there are {len(fields)} column(s) where {num_columns} are needed: write lines of `user,item,rating`.")
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)  # an empty file is found below
-                table = np.loadtxt(file, delimiter=delimiter, comments=None, ndmin=2, usecols=range(num_columns) if num_columns else None)
+                table = np.loadtxt(lines, delimiter=delimiter, comments=None, ndmin=2, usecols=range(num_columns) if num_columns else None)
     except InputError:
         raise
     except UnicodeDecodeError as error:
@@ -118,6 +119,16 @@ def _text(path: Path, suffix: str, num_columns: int | None = None) -> np.ndarray
     if table.size == 0:
         raise InputError("there are no entries in it.")
     return table
+
+
+def _lines(path: Path, file: BinaryIO) -> Iterator[str]:
+    for number in itertools.count(1):
+        line = file.readline(LINE_BYTES)
+        if len(line) == LINE_BYTES:
+            fail(path, f"the line is longer than {LINE_BYTES >> 20} MB: this is not a table of numbers", number)
+        if not line:
+            return
+        yield line.decode("utf-8")
 
 
 def _is_number(text: str) -> bool:
