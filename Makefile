@@ -6,15 +6,17 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 OUT ?= results/compare-lda
 DATASETS ?= 100
 TABLES ?= results/calibration-tables.md
+ONLY ?=
+JOBS ?= 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install compare test calibrate notebooks docs lint format bench clean
+.PHONY: help install compare test calibrate mutants notebooks docs lint format bench clean
 
 # Compiled programs are kept between runs. Not for `bench`, which reports compile times.
-compare test calibrate notebooks: export JAX_COMPILATION_CACHE_DIR := $(CURDIR)/.cache/jax
-compare test calibrate notebooks: export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS := 0
-compare test calibrate notebooks: export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES := -1
+compare test calibrate mutants notebooks: export JAX_COMPILATION_CACHE_DIR := $(CURDIR)/.cache/jax
+compare test calibrate mutants notebooks: export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS := 0
+compare test calibrate mutants notebooks: export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES := -1
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,6 +35,9 @@ calibrate: .venv/.test ## the slow tests, references re-checked, calibration tab
 	$(BIN)/python -m inference.calibration --datasets $(DATASETS) --out $(TABLES)
 	@echo "Calibration tables: $(abspath $(TABLES))"
 	JAX_DISABLE_MOST_OPTIMIZATIONS=0 $(BIN)/python -m pytest -n 2 --dist worksteal tests/test_*contract.py tests/test_eliminate.py tests/test_families.py tests/test_memory.py
+
+mutants: .venv/.test ## mistakes made one at a time in a copy of the tree: do the fast tests notice? a table; again: what is missing
+	$(BIN)/python tests/mutants.py --only '$(ONLY)' --jobs $(JOBS)
 
 notebooks: .venv/.notebooks ## the lessons, run: an .ipynb with its outputs beside each source
 	$(BIN)/python notebooks/build.py --jobs 2
