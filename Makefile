@@ -9,15 +9,17 @@ TABLES ?= results/calibration-tables.md
 KILLS ?= 50
 SOAK_MINUTES ?= 60
 FUZZ_SECONDS ?= 600
+ONLY ?=
+JOBS ?= 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install compare test calibrate reliability versions fuzz notebooks docs lint format bench clean
+.PHONY: help install compare test calibrate reliability versions fuzz mutants notebooks docs lint format bench clean
 
 # Compiled programs are kept between runs. Not for `bench`, which reports compile times.
-compare test calibrate reliability notebooks: export JAX_COMPILATION_CACHE_DIR := $(CURDIR)/.cache/jax
-compare test calibrate reliability notebooks: export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS := 0
-compare test calibrate reliability notebooks: export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES := -1
+compare test calibrate reliability mutants notebooks: export JAX_COMPILATION_CACHE_DIR := $(CURDIR)/.cache/jax
+compare test calibrate reliability mutants notebooks: export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS := 0
+compare test calibrate reliability mutants notebooks: export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES := -1
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,6 +53,9 @@ versions: ## the tests with the oldest packages that are supported, and with PYT
 
 fuzz: .venv/.fuzz ## all readers on mutated files for FUZZ_SECONDS; files that break one are kept in results/fuzz-failures
 	$(BIN)/python tests/fuzz_readers.py --seconds $(FUZZ_SECONDS)
+
+mutants: .venv/.test ## mistakes made one at a time in a copy of the tree: do the fast tests notice? a table; again: what is missing
+	$(BIN)/python tests/mutants.py --only '$(ONLY)' --jobs $(JOBS)
 
 notebooks: .venv/.notebooks ## the lessons, run: an .ipynb with its outputs beside each source
 	$(BIN)/python notebooks/build.py --jobs 2

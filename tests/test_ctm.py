@@ -45,6 +45,20 @@ def test_the_two_priors_agree_given_the_covariance(both):
     np.testing.assert_allclose(one, other - len(u) * jnp.linalg.slogdet(ell)[1], rtol=1e-10)
 
 
+def test_the_two_priors_bound_the_same_sum(both):
+    """With C = I and the unit vectors for places, y is u: of one q, its covariances included, both forms' F is the same number."""
+    rng = np.random.default_rng(0)
+    _, mean, log_beta = points(rng, both[0].data.num_rows)
+    factor = jnp.asarray(rng.normal(size=(len(mean), 3, 3)))
+    q = fam.Pair(mean, mean[:, :, None] * mean[:, None] + factor @ jnp.swapaxes(factor, 1, 2))
+    sites = [
+        {"y": q, "precision": fam.wishart.stats(jnp.eye(3)), "beta": log_beta},
+        {"u": q, "ell": fam.point.stats(jnp.eye(3)), "beta": log_beta},
+    ]
+    one, other = (p.model.log_local(p.hyper, t, p.data.pack()) for p, t in zip(both, sites, strict=True))
+    np.testing.assert_allclose(one, other, rtol=1e-10)
+
+
 @pytest.mark.parametrize("summary", ["mean", "mode"])
 def test_the_two_priors_give_documents_the_same_proportions(both, summary):
     """Solved with the covariance given, q(y) is q(u) mapped by ell: mean ell m and covariance ell S ell' (1e-6: the solver's rest)."""

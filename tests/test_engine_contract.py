@@ -1,13 +1,17 @@
 """What every engine promises, for every discovered model."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpyro import handlers
+from numpyro.distributions import biject_to
 
 import inference
 import pp_models
-from inference import fitting, svi
+from inference import coordinates, fitting, svi
 from inference import map as map_
 from inference import objective as obj
 from pp_models import base
@@ -36,7 +40,7 @@ def fitted(problem, engine_name, quick):
 
 
 def test_posterior_answers(problem, fitted):
-    """mean, sd and sample have the sites' shapes, are finite, and draws average to the mean (six standard errors)."""
+    """mean, sd and sample have the sites' shapes, are finite, and draws average to the mean (six standard errors). Chains know their log density."""
     shapes = {site: np.shape(x) for site, x in _example_values(problem).items()}
     draws = fitted.posterior.sample(jax.random.key(0), 40)
     for site in problem.model.families:
@@ -50,6 +54,19 @@ def test_posterior_answers(problem, fitted):
     else:
         with pytest.raises(InputError):
             fitted.posterior.log_density(draws)
+    if fitted.posterior.kind == "draws":
+        np.testing.assert_allclose(fitted.posterior.sample_stats["lp"].ravel(), _log_densities(fitted), rtol=1e-6)
+
+
+def _log_densities(fit):
+    """The log joint density of every draw of the chains; of nuts, which moves in unconstrained coordinates, the density there."""
+    draws = {site: x.reshape(-1, *x.shape[2:]) for site, x in fit.posterior.draws.items()}
+    found = np.asarray(fit.log_joint(draws))
+    for site, support in coordinates.supports(fit).items() if fit.engine == "nuts" else ():
+        to = biject_to(support)
+        slopes = jax.jit(lambda x, to=to: to.log_abs_det_jacobian(to.inv(x), x))(draws[site])
+        found = found + np.asarray(slopes).reshape(len(found), -1).sum(1)
+    return found
 
 
 def _example_values(problem):
@@ -99,11 +116,22 @@ def assert_same_bits(one, other):
         np.testing.assert_array_equal(one.posterior.sd(site), other.posterior.sd(site), err_msg=site)
 
 
-def test_history(fitted):
-    """Every step leaves a row; time moves forward."""
+def test_history(problem, fitted):
+    """Every step leaves a row; time moves forward; bounds of the evidence of whole numbers are below zero, as no probability is above one."""
     assert {"step", "seconds", "bound"} <= set(fitted.history)
+    bounds = fitted.history["bound"]
+    if fitted.posterior.kind == "variational" and _is_discrete(problem.model):
+        assert np.all(bounds[~np.isnan(bounds)] < 0)
     assert len({len(column) for column in fitted.history.values()}) == 1
     assert np.all(np.diff(fitted.history["seconds"]) >= 0) and fitted.seconds > 0
+
+
+@functools.cache
+def _is_discrete(model):
+    """Whether the observations of the model's example have probabilities, not densities."""
+    hyper, data = model.example(jax.random.key(0))
+    trace = handlers.trace(handlers.seed(model.generate, jax.random.key(0))).get_trace(base.make_hyper(model, hyper, data), data.pack())
+    return trace[model.observed]["fn"].support.is_discrete
 
 
 def test_save_and_load(problem, fitted, tmp_path):

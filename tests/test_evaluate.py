@@ -202,6 +202,15 @@ def test_chains_average_predictions_not_topics(data):
     np.testing.assert_allclose(inference.document_completion(chain, data, num_draws=10).value, before, rtol=1e-9)
 
 
+def test_draws_that_are_alike_predict_as_one(data, fit):
+    """Probabilities are averaged over draws, not added up."""
+    one = evaluate.global_sites(fit.posterior)
+    alike = {site: jnp.repeat(x, 2, 0) for site, x in one.items()}
+    rows = np.arange(4)
+    logs = [evaluate.complete_rows(fit.problem, sites, data, rows, evaluate.Plan(4, data.layout(4))) for sites in (one, alike)]
+    np.testing.assert_allclose(logs[1], logs[0], rtol=1e-10)
+
+
 def test_normalisation_of_rates(data):
     """Bayesian NMF's rates are normalised over words: with one topic the score is the cross-entropy of that topic."""
     fit = inference.fit("bayesian_nmf", data, "cavi", {"num_topics": 1}, num_epochs=20)

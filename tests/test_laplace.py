@@ -158,6 +158,23 @@ def test_curvature_is_the_hessians_blocks(model):
             np.testing.assert_allclose(P[i if len(P) > 1 else 0], -jax.hessian(height)(x[i], i), rtol=1e-6, atol=1e-8)
 
 
+def test_curvature_counts_the_utilities_that_votes_eliminated():
+    """A member's gradient and block of the Hessian: what log Phi bends is in it, beside the squares that F is linear in."""
+    hyper, data = lg_nmf_votes.example(jax.random.key(0))
+    problem = fitting.make_problem("lg_nmf_votes", data, hyper._replace(alpha1=0.8, alpha2=0.8), devices=jax.local_devices()[:1])
+    model, batch = problem.model, data.pack()
+    values = {site: x for site, x in base.simulate(model, problem.hyper, batch, jax.random.key(1)).items() if site in model.families}
+    stats = {site: model.families[site].stats(x) for site, x in values.items()}
+
+    def height(member):
+        return base.log_joint(model, problem.hyper, {**values, "d2": values["d2"].at[0].set(member)}, batch)
+
+    g, P = jax.jit(lambda t: laplace.curvatures(model, problem.hyper, t, batch)["d2"])(stats)
+    slope, hessian = jax.jit(lambda x: (jax.grad(height)(x), jax.hessian(height)(x)))(values["d2"][0])
+    np.testing.assert_allclose(g[0], slope, rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(P[0], -hessian, rtol=1e-6, atol=1e-8)
+
+
 # The mode ---------------------------------------------------------------------------------------------------------------------------------
 
 

@@ -163,6 +163,17 @@ def _dense_ordinal(rows, columns, counts):
     return jnp.sum(probit.log_probability(m, jnp.asarray(counts, float)) + 0.5 * m**2)
 
 
+def test_ordinal_gradients_are_the_mean_utilities():
+    """Of both sides, those of the dense sum, whose log probabilities are differentiated as they are."""
+    rng = np.random.default_rng(0)
+    counts = rng.poisson(1.0, (4, 3))
+    batch = data_.counts(counts).pack()
+    sides = jnp.asarray(rng.normal(size=(4, 2))), jnp.asarray(rng.normal(size=(2, 3)))
+    found = jax.grad(lambda r, c: probit.ordinal(r, c, batch.entries, batch.mask), (0, 1))(*sides)
+    for a, b in zip(found, jax.grad(lambda r, c: _dense_ordinal(r, c, counts), (0, 1))(*sides), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-10)
+
+
 def test_ordinal_probabilities_add_up():
     """Over all counts to one, with the mean that `expected_count` gives; far out they stay finite."""
     mean = jnp.asarray([-3.0, 0.0, 1.7, 4.0, 11.3])
@@ -193,6 +204,27 @@ def test_votes_of_nobody_change_nothing():
     np.testing.assert_allclose(fits[0].history["bound"], fits[1].history["bound"], rtol=1e-12)
     for site in ("d1", "s", "alpha1"):
         np.testing.assert_allclose(fits[0].posterior.mean(site), fits[1].posterior.mean(site), rtol=1e-9)
+
+
+@pytest.mark.parametrize(("name", "tied"), [("lg_nmf", True), ("lg_nmf", False), ("lg_nmf_votes", False), ("lg_op", False)])
+def test_padding_is_nothing(name, tied):
+    """Rows that only fill a batch up change no density, whatever is in them; where rows' squares are added up beforehand, they are not among them."""
+    model = pp_models.load(name)
+    hyper, data = model.example(jax.random.key(0))
+    hyper = hyper._replace(**{precision: 0.7 for precision in lg.PRECISIONS if precision in hyper._fields})
+    rng = np.random.default_rng(0)
+    s = jnp.asarray(rng.gamma(1.0, 1.0, (data.num_rows + 3, 2)))
+    others = {site: rng.gamma(1.0, 1.0, (size, 2)) for site, size in (("d1", data.num_columns), ("d2", 5)) if site in model.families}
+    t = {site: model.families[site].stats(jnp.asarray(x)) for site, x in others.items()}
+
+    def rows(s):
+        real = s[: data.num_rows]
+        return fam.Pair(s, (real.T @ real)[None]) if tied else model.families["s"].stats(s)
+
+    alone, padded = (
+        model.log_local(hyper, {**t, "s": rows(s[:size])}, data.pack(np.arange(data.num_rows), size)) for size in (data.num_rows, len(s))
+    )
+    np.testing.assert_allclose(padded, alone, rtol=1e-12)
 
 
 def test_rows_of_points_are_nonnegative_least_squares():

@@ -147,6 +147,22 @@ def test_rows_are_exchangeable_and_padding_is_nothing(objective, kind):
         np.testing.assert_allclose(fits[0].posterior.mean(site), fits[1].posterior.mean(site), rtol=1e-8)
 
 
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_in_padding_does_not_matter(objective, kind):
+    """F of a batch with two rows more than there are is that of the rows, whatever weights those two have."""
+    X, W, H = some(9)
+    problem = fitting.make_problem("nmf", KINDS[kind](X), {"num_topics": 4, "objective": objective})
+    model, data = problem.model, problem.data
+    beta = model.families["beta"].stats(jnp.asarray(H))
+
+    def height(theta):
+        t = {"theta": model.families["theta"].stats(jnp.asarray(theta)), "beta": beta}
+        return model.log_local(problem.hyper, t, data.pack(np.arange(data.num_rows), len(theta)))
+
+    np.testing.assert_allclose(height(np.concatenate([W, W[:2]])), height(W), rtol=1e-12)
+
+
 def test_fused_solver_is_the_gradient_iterated():
     """Seven updates of theta at fixed topics: fused, by the gradient of F, and on dense rows. Zeros included."""
     X, W, H = some(9)

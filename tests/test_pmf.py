@@ -11,6 +11,7 @@ import pp_models
 from inference import align
 from inference.ratings import predict_ratings, score_ratings, split_ratings
 from pp_models import InputError, base
+from pp_models import families as fam
 
 
 def planted(num_users=60, num_items=40, rank=2, share=0.5, noise=0.3, seed=0):
@@ -65,6 +66,19 @@ def test_every_half_sweep_raises_the_objective():
         v = jnp.asarray(after.mean("v"))
         heights.append(base.log_joint(problem.model, hyper, {"u": u, "v": v}, batch))
     assert np.all(np.diff(heights) > 0)
+
+
+def test_later_blocks_see_the_earlier_ones_of_the_sweep():
+    """After one sweep of cavi, q(tau) has half the expected squared error of this sweep's own q(u) and q(v) in its rate, not of the last one's."""
+    hyper, data = pp_models.load("bayesian_pmf").example(jax.random.key(0))
+    fit = inference.fit("bayesian_pmf", data, "cavi", hyper, jax.random.key(1), num_epochs=1, progress=False)
+    first, second = ({site: getattr(fam.normal.mean(fit.posterior.natural(site)), part) for site in "uv"} for part in ("first", "second"))
+    entries = data.matrix.tocoo()
+    user, item = entries.coords
+    rating = entries.data - fit.hyper.offset
+    products = jnp.sum(first["u"][user] * first["v"][item], 1)
+    error = jnp.sum(rating**2 - 2 * rating * products + jnp.sum(second["u"][user] * second["v"][item], (1, 2)))
+    np.testing.assert_allclose(-fit.posterior.natural("tau").second, hyper.b + error / 2, rtol=1e-6)
 
 
 @pytest.mark.parametrize("engine", ["cavi", "gibbs", "map"])
@@ -155,6 +169,22 @@ def test_offsets():
         hyper = make("pmf", data, {"rank": 8, **options}).hyper
         square = np.mean((data.matrix.data.astype(float) - hyper.offset) ** 2)
         np.testing.assert_allclose(hyper.sigma2 + 8 / hyper.lam**2, square, rtol=1e-5)
+
+
+def test_an_offset_is_taken_off_on_both_sides():
+    """F and its gradients, the users' and the items', are those of ratings from which it was subtracted beforehand."""
+    model = pp_models.load("pmf")
+    hyper, data = model.example(jax.random.key(0))
+    entries = data.matrix.tocoo()
+    shifted = pp_models.data.ratings(*entries.coords, entries.data + 2, shape=data.matrix.shape)  # exact in single precision, nearly
+    rng = np.random.default_rng(0)
+    t = {site: fam.normal.stats(jnp.asarray(rng.normal(size=(size, 2)))) for site, size in (("u", data.num_rows), ("v", data.num_columns))}
+
+    def height(data, offset):
+        return jax.value_and_grad(lambda t: model.log_local(hyper._replace(offset=offset), t, data.pack()))(t)
+
+    for a, b in zip(jax.tree.leaves(height(shifted, 3.0)), jax.tree.leaves(height(data, 1.0)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.slow

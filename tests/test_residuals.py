@@ -7,7 +7,7 @@ import pytest
 
 import pp_models
 from pp_models.families import Pair
-from pp_models.residuals import LONGEST, STEP, regression, squared_error
+from pp_models.residuals import LONGEST, SMALL, STEP, regression, squared_error
 
 RANK = 3
 
@@ -87,15 +87,16 @@ def test_ratings_have_no_gradient():
     assert gradient.first.shape == rows.first.shape
 
 
+@pytest.mark.parametrize("rank", [RANK, SMALL + 1])  # added up one by one, and by products of matrices
 @pytest.mark.parametrize("single", [True, False])
-def test_rows_of_any_length_have_their_normal_equations(single):
+def test_rows_of_any_length_have_their_normal_equations(single, rank):
     """(sum r y, sum y y') of rows empty, short, about as long as the products of matrices are wide, and several times as long."""
     lengths = [0, 1, STEP - 1, STEP, STEP + 1, LONGEST - 1, LONGEST, LONGEST + 1, 2 * LONGEST, 2 * LONGEST + STEP + 1, 0]
     rng = np.random.default_rng(5)
     columns = np.concatenate([rng.choice(700, length, replace=False) for length in lengths])
     rows = np.repeat(np.arange(len(lengths)), lengths)
     ratings = rng.normal(size=len(rows)).astype(np.float32)
-    other = rng.normal(size=(700, RANK)).astype(np.float32)
+    other = rng.normal(size=(700, rank)).astype(np.float32)
     table = np.zeros((len(lengths), 700))
     table[rows, columns] = 1
     filled = np.zeros_like(table)
