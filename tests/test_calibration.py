@@ -141,7 +141,7 @@ def test_cavi_is_calibrated_where_it_is_exact(compiled):
 # Data sets ---------------------------------------------------------------------------------------------------------------------
 
 
-QUICK = ("bernoulli_mixture", "pmf", "bayesian_nmf")  # one of each kind of data, votes aside; the rest in `make calibrate`
+QUICK = ("bernoulli_mixture", "pmf")  # and the rest in `make calibrate`
 
 
 @pytest.mark.parametrize("name", [pytest.param(x, marks=[] if x in QUICK else pytest.mark.slow) for x in pp_models.available() if x != "nmf"])

@@ -53,7 +53,8 @@ def test_two_processes_find_what_one_does(engine, tmp_path_factory):
         np.testing.assert_allclose(one[name], expected, rtol=1e-9, atol=1e-9, err_msg=name)
 
 
-@pytest.mark.parametrize("names", [("ctm",), pytest.param(tuple(sorted(set(pp_models.available()) - {"ctm"})), marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("names", [("ctm",), tuple(sorted(set(pp_models.available()) - {"ctm"}))])
 def test_three_devices_find_what_one_does(names, tmp_path):
     """Whatever the shapes of a model's statistics: ctm has scalars among them. Sums in another order, a few sweeps: 1e-8."""
     subprocess.run([sys.executable, joined.__file__, "devices", tmp_path / "found", *names], check=True, timeout=1500)

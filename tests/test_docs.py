@@ -50,19 +50,35 @@ def need(missing):
 # Examples ----------------------------------------------------------------------------------------------------------------------
 
 
-def test_examples_run(tmp_path):
-    """Every Python block of the documents, copied one after the other as a reader would, and the examples in docstrings, in a fresh process."""
+FAST = {"README.md", "quickstart.md", "reliability.md"}  # the others, and docstrings, in `make calibrate`
+
+
+def run_examples(tmp_path, files, modules):
     (tmp_path / "tests").symlink_to(ROOT / "tests")  # which one of them reads from
+    command = [sys.executable, Path(examples.__file__), *files, *(["--modules", *modules] if modules else [])]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
+    assert result.returncode == 0, result.stderr[-3000:] + result.stdout[-3000:]
+    assert result.stdout.count("\n== ") + result.stdout.startswith("== ") == len(files) + len(modules)
+    return result.stdout
+
+
+def test_the_first_examples_run(tmp_path):
+    """Every Python block of what is read first, copied one after the other as a reader would, in a fresh process."""
+    files = [path for path in DOCUMENTS if path.name in FAST and examples.blocks(path.read_text(encoding="utf-8"))]
+    assert {path.name for path in files} == FAST
+    said = run_examples(tmp_path, files, [])
+    assert "Fit lda by svi" in said and (tmp_path / "lda.npz").exists()  # what the README's examples leave
+
+
+@pytest.mark.slow
+def test_examples_run(tmp_path):
+    """The same of all documents, and the examples in docstrings."""
     files = [path for path in DOCUMENTS if examples.blocks(path.read_text(encoding="utf-8"))]
     sources = [path for package in ("pp_models", "inference") for path in sorted((ROOT / package).glob("*.py"))]
     modules = [f"{path.parent.name}.{path.stem}" for path in sources if ">>>" in path.read_text(encoding="utf-8")]
     assert {"README.md", "quickstart.md", "references.md"} <= {path.name for path in files} and len(modules) >= 8
-    command = [sys.executable, Path(examples.__file__), *files, "--modules", *modules]
-    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
-    assert result.returncode == 0, result.stderr[-3000:] + result.stdout[-3000:]
-    assert result.stdout.count("\n== ") + result.stdout.startswith("== ") == len(files) + len(modules)
-    assert "Fit lda by svi" in result.stdout and (tmp_path / "lda.npz").exists()  # what the README's examples leave
-    assert "Stream lda by streaming: 55 rows, 11 steps" in result.stdout and (tmp_path / "stream").is_dir()
+    said = run_examples(tmp_path, files, modules)
+    assert "Stream lda by streaming: 55 rows, 11 steps" in said and (tmp_path / "stream").is_dir()
 
 
 def commands(text):

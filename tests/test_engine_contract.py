@@ -79,7 +79,7 @@ class Killed(BaseException):
 
 
 def test_an_interrupted_run_ends_with_the_same_bits(problem, engine_name, fitted, quick, tmp_path):
-    """Whatever the moment: after the first step, in the middle, and after the last one; and a run that is over is not run again."""
+    """Whatever the moment: after the second step, or after the last one; and a run that is over is not run again."""
     last = len(fitted.history["step"]) - 1
     checkpoint, steps = tmp_path / "run.checkpoint", []
 
@@ -91,7 +91,7 @@ def test_an_interrupted_run_ends_with_the_same_bits(problem, engine_name, fitted
 
         return run(problem, engine_name, checkpoint=checkpoint, checkpoint_steps=1, watch=watch, **quick[engine_name])
 
-    moments = sorted({1, last // 2, last} & set(range(1, last + 1)))
+    moments = sorted({1, last} & set(range(1, last + 1)))
     for moment in moments:
         with pytest.raises(Killed):
             go_on(moment)

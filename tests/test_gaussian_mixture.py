@@ -180,6 +180,7 @@ def test_start_is_at_rows_far_apart():
             np.testing.assert_allclose(start.df, hyper.nu + 10)
 
 
+@pytest.mark.slow
 def test_defaults_follow_the_data():
     """nu = D + 2; the prior's mean is the data's, its expected covariance has their variances over K^(2/D); a constant column is no trouble."""
     x = np.random.default_rng(0).normal(size=(40, 3)) * [1.0, 5.0, 0.0] + [0.0, 2.0, 7.0]

@@ -72,6 +72,7 @@ def test_a_trial_that_does_not_help_leaves_no_trace(helps, monkeypatch):
     assert state.weights == before.weights and not np.array_equal(state.shared["beta"], before.shared["beta"])
 
 
+@pytest.mark.slow
 def test_planted_topics_are_found():
     """From documents, with nothing but the number of topics."""
     data, topics = corpus(num_rows=500)

@@ -96,6 +96,7 @@ def test_recovers_planted_topics():
     assert sorted(best.argmin(1)) == [0, 1, 2, 3] and best.min(1).max() < 0.2
 
 
+@pytest.mark.slow
 def test_collapsed_posterior_of_one_topic():
     """With K = 1 the posterior is conjugate: Dirichlet(eta + column totals), found exactly by CAVI and by Gibbs (0.05 sd of 4,000 draws)."""
     data = pp_models.data.counts(np.random.default_rng(0).poisson(2.0, (10, 5)))

@@ -52,6 +52,7 @@ def test_a_sweep_of_map_is_ridge_regression():
         np.testing.assert_allclose(v[j], ridge(u[seen[:, j]], table[seen[:, j], j]), rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_every_half_sweep_raises_the_objective():
     """C17's objective never falls, neither by the users' update nor by the items'."""
     data = planted()
