@@ -465,8 +465,8 @@ MUTANTS = (
     ),
     Mutant(
         "inference/numpyro_svi.py",
-        "return state, Info(-loss, now)",
-        "return state, Info(loss, now)",
+        "Info(-loss, now)",
+        "Info(loss, now)",
         "numpyro_svi: loss reported for the bound",
         (only("engine_contract", "history and numpyro_svi"),),
     ),
