@@ -6,12 +6,13 @@ Rows arrive in a database on disk as fast as they are learned from (LDA, 50 topi
 32 old ones), with a checkpoint every ten seconds. Every ten seconds it looks at the process: memory of its own (anonymous pages; what is mapped from
 files the system takes back when it needs it), open files, programs compiled. What comes before `lead` minutes are over is warming up. Prints a JSON
 line: memory at the beginning, at its least and most, the slope of a straight line through it, compilations and open files since the lead, and steps
-per second in the first and last tenth.
+per second in the first and last tenth; ends with 1 where memory has changed by more than 2 %, or anything was compiled or left open.
 """
 
 import argparse
 import json
 import os
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -20,6 +21,7 @@ import numpy as np
 import scipy.sparse
 
 TOPICS, WORDS, LENGTH, BATCH, OLD = 50, 5000, 80, 256, 32
+FLAT = 0.02  # how far memory may leave what it was after the lead
 POOL = 20_000  # documents that are drawn, and arrive again and again
 
 
@@ -39,7 +41,7 @@ def own_megabytes() -> float:
     return int(line.split()[1]) / 1024
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--lead", type=float, default=10, help="minutes of warming up, which are not counted (default: 10)")
@@ -73,7 +75,10 @@ def main() -> None:
                     if chosen.log:
                         Path(chosen.log).write_text(json.dumps({"looks": looks, "rows": stream.num_rows}))
             rows = stream.num_rows
-    print(json.dumps(told(looks, 60 * chosen.lead) | {"rows": rows}))
+    found = told(looks, 60 * chosen.lead) | {"rows": rows}
+    print(json.dumps(found))
+    flat = max(abs(found["mb_most"] / found["mb_first"] - 1), abs(found["mb_least"] / found["mb_first"] - 1)) <= FLAT
+    return 0 if flat and found["compiled_since"] == 0 and found["files_last"] == found["files_first"] else 1
 
 
 def told(looks: list[dict[str, float]], lead: float) -> dict[str, float]:
@@ -94,4 +99,4 @@ def told(looks: list[dict[str, float]], lead: float) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

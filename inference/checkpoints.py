@@ -11,12 +11,16 @@ there at every moment. A file of another recipe is refused; other versions of pa
 Where the disk is full or may not be written any more the run pauses, says so, and tries again until it can go on or is stopped.
 """
 
+import errno
 import hashlib
+import json
 import math
 import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,6 +37,8 @@ FORMAT = 1
 SHARE = 20  # a checkpoint that took a second to write is not written again for so many
 PATIENCE = 3600.0  # seconds that a run waits for a disk that cannot be written to
 RETRY = 5.0  # seconds between tries
+HEALS = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.ESTALE}  # troubles that may pass
+LARGE = 1000  # numbers of a hyper-parameter that stand in a recipe themselves, and not as a digest
 
 
 class Plan(NamedTuple):
@@ -84,7 +90,7 @@ def recipe_of(problem: Any, engine: str, options: dict[str, Any], key: jax.Array
     digest = hashlib.sha256()
     for leaf in jax.tree.leaves(init):
         digest.update(np.ascontiguousarray(leaf).tobytes())
-    hyper = {name: np.asarray(x).tolist() if hasattr(x, "shape") else x for name, x in problem.hyper._asdict().items()}
+    hyper = {name: _told(x) if hasattr(x, "shape") else x for name, x in problem.hyper._asdict().items()}
     return plain(
         {
             "model": problem.model.name,
@@ -102,6 +108,15 @@ def recipe_of(problem: Any, engine: str, options: dict[str, Any], key: jax.Array
     )
 
 
+def _told(x: Any) -> Any:
+    return np.asarray(x).tolist() if x.size <= LARGE else hashlib.sha256(np.ascontiguousarray(x).tobytes()).hexdigest()
+
+
+def made_with() -> dict[str, str]:
+    """What the bits of a run depend on beside its recipe."""
+    return {**versions(), "jaxlib": metadata.version("jaxlib"), "device": jax.local_devices()[0].device_kind}
+
+
 class Checkpoints:
     """The file of one run. Without a plan nothing is read or written."""
 
@@ -114,9 +129,12 @@ class Checkpoints:
     def read(self) -> Saved | None:
         """Where the run was left; None where there is no file. One that is damaged, or of another run, is refused: nothing is lost by trying."""
         self._next_time = time.perf_counter() + (self.plan.seconds if self.plan else 0.0)
-        if self.plan is None or not self.plan.path.exists():
+        if self.plan is None:
             return None
         path = self.plan.path
+        _try(path)
+        if not path.exists():
+            return None
         try:
             header, arrays = archives.read(path, "checkpoint", FORMAT)
             differs = [name for name in self._recipe or {} if header["recipe"].get(name) != (self._recipe or {})[name]]
@@ -139,7 +157,7 @@ class Checkpoints:
         return saved
 
     def _warn_of_versions(self, before: dict[str, str]) -> None:
-        changed = [f"{name} {before.get(name)} instead of {found}" for name, found in versions().items() if before.get(name) != found]
+        changed = [f"{name} {before.get(name)} instead of {found}" for name, found in made_with().items() if before.get(name) != found]
         if changed:
             warnings.warn(f"The run was begun with {', '.join(changed)}: it goes on, but may not end with the same bits.", stacklevel=4)
 
@@ -157,11 +175,25 @@ class Checkpoints:
         outline, arrays = snapshots.pack(saved.state)
         names = saved.history[0] if saved.history else ()
         arrays |= {f"history/{name}": np.array([row[name] for row in saved.history]) for name in names}
-        header = {"format": FORMAT, "recipe": self._recipe, "versions": versions(), "state": outline}
+        header = {"format": FORMAT, "recipe": self._recipe, "versions": made_with(), "state": outline}
         header |= {"step": saved.step, "seconds": saved.seconds, "memory": saved.memory, "finished": saved.finished}
+        if len(arrays) >= archives.MOST_MEMBERS or len(json.dumps(header)) > archives.HEADER_BYTES - 1000:
+            warnings.warn(f"The state of {self._title} has too many parts for a checkpoint: the run goes on without.", stacklevel=4)
+            self.plan = None
+            return
         persist(self.plan.path, header, arrays, self._title, saved.step, self._written, stop)
         self._last_step = self._written = saved.step
         self._next_time = time.perf_counter() + max(self.plan.seconds, SHARE * (time.perf_counter() - begin))
+
+
+def _try(path: Path) -> None:
+    """Refuse a place that cannot be written to before anything is computed."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise InputError(f"The checkpoint {path} cannot be written ({error.strerror or error}): choose another place.") from error
 
 
 def persist(path: Path, header: Any, arrays: Any, title: str, step: int, written: int | None, stop: Callable[[], Any] = lambda: None) -> None:
@@ -173,7 +205,7 @@ def persist(path: Path, header: Any, arrays: Any, title: str, step: int, written
         except OSError as error:
             kept = "there is none yet" if written is None else f"that of step {written} is kept"
             waited = time.perf_counter() - since
-            if waited > PATIENCE:
+            if waited > PATIENCE or error.errno not in HEALS:
                 raise InputError(
                     f"{path} could not be written for {waited:.0f} seconds ({error.strerror or error}), and {title} ends at step {step}; "
                     f"of its checkpoints, {kept}: make room or restore the permissions, then resume."

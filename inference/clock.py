@@ -23,8 +23,10 @@ class Clock:
     @contextlib.contextmanager
     def standing(self) -> Iterator[None]:
         since = time.perf_counter()
-        yield
-        self.begin += time.perf_counter() - since
+        try:
+            yield
+        finally:
+            self.begin += time.perf_counter() - since
 
 
 class Limit:
@@ -42,8 +44,10 @@ class Limit:
         """How far the run is; an engine that is no sampler has an answer after each step."""
         return self._algorithm.stage(state) if self._algorithm.stage else Stage("", 0.0, True)
 
-    def reached(self, history: list[dict[str, Any]], state: Any) -> bool:
+    def reached(self, history: list[dict[str, Any]], state: Any, again: bool = False) -> bool:
         """Whether the run ends here. Raises TooLarge for a sampler without draws whose time is over, or far too short.
+
+        again: asked once more after the same step, by a run that goes on.
 
         The first step compiles, and the time begins at its end. How fast a sampler in warm-up is shows after a tenth of the time and two more steps;
         it gathers speed as it adapts, so the last two steps stand for what is to come.
@@ -52,10 +56,10 @@ class Limit:
             return False
         stage, steps = self.stage(state), len(history)
         first, *seconds = devices_.agreed(self._devices, [row["seconds"] for row in (history[0], *history[-3:])]).tolist()
-        self.shares = [*self.shares[-2:], stage.share]
+        self.shares = self.shares if again and self.shares else [*self.shares[-2:], stage.share]
         spent = seconds[-1] - first
         over = spent > self._max_seconds
-        if len(self.shares) > 1 and not stage.usable:
+        if len(self.shares) > 1 and self.shares[-1] > self.shares[0] and not stage.usable:
             seconds = seconds[-len(self.shares) :]
             needed = spent + (1 - stage.share) * (seconds[-1] - seconds[0]) / (self.shares[-1] - self.shares[0])
             hopeless = steps > 2 and self.FAR * spent > self._max_seconds and needed > self.FAR * self._max_seconds

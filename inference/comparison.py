@@ -120,14 +120,15 @@ class Task(NamedTuple):
             follow.caught = caught
             try:
                 fit = inference.fit(self.model.name, self.training, engine=engine, checkpoint=checkpoint, **arguments)
-            except Foreign:  # of another comparison, or damaged
+            except Foreign as error:  # of another comparison, or damaged
                 checkpoint.unlink()  # type: ignore[union-attr]
+                warnings.warn(f"The engine was begun anew: {error}", stacklevel=2)
                 fit = inference.fit(self.model.name, self.training, engine=engine, checkpoint=checkpoint, **arguments)
         notes = follow.notes
         if fit.stopped:
             notes.append(fit.stopped)
         done = Finished(fit, notes, follow.curve)
-        if self.folder is not None and checkpoint is not None:
+        if checkpoint is not None and self.folder is not None:
             self.folder.save(engine, summary.plain(options), done, max_seconds if fit.stopped else None)
             checkpoint.unlink(missing_ok=True)
         return done
@@ -140,6 +141,7 @@ class Follow:
         self._engine, self._heldout = engine, heldout
         self.curve: list[list[float]] = []
         self._next: float | None = 1.0  # step to score after; None: no more
+        self._scores = 0  # in this process
         self._before: list[str] = []
         self.caught: list[Any] = []
 
@@ -170,8 +172,9 @@ class Follow:
             self._next = None
             return
         self.curve.append([float(seconds), float(score)])
+        self._scores += 1
         cost = time.perf_counter() - begin
-        slow = cost > SLOW_SCORE if len(self.curve) > 2 else cost > SLOWEST_SCORE  # the first ones compile
+        slow = cost > SLOW_SCORE if self._scores > 2 else cost > SLOWEST_SCORE  # the first ones compile
         self._next = None if slow else 2 * (step + 1)
 
 

@@ -20,6 +20,12 @@ from pp_models.files import explained, is_stray, write_whole
 CHECKPOINT, FIT, POSTERIOR, SUMMARY, LAST_GOOD = "checkpoint.npz", "fit.npz", "posterior.nc", "summary.json", "last-good.npz"
 
 
+def holds_other_things(folder: Path) -> bool:
+    """Whether there is something in it that no fit has put there."""
+    own = {CHECKPOINT, FIT, POSTERIOR, SUMMARY, LAST_GOOD}
+    return folder.is_dir() and any(file.name not in own and not is_stray(file) for file in folder.iterdir())
+
+
 def holds_anything(folder: Path) -> bool:
     return folder.is_dir() and any(not is_stray(file) for file in folder.iterdir())
 
@@ -32,22 +38,27 @@ def is_finished(folder: Path) -> bool:
     return (folder / SUMMARY).is_file() and (folder / FIT).is_file() and not is_unfinished(folder)
 
 
-def check_same(folder: Path, model: str, engine: str, seed: int) -> None:
+def begin_anew(folder: Path) -> None:
+    """A run is to replace what is there: from now on it is not finished. The old fit stays until the new one is."""
+    for name in (CHECKPOINT, SUMMARY):
+        (folder / name).unlink(missing_ok=True)
+
+
+def check_same(folder: Path, settings: dict[str, Any]) -> None:
     """Refuse to call a run finished that was another."""
     try:
-        found = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
-        before = {name: found[name] for name in ("model", "engine", "seed")}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{folder / SUMMARY} cannot be read ({error}): choose another --out, or add --overwrite.") from error
-    differs = [f"{name} {before[name]}" for name, value in (("model", model), ("engine", engine), ("seed", seed)) if before[name] != value]
+        found = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))["settings"]
+        differs = [name for name, value in json.loads(json.dumps(settings)).items() if found.get(name) != value]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{folder / SUMMARY} does not say what was fitted ({error}): choose another --out, or add --overwrite.") from error
     if differs:
-        raise InputError(f"{folder} holds a finished fit of {' and '.join(differs)}: choose another --out, or add --overwrite to replace it.")
+        raise InputError(f"{folder} holds a finished fit that differs in {' and '.join(differs)}: choose another --out, or add --overwrite.")
 
 
-def write(fit: Fit, folder: Path, seed: int) -> None:
-    """Everything, then the end of the checkpoint."""
+def write(fit: Fit, folder: Path, settings: dict[str, Any]) -> None:
+    """Everything, then the end of the checkpoint. settings: what was asked for, by which `check_same` knows the run again."""
     summary = {"model": fit.model.name, "engine": fit.engine, "seconds": fit.seconds, "bound": None if fit.bound != fit.bound else fit.bound}
-    summary |= {"seed": seed, "steps": len(fit.history["step"]), "options": fit.options, "data": fit.provenance}
+    summary |= {"seed": settings["seed"], "steps": len(fit.history["step"]), "options": fit.options, "data": fit.provenance, "settings": settings}
     text = json.dumps(summary, indent=2) + "\n"
     with explained(folder):
         fit.save(folder / FIT)
@@ -62,8 +73,10 @@ def keep_last_good(error: Diverged, folder: Path) -> Any:
     """The error, with where the last good state was put."""
     if error.fit is None:
         return error
-    with explained(folder):
+    try:
         path = error.fit.save(folder / LAST_GOOD)
-    told = Diverged(f"{error} The last good state is in {path}.")
+        told = Diverged(f"{error} The last good state is in {path}.")
+    except (OSError, InputError) as failure:
+        told = Diverged(f"{error} The last good state could not be saved ({failure}).")
     told.fit = error.fit
     return told

@@ -2,7 +2,7 @@
 
 import functools
 import time
-from collections import deque
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -166,7 +166,8 @@ def fit(
                    then says so. A sampler keeps the draws it has; with none yet, or where a tenth of the time shows that the run would take ten
                    times as long, it raises TooLarge, an InputError, with an estimate of the whole run's time
     watch:         (step, seconds, posterior) called after each step, `posterior` being a function without arguments that returns the posterior so
-                   far: of a sampler in warm-up, the chains' present values. The clock stands still meanwhile. Neither this nor a `max_seconds` that
+                   far: of a sampler in warm-up, the chains' present values. What JSON can hold in its attribute `memory`, if it has one, goes into
+                   checkpoints and is put back. The clock stands still meanwhile. Neither this nor a `max_seconds` that
                    is not reached changes the fit, but every step is waited for, so that batches are no longer packed while one runs. Of several
                    processes, all must ask for the posterior, or none
     checkpoint:    a file that the run's state is kept in, written whole or not at all. Where it is there, of the same run, the run goes on from it
@@ -194,7 +195,7 @@ def fit(
     checked = chosen.settle(checked, data)
     check_suits(chosen, problem)
     check_evaluation(chosen, problem, evaluate_every)
-    check_alone(plan, problem)
+    check_alone(plan)
     start = check_init(chosen, problem, dict(init or {}))
     key = jax.random.key(0) if key is None else key
     title = f"{problem.model.name} by {engine}"
@@ -205,13 +206,13 @@ def fit(
     init_key, batch_key, step_key = jax.random.split(key, 3)
     num_steps, window = run_length(chosen, checked, problem)
     limit = Limit(title, max_seconds, num_steps, algorithm, problem.devices)
-    run = Loop(problem, algorithm, clock, limit, keeper, watch, chosen.ascends, saved)
+    run = Loop(problem, algorithm, engine, checked, clock, limit, keeper, watch, chosen.ascends, saved)
     if saved is None:
         run.state = algorithm.init(init_key, start)
     first = len(run.history)
     with Progress(title, num_steps, progress if jax.process_index() == 0 else False, first) as bar, Interruption(plan is not None) as asked:
         bar.enter(limit.stage(run.state).phase)
-        ended = bool(saved and (saved.finished or limit.reached(run.history, run.state)))
+        ended = bool(saved and (saved.finished or limit.reached(run.history, run.state, again=True)))
         for step, batches in () if ended else enumerate(feed(chosen, checked, problem, batch_key, num_steps, first), first):
             scores: dict[str, Any] = {"heldout": None} if evaluate_every else {}
             if evaluate_every and (step + 1) % evaluate_every == 0:
@@ -220,6 +221,8 @@ def fit(
                     scores = {"heldout": evaluate.score_batch(algorithm.posterior(run.state), problem.data, batches, checked.batch_size)}
             before = run.state
             run.state, info = algorithm.step(jax.random.fold_in(step_key, step), before, batches)
+            if saved is not None and step == first:
+                run.forget_compiling(saved.seconds)
             run.settle(bar)  # the step before has surely ended: read its numbers while this one runs
             run.add(before, {"step": step, **info._asdict(), **scores, "clock": clock.begin})
             bar.enter(limit.stage(run.state).phase)
@@ -237,10 +240,11 @@ def fit(
                 if asked.signal:
                     raise Stopped(asked.signal, run.where())
         run.wait(bar)
-        seconds = clock.seconds
+        seconds = clock.seconds if not (saved and saved.finished) else saved.seconds
         if not (saved and saved.finished):
-            run.save(asked.check, finished=limit.stopped is None)
-        asked.check()
+            run.save(asked.check, finished=limit.stopped is None, last=True)
+        if asked.signal:
+            raise Stopped(asked.signal, run.where())
     posterior = algorithm.posterior(run.state)
     return Fit(posterior.problem, engine, checked._asdict(), posterior, columns(run.history), seconds, stopped=limit.stopped)
 
@@ -252,6 +256,8 @@ class Loop:
         self,
         problem: obj.Problem,
         algorithm: Algorithm,
+        engine: str,
+        options: Any,
         clock: Clock,
         limit: Limit,
         keeper: Checkpoints,
@@ -260,9 +266,11 @@ class Loop:
         saved: checkpoints.Saved | None,
     ) -> None:
         self._problem, self._algorithm, self._clock, self._limit, self._keeper, self._watch = problem, algorithm, clock, limit, keeper, watch
+        self._engine, self._options = engine, options
+        self._size = float(max(problem.data.num_entries, problem.data.total if problem.data.kind == "counts" else 0))
         self.state: Any = None
         self.history: list[dict[str, Any]] = []
-        self._before: deque[Any] = deque(maxlen=2)  # states that the last steps began with: what there is when numbers go wrong
+        self._before: list[Any] = []  # states that the last steps began with: what there is when numbers go wrong
         self._highest: float | None = -np.inf if ascends else None
         if saved is not None:
             self.state, self.history = saved.state, saved.history
@@ -274,8 +282,16 @@ class Loop:
 
     def add(self, before: Any, row: dict[str, Any]) -> None:
         """A step that is under way, and what it began with."""
-        self._before.append(before)
+        small = sum(getattr(x, "nbytes", 0) for x in jax.tree.leaves(before)) < LARGE_STATE
+        self._before = [*self._before[-1:], before] if small else [before]
         self.history.append(row)
+
+    def forget_compiling(self, seconds: float) -> None:
+        """The first step after a pause, at so many seconds, compiles: it counts as long as the one before, or not at all where that did, too."""
+        jax.block_until_ready(jax.tree.leaves(self.state))
+        known = [row["seconds"] for row in self.history[-2:]]
+        usual = known[1] - known[0] if len(known) > 1 else 0.0
+        self._clock.begin += max(0.0, self._clock.seconds - seconds - usual)
 
     def settle(self, bar: Progress) -> None:
         """Read the last step's numbers, which waits for it, and refuse what cannot be."""
@@ -283,7 +299,7 @@ class Loop:
             return
         row = self.history[-1]
         try:
-            settle_row(row, self._highest)
+            settle_row(row, self._highest, self._size)
         except Diverged as error:
             self._diverge(str(error))
         if self._highest is not None and np.isfinite(row["bound"]):
@@ -295,30 +311,31 @@ class Loop:
         jax.block_until_ready(jax.tree.leaves(self.state))
         self.settle(bar)
 
-    def save(self, stop: Callable[[], Any], finished: bool = False) -> None:
-        """Write a checkpoint, where one is wanted; a state that is not finite never replaces one that was. The clock stands meanwhile."""
-        if guards.bad_sites(self._problem.model, self.state):
+    def save(self, stop: Callable[[], Any], finished: bool = False, last: bool = False) -> None:
+        """Write a checkpoint, where one is wanted; a state that is not finite never replaces one that was. The clock stands meanwhile.
+
+        last: the run is over, and its result is not lost where this one cannot be written.
+        """
+        found = len(guards.bad_sites(self._problem.model, self.state))
+        if devices_.added(self._problem.devices, [found]).sum():  # of several processes, all stop
             self._diverge(f"numbers left the finite ones by step {len(self.history) - 1}")
         with self._clock.standing():
             memory = {"shares": self._limit.shares, "watch": getattr(self._watch, "memory", None)}
             stored = Saved(len(self.history), self.history[-1]["seconds"] if self.history else 0.0, self.state, self.history, memory, finished)
-            self._keeper.write(stored, stop)
+            try:
+                self._keeper.write(stored, stop)
+            except InputError as error:
+                if not last:
+                    raise
+                warnings.warn(f"The run is over, but its checkpoint is not written: {error}", stacklevel=3)
 
     def where(self) -> str:
         return f"{self._limit.title} was stopped after step {len(self.history) - 1}, and its state is safe in {self._keeper.plan.path}."  # type: ignore[union-attr]
 
     def _diverge(self, what: str) -> None:
         """Raise Diverged with the block, the likely cause, and the last good state as a fit."""
-        states = [*self._before, self.state]
-        model = self._problem.model
-        bad = next((found for state in states if (found := guards.bad_sites(model, state))), [])
-        good = next((i for i in reversed(range(len(states))) if not guards.bad_sites(model, states[i])), None)
-        if not bad and len(states) > 2:
-            bad = guards.most_changed(model, states[-3], states[-2])
-        block = f" in {' and '.join(bad)}" if bad else ""
-        error = Diverged(f"{self._limit.title} went wrong{block}: {what}. Likely cause: {guards.likely_cause(self._problem)}.")
-        if good is not None:
-            error.fit = self._as_fit(states[good])
+        error, good = guards.explained(self._limit.title, self._problem, [*self._before, self.state], what)
+        error.fit = None if good is None else self._as_fit(good)
         raise error from None
 
     def _as_fit(self, state: Any) -> Fit | None:
@@ -327,10 +344,11 @@ class Loop:
         except Exception:  # a sampler without a draw, say
             return None
         settled = [row for row in self.history if "clock" not in row]
-        engine = self._limit.title.rsplit(" ", 1)[-1]
-        return Fit(posterior.problem, engine, {}, posterior, columns(settled), self._clock.seconds, stopped="numbers went wrong after this")
+        stopped = "numbers went wrong after this"
+        return Fit(posterior.problem, self._engine, self._options._asdict(), posterior, columns(settled), self._clock.seconds, stopped=stopped)
 
 
+LARGE_STATE = 500_000_000  # bytes, of which no more than two are held at a time
 FEW_ENTRIES = 20_000  # a pass over which takes milliseconds, as does handing it out
 
 
@@ -350,9 +368,9 @@ def check_loop(max_seconds: Any, watch: Any, progress: Any) -> None:
         raise InputError(f"progress must be True, False, None, or text for before the bar's title, not {progress!r}.")
 
 
-def check_alone(plan: checkpoints.Plan | None, problem: obj.Problem) -> None:
-    """Refuse checkpoints where several processes work together: each holds a part of the state."""
-    if plan is not None and devices_.is_shared(problem.devices):
+def check_alone(plan: checkpoints.Plan | None) -> None:
+    """Refuse checkpoints where several processes work together: each holds a part of the state, or all would write one file."""
+    if plan is not None and jax.process_count() > 1:
         raise InputError("checkpoint keeps the state of one process, but several fit together here: leave it out, or use one process with --devices.")
 
 
@@ -439,10 +457,11 @@ def check_init(engine: Engine, problem: obj.Problem, init: dict[str, Any]) -> di
     return init
 
 
-def settle_row(row: dict[str, Any], highest: float | None = None) -> None:
+def settle_row(row: dict[str, Any], highest: float | None = None, size: float = 0.0) -> None:
     """Turn a step's device scalars into numbers, which waits for the step, and note the time. Terms of a bound are added in double precision.
 
-    A row that is settled already stays as it is. Numbers that are not finite are refused, and a bound below the highest one where there is one.
+    A row that is settled already stays as it is. Numbers that are not finite are refused, and a bound below the highest one where there is one
+    (`guards.check_row`).
     """
     if "clock" not in row:
         return
@@ -452,7 +471,7 @@ def settle_row(row: dict[str, Any], highest: float | None = None) -> None:
             row[name] = known.get(name, float("nan"))
     row.setdefault("bound", float("nan"))  # samplers have none
     row["seconds"] = time.perf_counter() - row.pop("clock")
-    guards.check_row(row["step"], known, highest)
+    guards.check_row(row["step"], known, highest, size)
 
 
 def _finished(history: list[dict[str, Any]], window: int, tolerance: float) -> bool:

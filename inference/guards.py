@@ -12,15 +12,19 @@ import numpy as np
 
 from pp_models.errors import Diverged
 
-FALL = {"float32": 1e-4, "float64": 1e-8}  # of the bound's size: rounding is a hundredth of it
+FALL = {"float32": 1e-4, "float64": 1e-8}  # of the size of what the bound is a sum of: far above rounding
 SMALL, LARGE = 1e-5, 1e6  # hyper-parameters beyond which they are likely to blame
 MANY = 1e6  # tokens of a row
 UNSEEN = ("kept", "last")  # parts of states that hold draws, of which the log joint density tells
 
 
+NAMED = {"values": "hyper-parameters", "parameters": "the guide's parameters"}  # fields of states that belong to no site
+
+
 def bad_sites(model: Any, state: Any) -> list[str]:
-    """The sites, or else hyper-parameters, of which the state holds numbers that are not finite."""
-    return list(dict.fromkeys(_bad(set(model.families) | {"values"}, state, "")))
+    """The sites, or what else can be named, of which the state holds numbers that are not finite, as far as this process holds them."""
+    found = dict.fromkeys(_bad(set(model.families) | set(NAMED), state, ""))
+    return [NAMED.get(name, name) for name in found]
 
 
 def _bad(names: set[str], tree: Any, site: str, sampled: bool = False) -> Iterable[str]:
@@ -32,27 +36,44 @@ def _bad(names: set[str], tree: Any, site: str, sampled: bool = False) -> Iterab
     elif isinstance(tree, tuple | list):
         parts = [("", part) for part in tree]
     else:
-        inexact = hasattr(tree, "dtype") and jnp.issubdtype(tree.dtype, jnp.inexact)
-        if site and inexact and not np.all(np.isfinite(x := np.asarray(tree)) | np.isneginf(x) & sampled):
-            yield site
+        if site and hasattr(tree, "dtype") and jnp.issubdtype(tree.dtype, jnp.inexact):
+            parts = [shard.data for shard in tree.addressable_shards] if isinstance(tree, jax.Array) else [tree]
+            if not all(np.all(np.isfinite(x) | np.isneginf(x) & sampled) for x in map(np.asarray, parts)):
+                yield site
         return
     for name, part in parts:
         yield from _bad(names, part, site or (name if name in names else ""), sampled or name == "chains")
 
 
-def check_row(step: int, known: dict[str, float], highest: float | None) -> None:
-    """Refuse a step whose numbers are not finite or, where there is a highest bound so far, whose bound is below it by more than rounding."""
+def check_row(step: int, known: dict[str, float], highest: float | None, size: float) -> None:
+    """Refuse a step whose numbers are not finite or, where there is a highest bound so far, whose bound is below it by more than rounding.
+
+    size: of what the bound is a sum of, such as the number of entries: terms cancel, and their rounding does not.
+    """
     for name, value in known.items():
         if not np.isfinite(value):
             raise Diverged(f"{name} became {value} at step {step}")
     if highest is None or "bound" not in known or not np.isfinite(highest):
         return
-    if known["bound"] < highest - FALL[str(jnp.result_type(float))] * max(1.0, abs(highest)):
+    if known["bound"] < highest - FALL[str(jnp.result_type(float))] * max(1.0, size, abs(highest)):
         raise Diverged(f"the bound, which cannot fall, fell from {highest:.9g} to {known['bound']:.9g} at step {step}")
+
+
+def explained(title: str, problem: Any, states: list[Any], what: str) -> tuple[Diverged, Any]:
+    """The error, with the block and the likely cause, and the newest of the states, in their order, that is good (None: none is)."""
+    model = problem.model
+    bad = next((found for state in states if (found := bad_sites(model, state))), [])
+    good = next((state for state in reversed(states) if not bad_sites(model, state)), None)
+    if not bad and len(states) > 2:
+        bad = most_changed(model, states[-3], states[-2])
+    block = f" in {' and '.join(bad)}" if bad else ""
+    return Diverged(f"{title} went wrong{block}: {what}. Likely cause: {likely_cause(problem)}."), good
 
 
 def most_changed(model: Any, before: Any, after: Any) -> list[str]:
     """The global site that a step changed most, relative to its size."""
+    if not isinstance(getattr(before, "shared", None), dict):
+        return []
     moved = {}
     for site in model.shared:
         old, new = (np.concatenate([np.ravel(np.asarray(x, float)) for x in jax.tree.leaves(state.shared[site])]) for state in (before, after))

@@ -32,7 +32,7 @@ class Options(NamedTuple):
 class State(NamedTuple):
     """NumPyro's, as the arrays that it is made of: steps taken first, the random key last."""
 
-    parts: tuple[Any, ...]
+    parameters: tuple[Any, ...]
 
 
 class Info(NamedTuple):
@@ -96,12 +96,12 @@ def build(problem: obj.Problem, options: Options) -> Algorithm:
         return State(tuple(jax.device_put(jax.tree.leaves(state), here)))
 
     def step(key, state, batches):
-        now = program.rate(state.parts[0])
-        after, loss = program.update(structure().unflatten(state.parts), values, batches[0])
+        now = program.rate(state.parameters[0])
+        after, loss = program.update(structure().unflatten(state.parameters), values, batches[0])
         return State(tuple(jax.tree.leaves(after))), Info(-loss, now)
 
     def posterior(state):
-        natural = program.natural(program.svi.get_params(structure().unflatten(state.parts)), values, problem.data.pack())
+        natural = program.natural(program.svi.get_params(structure().unflatten(state.parameters)), values, problem.data.pack())
         return Variational(problem, {s: natural[s] for s in model.shared}, {s: natural[s] for s in model.local})
 
     return Algorithm(init, step, posterior)

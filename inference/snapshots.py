@@ -1,7 +1,7 @@
 """An engine's state as plain arrays and JSON, and back, bit for bit: what a checkpoint holds. Never pickle.
 
 A state is made of NamedTuples, tuples, lists, dicts, numbers, NumPy arrays, JAX arrays and random keys. Of a JAX array it matters on which devices it
-lies, whether it must stay there, and whether its type is weak: a program that is given it back must be the one that ran before.
+lies, whether it must stay there, and, of a scalar, whether its type is weak: a program that is given it back must be the one that ran before.
 """
 
 import contextlib

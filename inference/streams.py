@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from inference import checkpoints, fitting
+from inference import checkpoints, fitting, guards
 from inference import objective as obj
 from inference.fitting import Fit
 from inference.posterior import Variational
@@ -212,7 +212,12 @@ class Stream:
         here = self.problem._replace(data=data)
         state, info = self.engine.stream(here, self.options, key, self._state, batches, present, present - self._first_rows)
         row = {"step": self.num_steps, **info._asdict(), "rows": float(present), "clock": begin}
-        fitting.settle_row(row)  # waits for the step, and refuses numbers that are not finite
+        try:
+            fitting.settle_row(row)  # waits for the step, and refuses numbers that are not finite
+        except Diverged as error:
+            told, good = guards.explained(self._title, here, [self._state, state], str(error))
+            told.fit = self.fit(rows) if good is self._state else None
+            raise told from None
         row["seconds"] += self._seconds
         self._state, self._seconds, self._seen = state, row["seconds"], max(self._seen, int(rows[-1]) + 1)
         self._remember(row)
@@ -258,8 +263,8 @@ class Stream:
         if self.database.path is None or self.problem is None:
             return
         problem, state = self.problem, self._state._asdict()
-        if not all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(self._state.shared)):
-            raise Diverged(f"What was learned is not finite any more: the last checkpoint in {self.database.path} is kept as it is.")
+        if bad := guards.bad_sites(problem.model, self._state):
+            raise Diverged(f"What was learned of {' and '.join(bad)} is not finite any more: the last checkpoint in {self.database.path} is kept.")
         header = {
             "format": FORMAT,
             "model": self.model.name,
@@ -328,6 +333,7 @@ class Stream:
         require(is_whole(self._state.step) and found == {name: x.shape for name, x in values.items()}, "its hyper-parameters are not complete")
         check_shared(model, self.problem.hyper, self._state.shared, self.database)
         self._first_rows, self._seen, self._seconds = header["first_rows"], header["seen"], header["seconds"]
+        self._written = self._state.step - 1
         columns = {name.split("/", 1)[1]: x for name, x in arrays.items() if name.startswith("history/")}
         check_history(columns)
         self._history = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]

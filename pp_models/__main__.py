@@ -196,11 +196,13 @@ def run_fit(chosen: argparse.Namespace) -> int:
     _join_processes(chosen)  # before JAX is first used, which reading data may do
     from inference import fitted
 
+    data, hyper, _ = _data(chosen, model, settings["hyper"])
+    asked = {"model": chosen.model, "engine": chosen.engine, "seed": chosen.seed, "data": data.hash, "evaluate_every": chosen.evaluate_every}
+    asked |= {"hyper-parameters and options": dict(sorted(_setting(text) for text in chosen.set))}
     if chosen.resume and fitted.is_finished(folder):
-        fitted.check_same(folder, chosen.model, chosen.engine, chosen.seed)
+        fitted.check_same(folder, asked)
         print(f"{folder} holds the finished fit: nothing is left to do.")
         return 0
-    data, hyper, _ = _data(chosen, model, settings["hyper"])
     writes = not chosen.process_id
     if writes:
         _make_folder(folder)
@@ -210,9 +212,9 @@ def run_fit(chosen: argparse.Namespace) -> int:
 
     options = settings["options"].get(chosen.engine, {})
     shown: dict[str, Any] = {"progress": False if chosen.quiet else None, "evaluate_every": chosen.evaluate_every}
+    if chosen.overwrite and writes:
+        fitted.begin_anew(folder)
     if chosen.num_processes in (None, 1):
-        if chosen.overwrite:
-            (folder / fitted.CHECKPOINT).unlink(missing_ok=True)
         shown["checkpoint"] = folder / fitted.CHECKPOINT
         shown |= {"checkpoint_seconds": chosen.checkpoint_seconds, "checkpoint_steps": chosen.checkpoint_steps}
     try:
@@ -225,7 +227,7 @@ def run_fit(chosen: argparse.Namespace) -> int:
         if not chosen.quiet:
             print(f"process {chosen.process_id} of {chosen.num_processes} is done; process 0 writes the results")
         return 0
-    fitted.write(fit, folder, chosen.seed)
+    fitted.write(fit, folder, asked)
     print(fit)
     if chosen.evaluate_every and (scored := [x for x in fit.history["heldout"] if x == x]):
         print(f"batches scored before they were learned from: {len(scored)}, the first {scored[0]:.4f} and the last {scored[-1]:.4f} nats per word")
@@ -430,6 +432,8 @@ def _check_processes(chosen: argparse.Namespace) -> None:
         return
     if missing:
         raise InputError(f"--coordinator, --num-processes and --process-id go together; missing: {' and '.join(missing)}: give all three.")
+    if chosen.resume and chosen.num_processes > 1:
+        raise InputError("--resume goes on with a run of one process, but several fit together here and keep no state: leave it out.")
     if chosen.num_processes < 1 or not 0 <= chosen.process_id < chosen.num_processes:
         raise InputError(f"--process-id must be from 0 to --num-processes - 1, not {chosen.process_id} of {chosen.num_processes}.")
     host, colon, port = chosen.coordinator.rpartition(":")
@@ -479,7 +483,7 @@ def _folder(chosen: argparse.Namespace) -> Path:
     if folder.exists() and not folder.is_dir():
         raise InputError(f"--out {folder} is a file: name a folder.")
     comparing, unfinished = chosen.run is run_compare, fitted.is_unfinished(folder)
-    goes_on = (folder / "recipe.json").is_file() if comparing else chosen.resume and (unfinished or fitted.is_finished(folder))
+    goes_on = (folder / "recipe.json").is_file() if comparing else chosen.resume and not fitted.holds_other_things(folder)
     if fitted.holds_anything(folder) and not chosen.overwrite and not goes_on:
         if unfinished and not comparing:
             raise InputError(f"{folder} holds a run that is not finished: add --resume to go on with it, or --overwrite to begin anew.")

@@ -100,8 +100,14 @@ class Spilled(Growing):
         self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  closed with the array
 
     def _make_room(self, size: int) -> None:
-        os.posix_fallocate(self._file.fileno(), 0, size * self._array.itemsize)  # a full disk is told here, not by a crash at the first write
-        self._array = np.asarray(np.memmap(self._file, self._array.dtype, "r+", shape=(size,)))
+        try:
+            os.posix_fallocate(self._file.fileno(), 0, size * self._array.itemsize)  # a full disk is told here, not by a crash at the first write
+        except OSError:  # then in memory
+            super()._make_room(size)
+        else:
+            spilled = np.asarray(np.memmap(self._file, self._array.dtype, "r+", shape=(size,)))
+            spilled[: self.size] = self.view()  # already there, unless it was in memory meanwhile
+            self._array = spilled
 
     def close(self) -> None:
         self._file.close()

@@ -3,8 +3,9 @@
     python tests/faults.py --kills 50 [--only fit,stream,append,store,save,compare] [--seed 0]
 
 Each kind of work runs in a process of its own, which says when it begins. It is killed after a random part of the time that it takes undisturbed,
-begun again, and so on, so that every restart reopens what the last one left. After each kill what lies on disk must be readable, or refused by the
-sentence that says it was never complete. Prints a table: kills, restarts that found something to go on from, and whether the end was the same.
+begun again, and so on, so that every restart reopens what the last one left. Of databases, stores and fits that are saved, what lies on disk must be
+readable after each kill, or refused by the sentence that says it was never complete. Prints a table: kills, how many came before anything was on
+disk, and whether the end was the same.
 """
 
 import argparse
@@ -227,8 +228,9 @@ def disturb(name: str, kills: int, rng: np.random.Generator, base: Path) -> Outc
         shutil.rmtree(whole)
         whole.mkdir()
         process, since = start(name, whole), time.perf_counter()
-        if process.communicate()[1] and process.returncode:
-            raise RuntimeError(f"{name} failed undisturbed")
+        _, said = process.communicate()
+        if process.returncode:
+            raise RuntimeError(f"{name} failed undisturbed: {said}")
         seconds = time.perf_counter() - since
     want = work.look(whole)
     done, before_any, same, turn = 0, 0, True, 0

@@ -261,3 +261,25 @@ def test_draws_for_arviz_are_as_many_as_are_affordable(monkeypatch):
     tree = fit.to_arviz()
     assert set(tree["posterior"].data_vars) == {"beta"}
     assert tree["posterior"]["beta"].shape[1] == draws
+
+
+@pytest.mark.parametrize("last", [0, 1, 5])
+def test_a_run_that_goes_on_counts_its_time_as_one_that_was_not_interrupted(clock, tmp_path, last):
+    """Killed in warm-up: the first step after it, which compiles, counts as long as the one before, and the estimate of the whole is the same."""
+
+    def stop(step, seconds, posterior):
+        if step == last + 1:
+            raise RuntimeError("killed")
+
+    whole = run("gibbs", **STEPWISE, max_seconds=50.0)
+    clock.steps = 0
+    options = {**STEPWISE, "max_seconds": 50.0, "checkpoint": tmp_path / "run.checkpoint", "checkpoint_steps": 1}
+    with pytest.raises(RuntimeError, match="killed"):
+        run("gibbs", **options, watch=stop)
+    clock.now, clock.steps = 1e6, 0  # another process, another clock, and a step that compiles
+    found = run("gibbs", **options)
+    for site in ("theta", "beta"):
+        np.testing.assert_array_equal(found.posterior.draws[site], whole.posterior.draws[site])
+    if last:
+        np.testing.assert_allclose(found.history["seconds"], whole.history["seconds"])
+    assert found.stopped == whole.stopped

@@ -84,12 +84,31 @@ def test_a_falling_bound_stops_engines_that_ascend(monkeypatch, engine):
         run(engine, num_epochs=30, tolerance=0.0, **options)
 
 
-def test_rounding_is_no_fall():
-    guards.check_row(3, {"bound": -1e6 * (1 + 1e-9)}, -1e6)
+@pytest.mark.slow
+def test_stock_engines_say_what_went_wrong():
+    """Steps of Adam that are far too long; draws whose log joint density is not finite."""
+    with pytest.raises(Diverged, match=r"numpyro_svi went wrong in the guide's parameters: bound became \S+ at step"):
+        run("numpyro_svi", learning_rate=1e6, num_epochs=200)
+
+
+@pytest.mark.slow
+def test_a_density_that_passes_zero_runs_through():
+    """Log densities of observations may add up to nearly nothing, and the rounding of what cancels stays. Data scaled so, in single precision."""
+    rng = np.random.default_rng(0)
+    rows = 0.17 * (rng.normal(size=(4000, 20)) + 4 * rng.normal(size=(5, 20))[rng.integers(5, size=4000)])
+    options = {"num_epochs": 60, "tolerance": 0.0, "progress": False}
     with jax.enable_x64(False):
-        guards.check_row(3, {"bound": -1e6 * (1 + 1e-6)}, -1e6)
+        fit = inference.fit("gaussian_mixture", data.dense(rows), "memoized", {"num_components": 8}, **options)
+    assert len(fit.history["bound"]) == 480
+
+
+def test_rounding_is_no_fall():
+    guards.check_row(3, {"bound": -1e6 * (1 + 1e-9)}, -1e6, 100.0)
+    with jax.enable_x64(False):
+        guards.check_row(3, {"bound": -1e6 * (1 + 1e-6)}, -1e6, 100.0)
+        guards.check_row(3, {"bound": 63.954}, 63.988, 80_000.0)  # a sum of 80,000 terms that cancel
         with pytest.raises(Diverged):
-            guards.check_row(3, {"bound": -1e6 * (1 + 1e-3)}, -1e6)
+            guards.check_row(3, {"bound": -1e6 * (1 + 1e-3)}, -1e6, 100.0)
 
 
 def test_the_likely_cause_names_what_is_extreme():

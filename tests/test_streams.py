@@ -297,6 +297,20 @@ def test_a_full_disk_makes_a_stream_pause(corpus, tmp_path, monkeypatch, capsys)
     assert "pauses at step 1" in said and "that of step 0 is kept" in said and "goes on" in said
 
 
+def test_hyper_parameters_that_are_not_finite_never_replace_a_checkpoint(corpus, tmp_path):
+    with inference.stream("lda", 12, hyper=HYPER, path=tmp_path / "rows", batch_size=8, num_inner=2) as learner:
+        learner.append(corpus)
+        learner.step(2)
+        learner.checkpoint()
+        learner._state = learner._state._replace(values={name: x * np.nan for name, x in learner._state.values.items()})
+        with pytest.raises(Diverged, match="hyper-parameters is not finite"):
+            learner.checkpoint()
+        learner.database.close()
+        learner._open = False
+    with inference.stream("lda", 12, hyper=HYPER, path=tmp_path / "rows", batch_size=8, num_inner=2) as learner:
+        assert learner.num_steps == 2
+
+
 @pytest.mark.parametrize("when", [{"checkpoint_every": -1}, {"checkpoint_every": 1.5}, {"checkpoint_seconds": -1.0}])
 def test_times_between_checkpoints_are_checked(when):
     with pytest.raises(InputError, match="checkpoint_"):
