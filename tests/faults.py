@@ -183,11 +183,15 @@ def look_at_comparison(folder: Path) -> Any:
 
 
 class Work(NamedTuple):
-    """do: see above. look: at the result. whole: whether what lies there can be looked at after every kill, once it is there at all."""
+    """do: see above. look: at the result. whole: whether what lies there can be looked at after every kill, once it is there at all.
+
+    share: of the undisturbed time that a process gets at most: less where it keeps its state more often, so that most are killed several times.
+    """
 
     do: Callable[[Path], None]
     look: Callable[[Path], Any]
     whole: bool = False
+    share: float = 0.25
 
 
 WORKS = {
@@ -197,7 +201,7 @@ WORKS = {
     "append": Work(append, look_at_rows, whole=True),
     "store": Work(store, look_at_store, whole=True),
     "save": Work(save, look_at_save, whole=True),
-    "compare": Work(compare, look_at_comparison),
+    "compare": Work(compare, look_at_comparison, share=1.0),
 }
 
 
@@ -240,8 +244,7 @@ def disturb(name: str, kills: int, rng: np.random.Generator, base: Path) -> Outc
         turn += 1
         while True:
             process = start(name, folder)
-            # short enough that most processes are killed several times, long enough that each gets somewhere
-            wait = rng.uniform(0, min(seconds, 1.0 + 0.25 * seconds)) if done < kills else 600.0
+            wait = rng.uniform(0, min(seconds, 1.0 + work.share * seconds)) if done < kills else 600.0
             try:
                 _, said = process.communicate(timeout=wait)
                 if process.returncode:
