@@ -27,8 +27,8 @@ def bad_sites(model: Any, state: Any) -> list[str]:
     return [NAMED.get(name, name) for name in found]
 
 
-def _bad(names: set[str], tree: Any, site: str, sampled: bool = False) -> Iterable[str]:
-    """sampled: of statistics of draws, where a logarithm of minus infinity is that of a number too small to tell from zero."""
+def _bad(names: set[str], tree: Any, site: str) -> Iterable[str]:
+    """A logarithm of minus infinity is that of a zero, or of a draw too small to tell from it: only what is nan or infinitely large is bad."""
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):
         parts = [(name, part) for name, part in zip(tree._fields, tree, strict=True) if name not in UNSEEN]
     elif isinstance(tree, dict):
@@ -38,11 +38,11 @@ def _bad(names: set[str], tree: Any, site: str, sampled: bool = False) -> Iterab
     else:
         if site and hasattr(tree, "dtype") and jnp.issubdtype(tree.dtype, jnp.inexact):
             parts = [shard.data for shard in tree.addressable_shards] if isinstance(tree, jax.Array) else [tree]
-            if not all(np.all(np.isfinite(x) | np.isneginf(x) & sampled) for x in map(np.asarray, parts)):
+            if not all(np.all(np.isfinite(x) | np.isneginf(x)) for x in map(np.asarray, parts)):
                 yield site
         return
     for name, part in parts:
-        yield from _bad(names, part, site or (name if name in names else ""), sampled or name == "chains")
+        yield from _bad(names, part, site or (name if name in names else ""))
 
 
 def check_row(step: int, known: dict[str, float], highest: float | None, size: float) -> None:

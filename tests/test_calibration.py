@@ -107,6 +107,7 @@ def low(data, hyper, key):
     return {site: 0.6 * x for site, x in exact(data, hyper, key).items()}
 
 
+@pytest.mark.slow
 def test_exact_posterior_is_calibrated_and_a_narrow_one_is_not():
     """Exact draws: p-values that survive Bonferroni, 90 % coverage. Rows counted three times: intervals shorter by sqrt(3), found out. Draws that are
     too low: true values lie above, p is not symmetric, and the shift is positive."""

@@ -103,6 +103,7 @@ def test_a_token_that_counts_itself_is_found_out(monkeypatch):
     assert p_value(frequencies(odds, TINY), law_given_columns(odds, TINY)) < 1e-20
 
 
+@pytest.mark.slow
 def test_whole_sampler_has_the_exact_posterior_mean():
     """Expected word probabilities, topics and proportions integrated out by listing all 2^6 allocations, are those of the draws within four
     standard errors of as many draws as are effective; the row without words has the prior's."""

@@ -50,7 +50,7 @@ def need(missing):
 # Examples ----------------------------------------------------------------------------------------------------------------------
 
 
-FAST = {"README.md", "quickstart.md", "reliability.md"}  # the others, and docstrings, in `make calibrate`
+FAST = {"README.md", "reliability.md"}  # the others, and docstrings, in `make calibrate`
 
 
 def run_examples(tmp_path, files, modules):

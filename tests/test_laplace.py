@@ -264,6 +264,7 @@ def test_laplace_is_the_grids_top(linear):
     np.testing.assert_allclose(given.posterior.sd("s")[0], np.sqrt(np.diag(np.linalg.inv(precision))), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_unrested_points_are_reported():
     """A grid point at which coordinate ascent was cut short is named in a warning, not averaged in silence."""
     data = planted(20, 30, 3)

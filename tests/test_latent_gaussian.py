@@ -291,6 +291,7 @@ def test_bias_is_each_members_inclination():
         base.make_hyper(lg_nmf_votes.MODEL, {"bias": True, "offsets": (1.0, 2.0)}, data)
 
 
+@pytest.mark.slow
 def test_no_dense_array_of_words_and_documents():
     """F of LG-NMF and its gradients never hold an array with a number for each cell of the matrix."""
     rng = np.random.default_rng(0)

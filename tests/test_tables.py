@@ -81,7 +81,7 @@ def test_dense_formats_agree(tmp_path):
         ("text.csv", b"u,i,r\n0,1,good\n", "does not hold the numbers"),
         ("short.csv", b"0,1,3\n0,2\n", "does not hold the numbers"),
         ("empty.csv", b"user,item,rating\n", "no entries"),
-        ("bytes.csv", b"\xff\xfe\x00\x01,,\n", "not text"),
+        ("bytes.csv", b"\xff\xfe\x00\x01,,\n", "UTF-16"),
         ("cut.csv.gz", gzip.compress(b"0,1,3\n" * 500, mtime=0)[:40], "cut short or damaged"),
         ("cut.npz", b"PK\x03\x04 nothing", "not a complete sparse matrix"),
         ("cut.npy", b"\x93NUMPY\x01\x00", "not a complete array"),
