@@ -299,7 +299,5 @@ def _value_shape(family: Any, kind: str, parts: list[np.ndarray], grid: dict[str
 
 def check_history(history: dict[str, np.ndarray]) -> None:
     columns = list(history.values())
-    if not columns:  # of a fit that was put together by hand
-        return
     require({"step", "seconds", "bound"} <= history.keys() and all(x.ndim == 1 for x in columns), "its history is not complete")
     require(len({len(x) for x in columns}) == 1, "the columns of its history differ in length")

@@ -30,7 +30,7 @@ def point(theta, beta, data):
     problem = make_problem("bayesian_nmf", data, {"num_topics": len(beta)})
     posterior = Point(problem, {})
     posterior.values = {"theta": theta, "beta": beta}
-    return Fit(problem, "map", {}, posterior, {"step": np.zeros(0), "bound": np.zeros(0)}, 0.0)
+    return Fit(problem, "map", {}, posterior, {name: np.zeros(0) for name in ("step", "seconds", "bound")}, 0.0)
 
 
 def sampled(thetas, betas, data, lp):
