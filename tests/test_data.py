@@ -10,7 +10,7 @@ from scipy.special import gammaln
 
 from pp_models import batches
 from pp_models import data as data_
-from pp_models.batches import Entries, part_widths, window_widths
+from pp_models.batches import Entries, batch_capacity, growing_layout, part_widths, power_of_two, window_widths
 from pp_models.errors import InputError
 
 COUNTS = np.array([[2, 0, 1, 0], [0, 0, 0, 0], [0, 12, 0, 3], [1, 0, 0, 130], [5, 5, 5, 5]])
@@ -339,3 +339,16 @@ def test_data_are_told_in_a_line():
     X = np.eye(3, 400)
     assert repr(data_.counts(X, column_names=[f"word{v}" for v in range(400)])) == "Data(counts, 3 rows x 400 columns, 3 entries)"
     assert repr(data_.text_and_votes(X, [[1.0, 0.0]] * 3)) == "Data(text_and_votes, 3 rows x 400 columns x 2 members, 3 entries)"
+
+
+def test_a_batch_has_room_for_random_rows_and_no_more_than_the_longest_need():
+    """All rows: all entries. Rows alike: exactly theirs. Else at most the longest rows', and enough for any of 200 random batches."""
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(0, 200, 5000)
+    assert batch_capacity(lengths, 5000) == batch_capacity(lengths, 9000) == lengths.sum()
+    assert batch_capacity(np.full(100, 7), 30) == 210
+    for size in (1, 10, 300, 4900):
+        room = batch_capacity(lengths, size)
+        assert room <= np.sort(lengths)[-size:].sum()
+        assert room >= max(lengths[rng.choice(5000, size, replace=False)].sum() for _ in range(200))
+        assert growing_layout(np.array(np.unique(lengths, return_counts=True)), size).capacity["matrix"] == power_of_two(max(1024, room))
