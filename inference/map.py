@@ -76,8 +76,9 @@ def solve_site(problem: obj.Problem, site: str, target: Any, shared: Sites, summ
 
     What is one for all rows, a tied precision, goes to every device; the tied statistic is a sum over rows, and so over the devices' shares.
     """
-    family, num_rows, here = problem.model.families[site], len(jax.tree.leaves(target)[0]), devices.mine(problem.devices)
-    if not family.separate or len(here) == 1 or num_rows < FEW_ROWS:
+    here = devices.mine(problem.devices)
+    num_rows = len(jax.tree.leaves(target)[0]) if problem.model.families[site].separate else 0
+    if len(here) == 1 or num_rows < FEW_ROWS:
         return _stats(problem.model, {site: target}, summary, shared, sweeps)[site]
     shares = [jax.device_put(part, device) for part, device in zip(_split((target, shared[site]), num_rows, len(here)), here, strict=True)]
     parts = [_stats(problem.model, {site: natural}, summary, {site: start}, sweeps)[site] for natural, start in shares]

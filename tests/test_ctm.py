@@ -45,6 +45,13 @@ def test_the_two_priors_agree_given_the_covariance(both):
     np.testing.assert_allclose(one, other - len(u) * jnp.linalg.slogdet(ell)[1], rtol=1e-10)
 
 
+def test_map_climbs():
+    """Also where a site, the covariance, has one row only. 1e-9 of a bound of about 1e2: rounding."""
+    problem = make()
+    bound = inference.fit("ctm", problem.data, "map", problem.hyper, num_epochs=4, tolerance=0).history["bound"]
+    assert len(bound) == 4 and np.all(np.diff(bound) > -1e-7) and bound[-1] > bound[0]
+
+
 def test_the_two_priors_bound_the_same_sum(both):
     """With C = I and the unit vectors for places, y is u: of one q, its covariances included, both forms' F is the same number."""
     rng = np.random.default_rng(0)
