@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.sparse
+from numpyro.distributions.distribution import validation_enabled
 
 from inference import objective as obj
 from inference.fitting import Fit
@@ -30,7 +31,7 @@ from pp_models.archives import Damaged
 from pp_models.base import Model, declare, split_hyper, value_shapes
 from pp_models.data import KINDS, Data
 from pp_models.errors import InputError
-from pp_models.families import Pair
+from pp_models.families import Family, Pair
 from pp_models.files import write_whole
 
 FORMAT = 1
@@ -262,6 +263,20 @@ def _check_leaves(
         require(len(parts) == counts[site] and all(x.dtype.kind == "f" and x.dtype.itemsize >= 4 for x in parts), f"{site} is of the wrong type")
         require(kind == "draws" or all(np.all(np.isfinite(x)) for x in parts), f"{site} holds numbers that are not finite")
         require(fits(_value_shape(model.families[site], kind, parts, grid), expected[site]), f"{site} is of the wrong shape")
+        if kind == "variational":
+            _check_domain(site, model.families[site], parts)
+        if kind == "point":
+            impossible = any(bool(jnp.isnan(x).any()) for x in jax.tree.leaves(model.families[site].stats(jnp.asarray(parts[0]))))
+            require(not impossible, f"{site} has values that it cannot take")
+
+
+def _check_domain(site: str, family: Family, parts: list[np.ndarray]) -> None:
+    """Natural parameters belong to a distribution: NumPyro looks at what it is given."""
+    try:
+        with validation_enabled():
+            family.distribution(jax.tree.unflatten(jax.tree.structure(family.base), [jnp.asarray(x) for x in parts]))
+    except ValueError as error:
+        raise Damaged(f"the parameters of {site} belong to no distribution: {error}") from error
 
 
 def check_shared(model: Model, hyper: Any, shared: Any, data: Any) -> None:
@@ -272,6 +287,7 @@ def check_shared(model: Model, hyper: Any, shared: Any, data: Any) -> None:
         parts = [np.asarray(x) for x in jax.tree.leaves(natural)]
         require(all(x.dtype.kind == "f" and np.all(np.isfinite(x)) for x in parts), f"{site} holds numbers that are not finite")
         require(fits(_value_shape(model.families[site], "variational", parts, {}), expected[site]), f"{site} is of the wrong shape")
+        _check_domain(site, model.families[site], parts)
 
 
 def _check_grid(grid: dict[str, np.ndarray], num_names: int) -> None:
