@@ -4,6 +4,7 @@ import collections
 import functools
 import itertools
 import os
+import signal
 from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -20,6 +21,9 @@ import pytest
 import pp_models
 from inference import fitting
 from inference.registry import engines, load_engine
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell leaves it to what runs in the background; tests send it to themselves
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 OWN = {file.stem for file in Path(pp_models.__file__).parent.glob("*.py")}
 FULL_MODEL = "lda"  # takes all shared tests in `make test`; this repository's other models take the core law there, and all in `make calibrate`

@@ -184,7 +184,7 @@ def test_sparse_squared_error_forms_nothing_dense():
     """Neither X, rows x columns, nor one number per entry and factor is in the compiled update."""
     rng = np.random.default_rng(0)
     rows, columns, topics = 311, 1009, 31  # tables have lines of 64 numbers
-    matrix = scipy.sparse.random_array((rows, columns), density=0.02, rng=rng, data_sampler=lambda size: rng.integers(1, 5, size)).tocsr()
+    matrix = scipy.sparse.csr_array((rng.integers(1, 5, (rows, columns)) * (rng.random((rows, columns)) < 0.02)).astype(float))
     problem = fitting.make_problem("nmf", pp_models.data.counts(matrix), {"num_topics": topics, "objective": "squared_error"})
     batch, natural = problem.data.pack(), problem.model.init(jax.random.key(0), problem.hyper, problem.data)
     update = jax.jit(jax.value_and_grad(lambda t: problem.model.log_local(problem.hyper, t, batch)))
