@@ -101,7 +101,7 @@ def _counted(path: Path, on_rows: Callable[[int], Any]) -> dict[str, Any]:
     try:
         for block in source.blocks:
             lengths.append(np.diff(block.indptr))
-            num_columns, total = max(num_columns, block.shape[1]), total + float(block.sum(dtype=np.float64))
+            num_columns, total = max(num_columns, block.shape[1]), total + float(block.data.sum(dtype=np.float64))
             on_rows(block.shape[0])
     except InputError as error:
         if "sort the lines" not in str(error):

@@ -89,7 +89,7 @@ class Data:
     @functools.cached_property
     def totals(self) -> np.ndarray:
         """The sum of each row's entries."""
-        return np.asarray(self._main @ np.ones(self.num_columns))  # in double precision, which `sum` of single ones is not
+        return row_sums(self._main)
 
     @functools.cached_property
     def _log_factorials(self) -> np.ndarray:
@@ -370,6 +370,11 @@ def tf_idf(C: Any, length: float = 50.0, reference: Any = None) -> Any:
 def _check_length(length: Any) -> None:
     if isinstance(length, bool) or not isinstance(length, int | float) or not 0 < length < 2**24:
         raise InputError(f"length must be a positive number below {2**24}, not {length!r}.")
+
+
+def row_sums(matrix: Any) -> np.ndarray:
+    """In double precision, as the `sum` of a sparse matrix of single precision is not, whatever `dtype` it is told."""
+    return np.asarray(matrix @ np.ones(matrix.shape[1]))
 
 
 def _scaled(matrix: Any, length: float) -> Any:

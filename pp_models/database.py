@@ -210,7 +210,7 @@ class Database:
             assert data.values is not None
             self._logs.write(np.empty(0, SEGMENT), data.values.ravel(), data.num_rows, data.total)
         else:
-            self._write_counts(data.matrix, ids, np.full(data.num_rows, -1), _row_sums(data.matrix), data.num_rows, data.total)
+            self._write_counts(data.matrix, ids, np.full(data.num_rows, -1), data.totals.astype(np.int64), data.num_rows, data.total)
         return ids
 
     def extend(self, ids: Any, rows: Any) -> None:
@@ -251,10 +251,10 @@ class Database:
         newest[: len(old)] = self._newest.view()[old]
         totals = np.zeros(len(rows), np.int64)
         totals[: len(old)] = self._row_totals(old)
-        totals += _row_sums(matrix)
+        totals += data_.row_sums(matrix).astype(np.int64)
         self._check_sums(rows, matrix, totals)
         newest, places, taken = self._taken_along(newest, np.diff(matrix.indptr))
-        gained = float(matrix.data.sum())
+        gained = float(matrix.data.sum(dtype=np.float64))
         if len(taken):
             entries, lengths = self._gather(taken)
             row = np.concatenate([np.repeat(np.arange(len(rows)), np.diff(matrix.indptr)), np.repeat(places, lengths)])
@@ -442,10 +442,6 @@ def _added(rows: np.ndarray, columns: np.ndarray, counts: np.ndarray, shape: tup
     """Entries in any order as canonical CSR, those listed more than once added up: whole numbers, so exactly in any order."""
     matrix = scipy.sparse.coo_array((counts, (rows, columns)), shape=shape).tocsr()
     return matrix if counts.dtype == np.float64 else _csr(matrix.data, matrix.indices, matrix.indptr, shape[1])
-
-
-def _row_sums(matrix: Any) -> np.ndarray:
-    return np.asarray(matrix.sum(axis=1, dtype=np.float64)).ravel().astype(np.int64)
 
 
 def _indices(values: Any, size: int, what: str, have: str) -> np.ndarray:

@@ -296,6 +296,9 @@ def test_large_counts_are_added_exactly():
     assert database.total == 2**25 - 3
     with pytest.raises(InputError, match="would become 16777216"):
         database.add([0], [1])
+    whole = Database(3)
+    whole.append([[2**24 - 1, 2**24 - 1, 1]])
+    assert whole.total == whole.totals[0] == 2**25 - 1
 
 
 def test_dense_refusals():
