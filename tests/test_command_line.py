@@ -249,6 +249,7 @@ def test_compare_keeps_what_is_finished_and_goes_on(compare, tmp_path, monkeypat
     assert fitted[4:] == ["gibbs", "cavi"]
 
 
+@pytest.mark.slow
 def test_compare_on_a_full_disk(compare, tmp_path, monkeypatch, capsys):
     """A report that cannot be written is one sentence and exit code 2; the finished fits are kept for when there is room."""
     from inference import report

@@ -82,7 +82,7 @@ def test_later_blocks_see_the_earlier_ones_of_the_sweep():
     np.testing.assert_allclose(-fit.posterior.natural("tau").second, hyper.b + error / 2, rtol=1e-6)
 
 
-@pytest.mark.parametrize("engine", ["cavi", "gibbs", "map"])
+@pytest.mark.parametrize("engine", ["cavi", pytest.param("gibbs", marks=pytest.mark.slow), "map"])
 def test_who_rated_nothing_has_the_prior(engine):
     """No rating, no information: mean 0 and variance 1/lam (draws: within 5 standard errors of 400 at least)."""
     options = {"num_samples": 800, "num_warmup": 100} if engine == "gibbs" else {"num_epochs": 20}
@@ -132,7 +132,7 @@ def test_predictions_on_a_scale():
         ("map", {"num_epochs": 50}),
         ("cavi", {"num_epochs": 50}),
         pytest.param("trust_region", {"batch_size": 20, "num_epochs": 30}, marks=pytest.mark.slow),
-        ("gibbs", {"num_samples": 300, "num_warmup": 100}),
+        pytest.param("gibbs", {"num_samples": 300, "num_warmup": 100}, marks=pytest.mark.slow),
         pytest.param("laplace", {}, marks=pytest.mark.slow),
     ],
 )

@@ -159,6 +159,7 @@ def test_geweke(problem, sampler):
     assert np.abs(scores(problem, SWEEPS[sampler])).max() < LIMIT
 
 
+@pytest.mark.slow
 @pytest.mark.representative("lda")
 def test_geweke_catches_a_broken_sampler(problem):
     """A sweep that counts every token, or every dense row, three times is found out."""
@@ -191,6 +192,7 @@ def test_nuts_is_numpyros(problem):
         np.testing.assert_allclose(fit.posterior.draws[site][1], draws, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.representative("lda")
 def test_chunks_and_other_chains_change_nothing(problem, monkeypatch):
     """A chain's draws depend on its key alone: more draws, other chunks of nuts or another number of chains leave them as they are.

@@ -389,6 +389,7 @@ def test_padding_and_shares_change_no_stochastic_map(problem):
         np.testing.assert_allclose(fits[0].posterior.mean(site), fits[1].posterior.mean(site), rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_stochastic_map_ends_where_map_does(problem):
     """From its end, `map` gains less than 1e-3 of the log density, relatively, on all rows: the noise that a rate of 0.01 leaves.
 
