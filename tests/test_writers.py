@@ -69,7 +69,7 @@ def test_round_trip(tmp_path, name, data):
     same(readers.read(path), data)
     assert (path.read_bytes()[:2] == b"\x1f\x8b") == name.endswith(".gz")
     parts = list(readers.blocks(path))
-    assert sum(part.shape[0] for part in parts) == data.num_rows and sum(part.sum(dtype=np.float64) for part in parts) == data.total
+    assert sum(part.shape[0] for part in parts) == data.num_rows and sum(part.data.sum(dtype=np.float64) for part in parts) == data.total
 
 
 @settings(max_examples=4, deadline=20_000, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
