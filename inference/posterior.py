@@ -194,7 +194,7 @@ class Point(_Sites):
         families = problem.model.families
         rows = rows_of_all(problem, local, positions) if positions else {}
         self._values = {**rows, **{s: np.asarray(families[s].value(t)) for s, t in shared.items()}}
-        self._solve = solve
+        self._solve = solve if problem.model.local else None
 
     @property
     def at_hand(self) -> list[str]:

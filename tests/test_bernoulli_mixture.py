@@ -159,3 +159,10 @@ def test_value_of_the_mode(problem, q):
     above = jax.tree.map(lambda x: x + 1, q["beta"])
     mode = fam.beta.value(fam.summarise(fam.beta, above, "mode"))
     np.testing.assert_allclose(mode, q["beta"].first / (q["beta"].first + q["beta"].second), rtol=1e-10)
+
+
+def test_a_point_from_batches_has_all_its_values():
+    """There are no sites of rows to be solved for when they are asked for."""
+    hyper, data = pp_models.load("bernoulli_mixture").example(jax.random.key(0))
+    posterior = inference.fit("bernoulli_mixture", data, "stochastic_map", hyper, num_epochs=1, batch_size=4, progress=False).posterior
+    assert posterior.values.keys() == set(posterior.sites) == set(posterior.at_hand)
