@@ -67,7 +67,7 @@ def make_formats(folder: Path) -> dict[str, Format]:
         whole = readers.read(path)
         check(whole)
         with contextlib.suppress(readers.InputError):  # of triples that are not sorted
-            assert sum(part.sum() for part in readers.blocks(path)) == whole.total, "blocks are not the whole"
+            assert sum(part.data.sum(dtype=np.float64) for part in readers.blocks(path)) == whole.total, "blocks are not the whole"
 
     def add(name: str, file: str, what: Any, read: Callable[[Path], Any]) -> None:
         path = folder / "seeds" / name / file
