@@ -46,6 +46,17 @@ def settle(options: Options, data: Any) -> Options:
     return options._replace(batch_size=min(options.batch_size or data.num_rows, data.num_rows))
 
 
+class OrderedELBO(Trace_ELBO):
+    """NumPyro adds up the sites' terms in the order of a set of names, which every process shuffles anew: here in their order by name."""
+
+    def __init__(self, num_particles: int) -> None:
+        super().__init__(num_particles, sum_sites=False)
+
+    def loss_with_mutable_state(self, *args: Any, **kwargs: Any) -> Any:
+        found = super().loss_with_mutable_state(*args, **kwargs)
+        return {**found, "loss": sum(found["loss"][site] for site in sorted(found["loss"]))}
+
+
 class Program(NamedTuple):
     """NumPyro's SVI and its compiled functions, all of which take the hyper-parameters' values and a batch."""
 
@@ -74,7 +85,7 @@ def _program(model: Model, structure: Any, learning_rate: float, num_steps: int,
         trace = handlers.trace(seeded).get_trace(values, batch)
         return {site: jax.tree.map(jnp.asarray, family.natural(trace[site]["fn"])) for site, family in model.families.items()}
 
-    svi = SVI(generate, guide, numpyro.optim.Adam(rate), Trace_ELBO(num_particles))
+    svi = SVI(generate, guide, numpyro.optim.Adam(rate), OrderedELBO(num_particles))
     return Program(svi, jax.jit(svi.init), jax.jit(svi.update), jax.jit(natural), rate)
 
 

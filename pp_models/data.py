@@ -74,7 +74,7 @@ class Data:
     @functools.cached_property
     def total(self) -> float:
         """Sum of all entries: the number of tokens of a corpus."""
-        entries = self.values if self.matrix is None else self.matrix.data  # SciPy 1.14 sums a matrix in the type of its entries
+        entries = np.asarray(self.values) if self.matrix is None else self.matrix.data  # SciPy 1.14 sums a matrix in the type of its entries
         return float(entries.sum(dtype=np.float64))
 
     @functools.cached_property
