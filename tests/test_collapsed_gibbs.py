@@ -96,6 +96,7 @@ def test_allocations_have_their_exact_distribution():
     assert p_value(frequencies(odds, TINY), law_given_columns(odds, TINY)) > 1e-3
 
 
+@pytest.mark.slow
 def test_a_token_that_counts_itself_is_found_out(monkeypatch):
     """The same test refuses a sampler that leaves a token in its own row's counts, by far."""
     monkeypatch.setattr(tk, "without", lambda counts, own: counts)

@@ -505,6 +505,7 @@ def conjugate():
     return counts, comparison.compare("lda", data, "gibbs", ["cavi", "nuts"], hyper, options=options, progress=False, num_draws=4000, quick=True)
 
 
+@pytest.mark.slow
 def test_exact_engines_on_a_conjugate_model(conjugate):
     """Means within 0.05 sd and widths within 3 %: of 4,000 draws each, means differ by 0.018 sd and widths by 1.6 % on average (nuts has fewer
     effective ones), and all three are the closed form."""

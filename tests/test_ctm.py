@@ -66,7 +66,7 @@ def test_the_two_priors_bound_the_same_sum(both):
     np.testing.assert_allclose(one, other, rtol=1e-10)
 
 
-@pytest.mark.parametrize("summary", ["mean", "mode"])
+@pytest.mark.parametrize("summary", ["mean", pytest.param("mode", marks=pytest.mark.slow)])
 def test_the_two_priors_give_documents_the_same_proportions(both, summary):
     """Solved with the covariance given, q(y) is q(u) mapped by ell: mean ell m and covariance ell S ell' (1e-6: the solver's rest)."""
     ell, _, log_beta = points(np.random.default_rng(1), 0)

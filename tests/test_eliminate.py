@@ -125,7 +125,7 @@ def test_one_key_one_allocation(problem):
     np.testing.assert_array_equal(alone, by_column)
 
 
-@pytest.mark.parametrize("iterations", [1, 9])
+@pytest.mark.parametrize("iterations", [pytest.param(1, marks=pytest.mark.slow), 9])
 def test_fused_fixed_point_is_the_gradient_iterated(problem, iterations):
     """`converge_rows` equals iterating c <- a + d allocate/d rows at digamma(c) + scale, and its statistics are the gradients there."""
     _, entries, rows, columns = problem

@@ -97,7 +97,7 @@ def corpus():
     return topics, pp_models.data.counts(counts)
 
 
-@pytest.mark.parametrize("method", ["chib", "left_to_right"])
+@pytest.mark.parametrize("method", ["chib", pytest.param("left_to_right", marks=pytest.mark.slow)])
 def test_order_and_batches_change_nothing(corpus, method, monkeypatch):
     """A document has the same estimate among others in another order, in blocks of another size: its random numbers are its own. 1e-9 is rounding."""
     topics, data = corpus
@@ -165,6 +165,7 @@ def test_distribution_at_its_mean_or_drawn_from(corpus):
     assert values[0] < 0.01 < 0.05 < values[1]
 
 
+@pytest.mark.slow
 def test_single_precision(corpus):
     """In the default precision both estimators agree with double precision within their errors, though not draw by draw."""
     topics, data = corpus

@@ -24,8 +24,6 @@ CASES = {
 }
 FAST = {
     ("lda", "tiny", "cavi"),
-    ("lda", "tiny", "gibbs"),
-    ("bayesian_nmf", "tiny", "cavi"),
     ("bayesian_nmf", "tiny", "gibbs"),
     ("lda", "many counts", "cavi"),
 }

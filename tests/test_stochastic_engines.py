@@ -254,7 +254,7 @@ def test_empirical_bayes_scales_its_rows(problem):
         np.testing.assert_allclose(scaled[name], doubled[name], rtol=1e-10)
 
 
-@pytest.mark.parametrize("engine", ["svi", "trust_region", "streaming"])
+@pytest.mark.parametrize("engine", ["svi", *(pytest.param(name, marks=pytest.mark.slow) for name in ("trust_region", "streaming"))])
 def test_learned_hyper_parameters_help(problem, engine):
     """With hyper-parameters learned, the same engine ends at a higher bound, and the fit reports them."""
     marked = {**problem.hyper._asdict(), "learn": "all"}
