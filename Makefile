@@ -31,7 +31,7 @@ compare: .venv/.base ## the main job: engines against MCMC on LDA, and a report;
 	@echo "Report: $(abspath $(OUT))/report.html"
 
 test: .venv/.test ## the tests, on two cores
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow"
 
 calibrate: .venv/.test ## the slow tests, references re-checked, calibration tables, and shared tests with XLA's optimisations
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow
@@ -47,9 +47,9 @@ reliability: .venv/.test ## kill -9, mutants, fuzzing and an hour of streaming: 
 
 versions: ## the tests with the oldest packages that are supported, and with PYTHON=python3.12, say, the newest
 	$(PYTHON) -m venv .venv/oldest && .venv/oldest/bin/python -m pip install --quiet --disable-pip-version-check --constraint tests/oldest.txt --editable '.[test]'
-	.venv/oldest/bin/python -m pytest -n 2 --dist loadfile -m "not slow"
+	.venv/oldest/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow"
 	$(PYTHON) -m venv .venv/newest && .venv/newest/bin/python -m pip install --quiet --disable-pip-version-check --upgrade --editable '.[test]'
-	.venv/newest/bin/python -m pytest -n 2 --dist loadfile -m "not slow"
+	.venv/newest/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow"
 
 fuzz: .venv/.fuzz ## all readers on mutated files for FUZZ_SECONDS; files that break one are kept in results/fuzz-failures
 	$(BIN)/python tests/fuzz_readers.py --seconds $(FUZZ_SECONDS)
