@@ -115,35 +115,45 @@ def _iterate(
 def _fixed_point(
     model: Model, hyper: Any, stats: Sites, batch: Batch, start: Sites, options: RowOptions, summary: str, key: Any = None
 ) -> tuple[Sites, RowInfo, Sites]:
-    """The local fixed point of any model: one site after the other by the gradient of F, all rows of the batch together; and the statistics there."""
+    """The local fixed point of any model, one site after the other by the gradient of F; and the statistics there.
+
+    Every row stops for itself: who else is in the batch, padding included, changes nothing for it. What rows have in common (a precision that is the
+    same for all) has no row of its own and depends on none.
+    """
     sites = [site for site in model.families if site in model.local]
     if not sites:
         nothing = jnp.zeros(batch.num_rows)
         return {}, RowInfo(nothing.astype(int), nothing), {}
     first = model.init(jax.random.key(0), hyper, batch)
 
+    def as_rows(condition: jax.Array, new: Any, old: Any) -> Any:
+        """Row by row one or the other; the new where there are no rows."""
+        return jax.tree.map(lambda a, b: jnp.where(condition.reshape(-1, *(1,) * (a.ndim - 1)), a, b) if len(a) == batch.num_rows else a, new, old)
+
     def target(site: str, local: Sites) -> Any:
         gradient = jax.grad(lambda t: model.log_local(hyper, {**stats, **local, site: t}, batch, key))(local[site])
         # padding has no gradient: it keeps the starting point, which is a distribution, so that nothing there becomes NaN
-        return jax.tree.map(lambda g, f: jnp.where(jnp.reshape(batch.mask > 0, (-1,) + (1,) * (g.ndim - 1)), g, f), gradient, first[site])
+        return as_rows(batch.mask > 0, gradient, first[site])
 
     def improve(state):
-        step, local, natural, _ = state
+        step, iterations, local, natural, moves = state
+        going = moves > options.tolerance
         new, before = dict(natural), local
         for site in sites:
-            new[site] = shorten(model, local, target(site, local), site)
-            local = {**local, site: fam.summarise(model.families[site], new[site], summary, local[site])}
+            new[site] = as_rows(going, shorten(model, local, target(site, local), site), natural[site])
+            local = {**local, site: as_rows(going, fam.summarise(model.families[site], new[site], summary, local[site]), local[site])}
         settling = [site for site in sites if model.families[site].settles]  # which go on moving when their target rests
         pairs = zip(
             jax.tree.leaves((new, [local[s].first for s in settling])), jax.tree.leaves((natural, [before[s].first for s in settling])), strict=True
         )
-        moved = [jnp.mean(jnp.abs(a - b)) for a, b in pairs]
-        return step + 1, local, new, jnp.max(jnp.stack(moved))
+        moved = [jnp.mean(jnp.abs(a - b).reshape(len(a), -1), 1) * jnp.ones(batch.num_rows) for a, b in pairs]
+        return step + 1, iterations + going, local, new, jnp.where(going, jnp.max(jnp.stack(moved), 0), moves)
 
-    begin = (0, start, {site: first[site] for site in sites}, jnp.asarray(jnp.inf, batch.mask.dtype))
-    step, local, natural, change = jax.lax.while_loop(lambda state: (state[0] < options.num_local) & (state[3] > options.tolerance), improve, begin)
-    rows = jnp.ones(batch.num_rows)
-    return natural, RowInfo((rows * step).astype(int), rows * change), local
+    begin = (0, jnp.zeros(batch.num_rows, int), start, {site: first[site] for site in sites}, jnp.where(batch.mask > 0, jnp.inf, 0.0))
+    _, iterations, local, natural, moves = jax.lax.while_loop(
+        lambda state: (state[0] < options.num_local) & jnp.any(state[4] > options.tolerance), improve, begin
+    )
+    return natural, RowInfo(iterations, moves), local
 
 
 class Block(NamedTuple):

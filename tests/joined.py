@@ -50,7 +50,7 @@ def on_devices(model, number):
     declared = pp_models.load(model)
     hyper, data = declared.example(jax.random.key(0))
     engine = "cavi" if declared.proper(hyper) else "map"
-    # rows without a solver of their own stop when all on a device have: only with no tolerance does the number of devices not matter
+    # with a tolerance, sums in another order could make a row stop one iteration sooner
     exact = {"num_epochs": 3, "num_local": 5, "local_tolerance": 0.0, "tolerance": 0.0}
     fit = inference.fit(model, data, engine, hyper, jax.random.key(5), progress=False, devices=jax.devices()[:number], **exact)
     return {site: fit.posterior.mean(site) for site in fit.posterior.sites}

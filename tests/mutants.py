@@ -367,10 +367,17 @@ MUTANTS = (
     ),
     Mutant(
         "inference/objective.py",
-        "new[site] = shorten(model, local, target(site, local), site)",
-        "new[site] = shorten(model, local, target(site, start), site)",
+        "shorten(model, local, target(site, local), site), natural[site])",
+        "shorten(model, local, target(site, start), site), natural[site])",
         "rows' fixed point on the statistics it began with",
         (only("hpf", "rest"),),
+    ),
+    Mutant(
+        "inference/objective.py",
+        "jnp.where(going, jnp.max(jnp.stack(moved), 0), moves)",
+        "jnp.where(going, jnp.mean(jnp.max(jnp.stack(moved), 0)), moves)",
+        "rows stop by the mean of all rows' changes",
+        (only("model_contract", "stop_for_themselves and lda"),),
     ),
     Mutant(
         "inference/cavi.py",

@@ -58,15 +58,15 @@ ROUNDS = RowOptions(60, 0.0)
 
 
 @partial(jax.jit, static_argnames=("model", "structure"))
-def _solved(model, structure, values, stats, batch):
+def _solved(model, structure, values, stats, batch, options):
     hyper = obj.make(model, structure, values)
-    return obj.local_part(model, hyper, stats, batch, obj.start_local(model, hyper, batch), ROUNDS)
+    return obj.local_part(model, hyper, stats, batch, obj.start_local(model, hyper, batch), options)
 
 
-def solved(model, hyper, stats, batch):
+def solved(model, hyper, stats, batch, options=ROUNDS):
     """The batch's local sites at their fixed point, and F's gradient there. Compiled once for all tests with batches of one shape."""
     structure, values = base.split_hyper(hyper)
-    return _solved(model, tuple(sorted(structure.items())), values, stats, batch)
+    return _solved(model, tuple(sorted(structure.items())), values, stats, batch, options)
 
 
 def test_joint_is_numpyros_log_density(problem):
@@ -199,6 +199,21 @@ def test_padded_rows_change_no_local_solution(problem):
             parts.append(part._replace(natural=natural, stats=stats_there, info=None))
         for a, b in zip(jax.tree.leaves(parts[0]), jax.tree.leaves(parts[1]), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
+
+
+def test_rows_stop_for_themselves(problem):
+    """With a tolerance, too, a row ends where it would with other rows, or more padding, beside it, after as many iterations, fused or generic."""
+    model, hyper, data = problem.model, problem.hyper, problem.data
+    stats = obj.summarise(model, {site: some_natural(problem)[site] for site in model.shared})
+    options, size = RowOptions(60, 1e-3), data.num_rows
+    for variant in (model, dataclasses.replace(model, solve_local=None)):
+        whole = solved(variant, hyper, stats, data.pack(np.arange(size), size), options)
+        for rows in (np.arange(size // 3), np.arange(size // 3, size)):
+            part = solved(variant, hyper, stats, data.pack(rows, size), options)
+            np.testing.assert_array_equal(part.info.iterations[: len(rows)], whole.info.iterations[rows])
+            for a, b in zip(jax.tree.leaves(part.natural), jax.tree.leaves(whole.natural), strict=True):
+                if len(b) == size:  # what rows have in common has no rows
+                    np.testing.assert_allclose(a[: len(rows)], b[rows], rtol=1e-10, atol=1e-12)
 
 
 def test_batches_average_to_the_full_target(problem):
