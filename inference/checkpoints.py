@@ -9,9 +9,13 @@ outline of the state; then the state's arrays (`snapshots`) and the history's co
 there at every moment. A file of another recipe is refused; other versions of packages are warned of.
 
 Where the disk is full or may not be written any more the run pauses, says so, and tries again until it can go on or is stopped.
+
+Where several processes work together each writes what it holds, into two files in turn. None writes its next one before all have written this one
+(`fitting.Loop.save`), so there is always a step that all of them have, and the run goes on from the last such step.
 """
 
 import errno
+import glob
 import hashlib
 import json
 import math
@@ -19,7 +23,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,6 +31,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from inference import devices as devices_
 from inference import snapshots
 from inference.provenance import plain, versions
 from pp_models import archives
@@ -62,6 +67,25 @@ class Saved(NamedTuple):
     history: list[dict[str, Any]]
     memory: Any = None
     finished: bool = False
+
+
+def files_of(path: Path) -> list[Path]:
+    """All files of the checkpoint that are there, of whatever number of processes."""
+    several = path.parent.glob(f"{glob.escape(path.stem)}.*-of-*.[ab]{glob.escape(path.suffix)}") if path.parent.is_dir() else ()
+    return [file for file in (path, *sorted(several)) if file.is_file()]
+
+
+def own_files(path: Path) -> list[Path]:
+    """Those that this process writes, in turn."""
+    if jax.process_count() == 1:
+        return [path]
+    return [path.with_name(f"{path.stem}.{jax.process_index()}-of-{jax.process_count()}.{turn}{path.suffix}") for turn in "ab"]
+
+
+def remove(path: Path) -> None:
+    """A checkpoint that is not needed any more."""
+    for file in files_of(path):
+        file.unlink(missing_ok=True)
 
 
 def make_plan(path: Any, seconds: Any, steps: Any) -> Plan | None:
@@ -118,23 +142,72 @@ def made_with() -> dict[str, str]:
 
 
 class Checkpoints:
-    """The file of one run. Without a plan nothing is read or written."""
+    """The checkpoint of one run. Without a plan nothing is read or written. devices: those that the run is shared out to."""
 
-    def __init__(self, plan: Plan | None, recipe: Callable[[], dict[str, Any]], title: str) -> None:
-        self.plan, self._title = plan, title
+    def __init__(self, plan: Plan | None, recipe: Callable[[], dict[str, Any]], title: str, devices: Sequence[Any] = ()) -> None:
+        self.plan, self._title, self._devices = plan, title, devices
         self._recipe = None if plan is None else recipe()
+        self._files = [] if plan is None else own_files(plan.path)  # the one to be written next comes first
         self._last_step, self._next_time = 0, 0.0
         self._written: int | None = None
+
+    @property
+    def where(self) -> Path:
+        """The file that was written last."""
+        return self._files[-1]
 
     def read(self) -> Saved | None:
         """Where the run was left; None where there is no file. One that is damaged, or of another run, is refused: nothing is lost by trying."""
         self._next_time = time.perf_counter() + (self.plan.seconds if self.plan else 0.0)
         if self.plan is None:
             return None
-        path = self.plan.path
-        _try(path)
-        if not path.exists():
+        found: dict[int, tuple[Saved, Path]] = {}
+        trouble: InputError | None = None
+        try:
+            _try(self.plan.path)
+            self._check_number(self.plan.path)
+            for file in self._files:
+                if file.exists():
+                    saved = self._read(file)
+                    found[2 * saved.step + saved.finished] = saved, file
+        except InputError as error:  # which the other processes must hear of before it is raised
+            trouble = error
+        mark = self._agree(sorted(found), trouble)
+        if mark is None:
+            for _, file in found.values():  # of a beginning that not all processes have
+                file.unlink()
             return None
+        saved, file = found[mark]
+        self._files = [*(other for other in self._files if other != file), file]
+        self._last_step = self._written = saved.step
+        return saved
+
+    def _check_number(self, path: Path) -> None:
+        """Refuse to begin anew beside what another number of processes has left."""
+        mark = f"-of-{jax.process_count()}."
+        for file in files_of(path):
+            if file not in self._files and (len(self._files) == 1 or mark not in file.name):
+                raise Foreign(f"{file} is a checkpoint of another number of processes: go on with as many as it was begun with, or remove it.")
+
+    def _agree(self, marks: list[int], trouble: InputError | None) -> int | None:
+        """The last of the marks that every process has; None where the run begins. Marks: twice the number of steps, and 1 where the run is over."""
+        if not devices_.is_shared(self._devices):
+            if trouble:
+                raise trouble
+            return marks[-1] if marks else None
+        everyone = devices_.across(self._devices, [*[*marks, -1, -1][:2], int(trouble is not None)])
+        if everyone[:, 2].any():
+            raise trouble or InputError(f"Process {int(everyone[:, 2].argmax())} cannot go on from its checkpoint, so none can: see what it says.")
+        held = [set(row[row >= 0].tolist()) for row in everyone[:, :2]]
+        common = set.intersection(*held)
+        if not common and any(len(marks) > 1 for marks in held):
+            raise InputError(
+                f"{self._title} cannot go on: the processes' checkpoints have no step in common, so a file like {self._files[0]} is missing: "
+                "put it back, or remove all of them, and the run begins anew."
+            )
+        return max(common) if common else None
+
+    def _read(self, path: Path) -> Saved:
         try:
             header, arrays = archives.read(path, "checkpoint", FORMAT)
             differs = [name for name in self._recipe or {} if header["recipe"].get(name) != (self._recipe or {})[name]]
@@ -146,20 +219,18 @@ class Checkpoints:
             columns = {name.split("/", 1)[1]: x for name, x in arrays.items() if name.startswith("history/")}
             rows = [dict(zip(columns, row, strict=True)) for row in zip(*(x.tolist() for x in columns.values()), strict=True)]
             state = snapshots.unpack(header["state"], arrays)
-            saved = Saved(int(header["step"]), float(header["seconds"]), state, rows, header["memory"], bool(header["finished"]))
+            return Saved(int(header["step"]), float(header["seconds"]), state, rows, header["memory"], bool(header["finished"]))
         except Foreign:
             raise
         except InputError as error:
             raise Foreign(str(error)) from error
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
             raise Foreign(f"{path} is not a complete checkpoint ({error}): remove it, and the run begins anew.") from error
-        self._last_step = self._written = saved.step
-        return saved
 
     def _warn_of_versions(self, before: dict[str, str]) -> None:
         changed = [f"{name} {before.get(name)} instead of {found}" for name, found in made_with().items() if before.get(name) != found]
         if changed:
-            warnings.warn(f"The run was begun with {', '.join(changed)}: it goes on, but may not end with the same bits.", stacklevel=4)
+            warnings.warn(f"The run was begun with {', '.join(changed)}: it goes on, but may not end with the same bits.", stacklevel=5)
 
     def due(self, step: int) -> bool:
         """Whether so many steps, or so much time, have passed since the last one."""
@@ -181,7 +252,8 @@ class Checkpoints:
             warnings.warn(f"The state of {self._title} has too many parts for a checkpoint: the run goes on without.", stacklevel=4)
             self.plan = None
             return
-        persist(self.plan.path, header, arrays, self._title, saved.step, self._written, stop)
+        persist(self._files[0], header, arrays, self._title, saved.step, self._written, stop)
+        self._files = [*self._files[1:], self._files[0]]
         self._last_step = self._written = saved.step
         self._next_time = time.perf_counter() + max(self.plan.seconds, SHARE * (time.perf_counter() - begin))
 

@@ -1,6 +1,6 @@
 """The folder of one fit, as `pp-models fit` writes it.
 
-    DIR/checkpoint.npz    the state of a run that is not over (`checkpoints`)
+    DIR/checkpoint.npz    the state of a run that is not over (`checkpoints`); of several processes checkpoint.0-of-2.a.npz and the like
     DIR/fit.npz           the fit (`storage`)
     DIR/posterior.nc      the same for ArviZ
     DIR/summary.json      what was fitted and how
@@ -13,6 +13,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from inference import checkpoints
 from inference.fitting import Fit
 from pp_models.errors import Diverged, InputError
 from pp_models.files import explained, is_stray, write_whole
@@ -22,7 +23,7 @@ CHECKPOINT, FIT, POSTERIOR, SUMMARY, LAST_GOOD = "checkpoint.npz", "fit.npz", "p
 
 def holds_other_things(folder: Path) -> bool:
     """Whether there is something in it that no fit has put there."""
-    own = {CHECKPOINT, FIT, POSTERIOR, SUMMARY, LAST_GOOD}
+    own = {FIT, POSTERIOR, SUMMARY, LAST_GOOD, *(file.name for file in checkpoints.files_of(folder / CHECKPOINT))}
     return folder.is_dir() and any(file.name not in own and not is_stray(file) for file in folder.iterdir())
 
 
@@ -31,7 +32,7 @@ def holds_anything(folder: Path) -> bool:
 
 
 def is_unfinished(folder: Path) -> bool:
-    return (folder / CHECKPOINT).is_file()
+    return bool(checkpoints.files_of(folder / CHECKPOINT))
 
 
 def is_finished(folder: Path) -> bool:
@@ -40,8 +41,8 @@ def is_finished(folder: Path) -> bool:
 
 def begin_anew(folder: Path) -> None:
     """A run is to replace what is there: from now on it is not finished. The old fit stays until the new one is."""
-    for name in (CHECKPOINT, SUMMARY):
-        (folder / name).unlink(missing_ok=True)
+    checkpoints.remove(folder / CHECKPOINT)
+    (folder / SUMMARY).unlink(missing_ok=True)
 
 
 def check_same(folder: Path, settings: dict[str, Any]) -> None:
@@ -66,7 +67,7 @@ def write(fit: Fit, folder: Path, settings: dict[str, Any]) -> None:
         write_whole(folder / POSTERIOR, lambda path: tree.to_netcdf(str(path)))
         write_whole(folder / SUMMARY, lambda path: path.write_text(text, encoding="utf-8"))
         (folder / LAST_GOOD).unlink(missing_ok=True)
-        (folder / CHECKPOINT).unlink(missing_ok=True)
+        checkpoints.remove(folder / CHECKPOINT)
 
 
 def keep_last_good(error: Diverged, folder: Path) -> Any:

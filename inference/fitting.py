@@ -195,11 +195,10 @@ def fit(
     checked = chosen.settle(checked, data)
     check_suits(chosen, problem)
     check_evaluation(chosen, problem, evaluate_every)
-    check_alone(plan)
     start = check_init(chosen, problem, dict(init or {}))
     key = jax.random.key(0) if key is None else key
     title = f"{problem.model.name} by {engine}"
-    keeper = Checkpoints(plan, lambda: checkpoints.recipe_of(problem, engine, checked._asdict(), key, start, evaluate_every), title)
+    keeper = Checkpoints(plan, lambda: checkpoints.recipe_of(problem, engine, checked._asdict(), key, start, evaluate_every), title, problem.devices)
     saved = keeper.read()
     clock = Clock(saved.seconds if saved else 0.0)
     algorithm = chosen.build(problem, checked)
@@ -232,19 +231,20 @@ def fit(
                 with clock.standing():
                     watch(step, run.history[-1]["seconds"], functools.partial(algorithm.posterior, run.state))
             finished = getattr(info, "finished", False) or _finished(run.history, window, getattr(checked, "tolerance", 0.0))
-            if devices_.agreed(problem.devices, finished) or limit.reached(run.history, run.state):
+            finished, due, number = run.agree(finished, keeper.due(step + 1), asked.signal)
+            if finished or limit.reached(run.history, run.state):
                 break
-            if keeper.due(step + 1) or asked.signal:
+            if due or number:
                 run.wait(bar)
                 run.save(asked.check)
-                if asked.signal:
-                    raise Stopped(asked.signal, run.where())
+                if number:
+                    raise Stopped(number, run.where())
         run.wait(bar)
         seconds = clock.seconds if not (saved and saved.finished) else saved.seconds
         if not (saved and saved.finished):
             run.save(asked.check, finished=limit.stopped is None, last=True)
-        if asked.signal:
-            raise Stopped(asked.signal, run.where())
+        if number := run.agree(True, False, asked.signal)[2]:
+            raise Stopped(number, run.where())
     posterior = algorithm.posterior(run.state)
     return Fit(posterior.problem, engine, checked._asdict(), posterior, columns(run.history), seconds, stopped=limit.stopped)
 
@@ -311,6 +311,13 @@ class Loop:
         jax.block_until_ready(jax.tree.leaves(self.state))
         self.settle(bar)
 
+    def agree(self, finished: Any, due: bool, number: int | None) -> tuple[bool, bool, int]:
+        """Whether the run is over and a checkpoint is due, as the first process finds, and the signal that any of the processes was sent, or 0."""
+        if not devices_.is_shared(self._problem.devices):
+            return bool(finished), due, number or 0
+        everyone = devices_.across(self._problem.devices, [int(finished), int(due), number or 0])
+        return bool(everyone[0, 0]), bool(everyone[0, 1]), int(everyone[:, 2].max())
+
     def save(self, stop: Callable[[], Any], finished: bool = False, last: bool = False) -> None:
         """Write a checkpoint, where one is wanted; a state that is not finite never replaces one that was. The clock stands meanwhile.
 
@@ -328,9 +335,10 @@ class Loop:
                 if not last:
                     raise
                 warnings.warn(f"The run is over, but its checkpoint is not written: {error}", stacklevel=3)
+            devices_.agreed(self._problem.devices, 0)  # all have written this one before any writes the next
 
     def where(self) -> str:
-        return f"{self._limit.title} was stopped after step {len(self.history) - 1}, and its state is safe in {self._keeper.plan.path}."  # type: ignore[union-attr]
+        return f"{self._limit.title} was stopped after step {len(self.history) - 1}, and its state is safe in {self._keeper.where}."
 
     def _diverge(self, what: str) -> None:
         """Raise Diverged with the block, the likely cause, and the last good state as a fit."""
@@ -366,12 +374,6 @@ def check_loop(max_seconds: Any, watch: Any, progress: Any) -> None:
         raise InputError(f"watch must be a function (step, seconds, posterior), not {watch!r}.")
     if progress is not None and not isinstance(progress, bool | str):
         raise InputError(f"progress must be True, False, None, or text for before the bar's title, not {progress!r}.")
-
-
-def check_alone(plan: checkpoints.Plan | None) -> None:
-    """Refuse checkpoints where several processes work together: each holds a part of the state, or all would write one file."""
-    if plan is not None and jax.process_count() > 1:
-        raise InputError("checkpoint keeps the state of one process, but several fit together here: leave it out, or use one process with --devices.")
 
 
 def check_evaluation(engine: Engine, problem: obj.Problem, every: Any) -> None:

@@ -55,15 +55,15 @@ def _outline(x: Any, arrays: Arrays) -> Any:
 
 def _keep(x: Any, arrays: Arrays) -> str:
     name = f"state/{len(arrays)}"
-    arrays[name] = np.asarray(x)
+    arrays[name] = devices.on_host(x)  # of several processes' chains, every one keeps all
     return name
 
 
 def _place(x: jax.Array) -> Any:
-    """None where it may be moved; else its device, as this process counts them, or a mesh's devices and whether it is shared out to them."""
+    """None where it may be moved; else its device, by its place among all of them, or a mesh's devices and whether it is shared out to them."""
     if not x.committed:
         return None
-    known = jax.local_devices()
+    known = jax.devices()
     if isinstance(x.sharding, NamedSharding):
         return [[known.index(device) for device in x.sharding.mesh.devices.ravel()], any(axis is not None for axis in x.sharding.spec)]
     (device,) = x.sharding.device_set
@@ -115,7 +115,7 @@ def _make_jax(arrays: Arrays, name: str, place: Any, weak: bool) -> jax.Array:
             made = jnp.asarray(x)
         if place is None:
             return made
-        known = jax.local_devices()
+        known = jax.devices()
         if isinstance(place, int):
             return jax.device_put(made, known[place])
         return devices.placed(made, [known[i] for i in place[0]], devices.EACH if place[1] else devices.EVERYWHERE)

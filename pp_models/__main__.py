@@ -199,24 +199,24 @@ def run_fit(chosen: argparse.Namespace) -> int:
     data, hyper, _ = _data(chosen, model, settings["hyper"])
     asked = {"model": chosen.model, "engine": chosen.engine, "seed": chosen.seed, "data": data.hash, "evaluate_every": chosen.evaluate_every}
     asked |= {"hyper-parameters and options": dict(sorted(_setting(text) for text in chosen.set))}
-    if chosen.resume and fitted.is_finished(folder):
-        fitted.check_same(folder, asked)
-        print(f"{folder} holds the finished fit: nothing is left to do.")
-        return 0
-    writes = not chosen.process_id
-    if writes:
-        _make_folder(folder)
     import jax
 
     import inference
+    from inference import devices
 
+    writes = not chosen.process_id
+    if chosen.resume and devices.agreed(jax.devices(), fitted.is_finished(folder)):  # of several processes, the first may be alone to see its results
+        if writes:
+            fitted.check_same(folder, asked)
+            print(f"{folder} holds the finished fit: nothing is left to do.")
+        return 0
+    _make_folder(folder)
+    if chosen.overwrite:
+        fitted.begin_anew(folder)
+        devices.agreed(jax.devices(), 0)  # nobody looks for a checkpoint before all are gone
     options = settings["options"].get(chosen.engine, {})
     shown: dict[str, Any] = {"progress": False if chosen.quiet else None, "evaluate_every": chosen.evaluate_every}
-    if chosen.overwrite and writes:
-        fitted.begin_anew(folder)
-    if chosen.num_processes in (None, 1):
-        shown["checkpoint"] = folder / fitted.CHECKPOINT
-        shown |= {"checkpoint_seconds": chosen.checkpoint_seconds, "checkpoint_steps": chosen.checkpoint_steps}
+    shown |= {"checkpoint": folder / fitted.CHECKPOINT, "checkpoint_seconds": chosen.checkpoint_seconds, "checkpoint_steps": chosen.checkpoint_steps}
     try:
         fit = inference.fit(chosen.model, data, chosen.engine, hyper, jax.random.key(chosen.seed), **shown, **options)
     except Diverged as error:
@@ -432,8 +432,6 @@ def _check_processes(chosen: argparse.Namespace) -> None:
         return
     if missing:
         raise InputError(f"--coordinator, --num-processes and --process-id go together; missing: {' and '.join(missing)}: give all three.")
-    if chosen.resume and chosen.num_processes > 1:
-        raise InputError("--resume goes on with a run of one process, but several fit together here and keep no state: leave it out.")
     if chosen.num_processes < 1 or not 0 <= chosen.process_id < chosen.num_processes:
         raise InputError(f"--process-id must be from 0 to --num-processes - 1, not {chosen.process_id} of {chosen.num_processes}.")
     host, colon, port = chosen.coordinator.rpartition(":")

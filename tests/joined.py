@@ -1,6 +1,6 @@
 """Processes that test_devices.py starts, as JAX reads its number of devices and processes once.
 
-python joined.py ADDRESS NUM_PROCESSES PROCESS_ID FILE ENGINE...     one of several that fit LDA together
+python joined.py ADDRESS NUM_PROCESSES PROCESS_ID FILE ENGINE...     one of several that fit LDA together, undisturbed and interrupted
 python joined.py devices FILE MODEL...                               every model's example on one device and on three
 """
 
@@ -14,16 +14,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import inference
 import pp_models
-from inference import devices
+from inference import checkpoints, devices
 
 OPTIONS = {
-    "cavi": {"num_epochs": 4},
-    "map": {"num_epochs": 4},
+    "cavi": {"num_epochs": 5},
+    "map": {"num_epochs": 5},
     "svi": {"num_epochs": 2, "batch_size": 10},
-    "trust_region": {"num_epochs": 1, "batch_size": 10},
+    "trust_region": {"num_epochs": 2, "batch_size": 10},
     "memoized": {"num_epochs": 2, "batch_size": 10},
-    "hybrid": {"num_epochs": 3, "batch_size": 10},
-    "gibbs": {"num_samples": 5, "num_warmup": 5, "num_chains": 3},
+    "hybrid": {"num_epochs": 4, "batch_size": 10},
+    "gibbs": {"num_samples": 5, "num_warmup": 20, "num_chains": 3},
 }
 
 
@@ -43,6 +43,30 @@ def results(engine, **shared):
     fit = inference.fit("lda", corpus(), engine, hyper, jax.random.key(5), progress=False, **OPTIONS[engine], **shared)
     found = {site: fit.posterior.mean(site) for site in fit.posterior.sites}
     return {**found, "alpha": np.asarray(fit.hyper.alpha), "bound": fit.history["bound"]}
+
+
+class Killed(BaseException):
+    """What a process that is killed would not notice."""
+
+
+def interrupted(engine, checkpoint, this):
+    """The results of a run that is killed in its fourth step, one process having not yet written the checkpoint of the step before; and the steps."""
+    steps = []
+
+    def watch(step, seconds, posterior):
+        steps.append(step)
+        if step == 3:
+            raise Killed
+
+    shared = {"devices": jax.devices(), "checkpoint": checkpoint, "checkpoint_steps": 1}
+    try:
+        results(engine, watch=watch, **shared)
+        raise AssertionError("was not killed")
+    except Killed:
+        if this == 1:
+            max(checkpoints.own_files(checkpoint), key=lambda file: file.stat().st_mtime_ns).unlink()
+    found = results(engine, watch=lambda step, *_: steps.append(step), **shared)
+    return {**found, "steps": np.array(steps)}
 
 
 def on_devices(model, number):
@@ -67,5 +91,6 @@ elif __name__ == "__main__":
     jax.config.update("jax_enable_x64", True)
     jax.distributed.initialize(address, int(number), int(this))
     arrays = {f"{name}/{what}": x for name in names for what, x in results(name, devices=jax.devices()).items()}
+    arrays |= {f"{name}/again/{what}": x for name in names for what, x in interrupted(name, Path(f"{file}.{name}"), int(this)).items()}
     ones = [jax.device_put(np.ones(3), device) for device in devices.mine(jax.devices())]
     np.savez(f"{file}-{this}.npz", **arrays, ones=devices.gather(jax.devices(), ones)[0], added=devices.added(jax.devices(), 2.0))

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -194,6 +195,53 @@ def test_a_state_of_too_many_parts_is_run_without(tmp_path, monkeypatch):
     with pytest.warns(UserWarning, match="too many parts"):
         run(tmp_path / "run.checkpoint")
     assert not os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("held", "mark"),
+    [
+        ([[], []], None),
+        ([[4], []], None),  # one was killed before it had written its first
+        ([[4, 6], [4]], 4),
+        ([[4, 6], [6, 2]], 6),
+        ([[6, 7], [4, 6]], 6),  # the run is over (7), which one of them does not know
+        ([[6, 7], [6, 7]], 7),
+        ([[4, 6], []], InputError),
+        ([[4, 6], [8, 10]], InputError),
+    ],
+)
+def test_processes_go_on_from_the_last_step_that_all_have(monkeypatch, held, mark):
+    """A mark is twice the number of steps, and one more where the run is over. Where a file is missing, nobody begins anew in silence."""
+    everyone = np.array([[*[*marks, -1, -1][:2], 0] for marks in held])
+    monkeypatch.setattr(checkpoints.devices_, "is_shared", lambda devices: True)
+    monkeypatch.setattr(checkpoints.devices_, "across", lambda devices, x: everyone)
+    keeper = checkpoints.Checkpoints(checkpoints.Plan(Path("run.checkpoint")), dict, "lda by svi")
+    if mark is InputError:
+        with pytest.raises(InputError, match="no step in common"):
+            keeper._agree(held[0], None)
+    else:
+        assert keeper._agree(held[0], None) == mark
+
+
+def test_trouble_of_one_process_is_everybodys(monkeypatch):
+    """Nobody waits for a process that cannot go on."""
+    monkeypatch.setattr(checkpoints.devices_, "is_shared", lambda devices: True)
+    monkeypatch.setattr(checkpoints.devices_, "across", lambda devices, x: np.array([[4, -1, 0], [-1, -1, 1]]))
+    keeper = checkpoints.Checkpoints(checkpoints.Plan(Path("run.checkpoint")), dict, "lda by svi")
+    with pytest.raises(InputError, match="Process 1 cannot go on"):
+        keeper._agree([4], None)
+
+
+def test_another_number_of_processes_is_refused(begun):
+    """What two processes have left is no reason for one to begin anew, nor the other way round."""
+    other = begun.with_name("run.1-of-2.a.checkpoint")
+    assert checkpoints.files_of(begun) == [begun]
+    begun.rename(other)
+    assert checkpoints.files_of(begun) == [other]
+    with pytest.raises(InputError, match="another number of processes"):
+        run(begun)
+    checkpoints.remove(begun)
+    assert not other.exists()
 
 
 def test_a_folder_is_no_checkpoint(tmp_path):

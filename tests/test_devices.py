@@ -53,6 +53,18 @@ def test_two_processes_find_what_one_does(engine, tmp_path_factory):
         np.testing.assert_allclose(one[name], expected, rtol=1e-9, atol=1e-9, err_msg=name)
 
 
+@pytest.mark.parametrize("engine", [*FAST, *(pytest.param(name, marks=pytest.mark.slow) for name in REST)])
+def test_two_processes_that_were_interrupted_end_with_the_same_bits(engine, tmp_path_factory):
+    """They go on from the last step that both have: one of them was killed before it had written what the other had."""
+    found = together(FAST if engine in FAST else REST, tmp_path_factory.getbasetemp() / f"found-{engine in FAST}")
+    for process in found:
+        steps = process[f"{engine}/again/steps"].tolist()
+        assert steps == [0, 1, 2, 3, *range(2, max(steps) + 1)] and max(steps) > 3
+        for name in process.files:
+            if name.startswith(f"{engine}/again/") and not name.endswith("/steps"):
+                np.testing.assert_array_equal(process[name], process[name.replace("/again", "")], name)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("names", [("ctm",), tuple(sorted(set(pp_models.available()) - {"ctm"}))])
 def test_three_devices_find_what_one_does(names, tmp_path):
