@@ -110,8 +110,7 @@ class Task(NamedTuple):
         options = dict(self.options.get(engine, {}))
         progress = self.progress if self.progress is not None else place
         follow = Follow(engine, None if self.quick else self.heldout)
-        arguments = {"hyper": self.hyper, "key": self.key_for(engine), "progress": progress, "max_seconds": max_seconds, **options}
-        arguments["watch"] = None if self.quick else follow
+        arguments = {"hyper": self.hyper, "key": self.key_for(engine), "progress": progress, "max_seconds": max_seconds, "watch": follow, **options}
         checkpoint = None if self.folder is None else self.folder.checkpoint(engine)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
@@ -140,7 +139,7 @@ class Follow:
     def __init__(self, engine: str, heldout: Data | None) -> None:
         self._engine, self._heldout = engine, heldout
         self.curve: list[list[float]] = []
-        self._next: float | None = 1.0  # step to score after; None: no more
+        self._next: float | None = None if heldout is None else 1.0  # step to score after; None: no more
         self._scores = 0  # in this process
         self._before: list[str] = []
         self.caught: list[Any] = []

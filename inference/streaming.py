@@ -17,7 +17,7 @@ from inference.engine import Algorithm, Engine
 from inference.minibatch import State
 from inference.svi import natural_step
 from inference.trust_region import check as check_step
-from inference.trust_region import trust_step
+from inference.trust_region import trust_step, warn_of_copies
 from pp_models.errors import InputError, unknown
 from pp_models.rows import RowOptions
 
@@ -87,6 +87,8 @@ def stream_step(problem: obj.Problem, options: Any, key: Any, state: State, batc
 
 def build(problem: obj.Problem, options: Options) -> Algorithm:
     mb.check_weights(problem, options.weights)
+    if options.update == "trust_region":
+        warn_of_copies(problem, options)
 
     def step(key, state, batches):
         present = options.present(problem.data.num_rows, state.step)

@@ -10,11 +10,13 @@ it and so frees those that natural-gradient steps leave dead. This start is not 
 Starting from the current parameters instead, one inner step is a natural-gradient step.
 """
 
+import warnings
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from inference import devices
 from inference import minibatch as mb
@@ -24,6 +26,7 @@ from inference.engine import Algorithm, Engine
 from inference.minibatch import State
 from pp_models import families as fam
 from pp_models.base import Sites
+from pp_models.eliminate import UNIFORM
 from pp_models.errors import InputError, unknown
 from pp_models.rows import RowOptions
 
@@ -113,8 +116,24 @@ def check(options: Any) -> None:
     mb.check_schedule(options)
 
 
+def warn_of_copies(problem: obj.Problem, options: Any) -> None:
+    """At a rate of one nothing but the batch is left, and from even beliefs (phi = 1/K) all factors get the same of it, for good."""
+    model, hyper, data = problem.model, problem.hyper, problem.data
+    if options.start != "uniform" or mb.learning_rate(options.tau, options.kappa, 0) < 1 or model.damped:
+        return
+    few = data.select(np.arange(min(8, data.num_rows)))
+    stats, batch = obj.summarise(model, model.init(jax.random.key(0), hyper, few)), few.pack()
+    if model.log_local(hyper, stats, batch, UNIFORM) != model.log_local(hyper, stats, batch):  # there are beliefs to spread: not of a single factor
+        warnings.warn(
+            f"The first rate, (tau + t)^-kappa with tau={options.tau:g} and kappa={options.kappa:g}, is 1: from even beliefs, all factors become "
+            "copies of each other and stay so. Set tau above 1 and kappa above 0, or start='current'.",
+            stacklevel=4,
+        )
+
+
 def build(problem: obj.Problem, options: Options) -> Algorithm:
     mb.check_weights(problem, options.weights)
+    warn_of_copies(problem, options)
 
     def step(key, state, batches):
         evaluate = bool(options.bound_every) and state.step % options.bound_every == 0

@@ -492,6 +492,35 @@ def test_a_real_comparison_end_to_end_goes_on_where_it_stopped(tmp_path, monkeyp
     assert not os.listdir(tmp_path / "fits")
 
 
+@pytest.mark.parametrize("quick", [False, True])
+def test_what_was_warned_of_before_an_interruption_is_told(tmp_path, monkeypatch, quick):
+    """The engine warns in its second step and is killed in its fourth: the comparison that goes on makes no second step, and tells of it."""
+
+    class Killed(BaseException):
+        pass
+
+    steps, fit, load = [], fitting.fit, fitting.load_engine
+
+    def build(problem, options):
+        algorithm = load("cavi").build(problem, options)
+
+        def step(*arguments):
+            steps.append(len(steps))
+            if len(steps) == 2:
+                warnings.warn("Slippery.", stacklevel=1)
+            if len(steps) == 4:
+                raise Killed
+            return algorithm.step(*arguments)
+
+        return algorithm._replace(step=step)
+
+    monkeypatch.setattr(fitting, "load_engine", lambda name: load(name)._replace(build=build) if name == "cavi" else load(name))
+    monkeypatch.setattr(inference, "fit", functools.partial(fit, checkpoint_steps=1), raising=False)
+    with pytest.raises(Killed):
+        small(tmp_path, quick=quick)
+    assert small(tmp_path, quick=quick).summary["engines"]["cavi"]["notes"] == ["Slippery."]
+
+
 # What is known of the truth ----------------------------------------------------------------------------------------------------
 
 
