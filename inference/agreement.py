@@ -106,7 +106,7 @@ def agreement(reference: Quantities, other: Quantities) -> dict[str, Any]:
 
 def correlation_error(reference: Quantities, other: Quantities) -> float | None:
     """The mean absolute difference of correlations among the few quantities of largest reference sd; None where fewer than two vary."""
-    varying = np.flatnonzero(~np.isnan(scale_of(reference)) & (other.sd > 0))
+    varying = np.flatnonzero(~np.isnan(scale_of(reference)) & ~np.isnan(scale_of(other)))
     block = varying[np.argsort(-reference.sd[varying], kind="stable")[:BLOCK]]
     if len(block) < 2:
         return None

@@ -50,6 +50,15 @@ def test_lost_correlations_are_seen():
     assert found["wasserstein_sd"] < 0.03 and found["sd_ratio"] == pytest.approx(1, abs=0.02)
 
 
+def test_what_varies_by_rounding_alone_has_no_correlation():
+    """A quantity that the other posterior holds fixed, as `laplace` does hyper-parameters, has an sd of rounding: it is left out of correlations."""
+    reference, other = normal(size=3), normal(size=3, seed=3)
+    other[:, 0] = 0.1
+    assert quantities(other).sd[0] > 0
+    found = agreement.agreement(quantities(reference), quantities(other))
+    assert found["correlation_error"] == agreement.correlation_error(quantities(reference[:, 1:]), quantities(other[:, 1:]))
+
+
 def test_a_point_has_a_place_but_no_spread():
     """W1 from a point mass at the mean is E|z| = 0.798 sd."""
     reference = quantities(normal())
