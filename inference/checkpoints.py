@@ -15,10 +15,10 @@ Where several processes work together each writes what it holds, into two files 
 """
 
 import errno
-import glob
 import hashlib
 import json
 import math
+import re
 import sys
 import tempfile
 import time
@@ -41,6 +41,7 @@ from pp_models.files import write_whole
 FORMAT = 1
 SHARE = 20  # a checkpoint that took a second to write is not written again for so many
 PATIENCE = 3600.0  # seconds that a run waits for a disk that cannot be written to
+PATIENCE_TOGETHER = 1200.0  # the same where other processes wait for it: their exchange gives up after half an hour
 RETRY = 5.0  # seconds between tries
 HEALS = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.ESTALE}  # troubles that may pass
 LARGE = 1000  # numbers of a hyper-parameter that stand in a recipe themselves, and not as a digest
@@ -71,8 +72,9 @@ class Saved(NamedTuple):
 
 def files_of(path: Path) -> list[Path]:
     """All files of the checkpoint that are there, of whatever number of processes."""
-    several = path.parent.glob(f"{glob.escape(path.stem)}.*-of-*.[ab]{glob.escape(path.suffix)}") if path.parent.is_dir() else ()
-    return [file for file in (path, *sorted(several)) if file.is_file()]
+    several = re.compile(rf"{re.escape(path.stem)}\.\d+-of-\d+\.[ab]{re.escape(path.suffix)}")
+    there = sorted(path.parent.iterdir()) if path.parent.is_dir() else []
+    return [file for file in there if (file.name == path.name or several.fullmatch(file.name)) and file.is_file()]
 
 
 def own_files(path: Path) -> list[Path]:
@@ -152,85 +154,88 @@ class Checkpoints:
         self._written: int | None = None
 
     @property
-    def where(self) -> Path:
-        """The file that was written last."""
-        return self._files[-1]
+    def where(self) -> str:
+        """Where the state is, as a user is told."""
+        return "its state is not kept" if self.plan is None else f"its state is safe in {self._files[-1]}"
 
     def read(self) -> Saved | None:
         """Where the run was left; None where there is no file. One that is damaged, or of another run, is refused: nothing is lost by trying."""
         self._next_time = time.perf_counter() + (self.plan.seconds if self.plan else 0.0)
         if self.plan is None:
             return None
-        found: dict[int, tuple[Saved, Path]] = {}
-        trouble: InputError | None = None
-        try:
-            _try(self.plan.path)
-            self._check_number(self.plan.path)
-            for file in self._files:
-                if file.exists():
-                    saved = self._read(file)
-                    found[2 * saved.step + saved.finished] = saved, file
-        except InputError as error:  # which the other processes must hear of before it is raised
-            trouble = error
-        mark = self._agree(sorted(found), trouble)
+        found = devices_.all_or_none(self._devices, self._look)
+        mark = self._agree(list(found))
         if mark is None:
-            for _, file in found.values():  # of a beginning that not all processes have
+            for _, _, file in found.values():  # of a beginning that not all processes have
                 file.unlink()
             return None
-        saved, file = found[mark]
+        header, arrays, file = found[mark]
+        saved = devices_.all_or_none(self._devices, lambda: self._unpack(header, arrays, file))
         self._files = [*(other for other in self._files if other != file), file]
         self._last_step = self._written = saved.step
         return saved
 
-    def _check_number(self, path: Path) -> None:
-        """Refuse to begin anew beside what another number of processes has left."""
-        mark = f"-of-{jax.process_count()}."
+    def _look(self) -> dict[int, tuple[dict[str, Any], dict[str, np.ndarray], Path]]:
+        """What this process has: mark -> header, arrays, file. A mark is twice the number of steps, and one more where the run is over."""
+        path = self.plan.path  # type: ignore[union-attr]
+        _try(path)
+        number, found = f"-of-{jax.process_count()}.", {}
         for file in files_of(path):
-            if file not in self._files and (len(self._files) == 1 or mark not in file.name):
+            if file in self._files:
+                header, arrays = self._read(file)
+                found[2 * header["step"] + header["finished"]] = header, arrays, file
+            elif len(self._files) == 1 or number not in file.name.removeprefix(path.stem):
                 raise Foreign(f"{file} is a checkpoint of another number of processes: go on with as many as it was begun with, or remove it.")
+        return dict(sorted(found.items()))
 
-    def _agree(self, marks: list[int], trouble: InputError | None) -> int | None:
-        """The last of the marks that every process has; None where the run begins. Marks: twice the number of steps, and 1 where the run is over."""
+    def _agree(self, marks: list[int]) -> int | None:
+        """The last of the marks that every process has; None where the run begins."""
         if not devices_.is_shared(self._devices):
-            if trouble:
-                raise trouble
             return marks[-1] if marks else None
-        everyone = devices_.across(self._devices, [*[*marks, -1, -1][:2], int(trouble is not None)])
-        if everyone[:, 2].any():
-            raise trouble or InputError(f"Process {int(everyone[:, 2].argmax())} cannot go on from its checkpoint, so none can: see what it says.")
+        sees_any = bool(files_of(self.plan.path))  # type: ignore[union-attr]
+        everyone = devices_.across(self._devices, [*[*marks, -1, -1][:2], int(sees_any)])
         held = [set(row[row >= 0].tolist()) for row in everyone[:, :2]]
-        common = set.intersection(*held)
-        if not common and any(len(marks) > 1 for marks in held):
+        if common := set.intersection(*held):
+            return max(common)
+        known = set.union(*held)
+        if len(known) > 1 or (not known and everyone[:, 2].any()):
             raise InputError(
-                f"{self._title} cannot go on: the processes' checkpoints have no step in common, so a file like {self._files[0]} is missing: "
-                "put it back, or remove all of them, and the run begins anew."
+                f"{self._title} cannot go on: the processes' checkpoints have no step in common, so a file like {self._files[0]} is missing, or "
+                "processes have other numbers than before: put it right, or remove all of them, and the run begins anew."
             )
-        return max(common) if common else None
+        if known:
+            warnings.warn(f"{self._title} begins anew: it was ended before all processes had written their first checkpoint.", stacklevel=4)
+        return None
 
-    def _read(self, path: Path) -> Saved:
+    def _read(self, path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         try:
             header, arrays = archives.read(path, "checkpoint", FORMAT)
             differs = [name for name in self._recipe or {} if header["recipe"].get(name) != (self._recipe or {})[name]]
-            if differs:
-                raise Foreign(
-                    f"{path} is the checkpoint of a run that differs in {' and '.join(differs)}: go on with what it was begun with, or remove it."
-                )
+            header |= {"step": int(header["step"]), "finished": bool(header["finished"])}
+        except InputError as error:
+            raise Foreign(str(error)) from error
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise _incomplete(path, error) from error
+        if differs:
+            raise Foreign(
+                f"{path} is the checkpoint of a run that differs in {' and '.join(differs)}: go on with what it was begun with, or remove it."
+            )
+        return header, arrays
+
+    def _unpack(self, header: dict[str, Any], arrays: dict[str, np.ndarray], path: Path) -> Saved:
+        try:
             self._warn_of_versions(header["versions"])
             columns = {name.split("/", 1)[1]: x for name, x in arrays.items() if name.startswith("history/")}
             rows = [dict(zip(columns, row, strict=True)) for row in zip(*(x.tolist() for x in columns.values()), strict=True)]
             state = snapshots.unpack(header["state"], arrays)
-            return Saved(int(header["step"]), float(header["seconds"]), state, rows, header["memory"], bool(header["finished"]))
-        except Foreign:
-            raise
-        except InputError as error:
-            raise Foreign(str(error)) from error
+            return Saved(header["step"], float(header["seconds"]), state, rows, header["memory"], header["finished"])
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-            raise Foreign(f"{path} is not a complete checkpoint ({error}): remove it, and the run begins anew.") from error
+            raise _incomplete(path, error) from error
 
     def _warn_of_versions(self, before: dict[str, str]) -> None:
         changed = [f"{name} {before.get(name)} instead of {found}" for name, found in made_with().items() if before.get(name) != found]
         if changed:
-            warnings.warn(f"The run was begun with {', '.join(changed)}: it goes on, but may not end with the same bits.", stacklevel=5)
+            warnings.warn(f"The run was begun with {', '.join(changed)}: it goes on, but may not end with the same bits.", stacklevel=6)
 
     def due(self, step: int) -> bool:
         """Whether so many steps, or so much time, have passed since the last one."""
@@ -252,10 +257,15 @@ class Checkpoints:
             warnings.warn(f"The state of {self._title} has too many parts for a checkpoint: the run goes on without.", stacklevel=4)
             self.plan = None
             return
-        persist(self._files[0], header, arrays, self._title, saved.step, self._written, stop)
+        patience = PATIENCE_TOGETHER if devices_.is_shared(self._devices) else PATIENCE
+        persist(self._files[0], header, arrays, self._title, saved.step, self._written, stop, patience)
         self._files = [*self._files[1:], self._files[0]]
         self._last_step = self._written = saved.step
         self._next_time = time.perf_counter() + max(self.plan.seconds, SHARE * (time.perf_counter() - begin))
+
+
+def _incomplete(path: Path, error: Exception) -> Foreign:
+    return Foreign(f"{path} is not a complete checkpoint ({error}): remove it, and the run begins anew.")
 
 
 def _try(path: Path) -> None:
@@ -268,8 +278,18 @@ def _try(path: Path) -> None:
         raise InputError(f"The checkpoint {path} cannot be written ({error.strerror or error}): choose another place.") from error
 
 
-def persist(path: Path, header: Any, arrays: Any, title: str, step: int, written: int | None, stop: Callable[[], Any] = lambda: None) -> None:
+def persist(
+    path: Path,
+    header: Any,
+    arrays: Any,
+    title: str,
+    step: int,
+    written: int | None,
+    stop: Callable[[], Any] = lambda: None,
+    patience: float | None = None,
+) -> None:
     """Replace an archive, waiting for a disk that cannot be written to. title: who waits. written: the step of what is there. stop: see `write`."""
+    patience = PATIENCE if patience is None else patience
     since, told = time.perf_counter(), False
     while True:
         try:
@@ -277,7 +297,7 @@ def persist(path: Path, header: Any, arrays: Any, title: str, step: int, written
         except OSError as error:
             kept = "there is none yet" if written is None else f"that of step {written} is kept"
             waited = time.perf_counter() - since
-            if waited > PATIENCE or error.errno not in HEALS:
+            if waited > patience or error.errno not in HEALS:
                 raise InputError(
                     f"{path} could not be written for {waited:.0f} seconds ({error.strerror or error}), and {title} ends at step {step}; "
                     f"of its checkpoints, {kept}: make room or restore the permissions, then resume."

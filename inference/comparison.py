@@ -19,7 +19,7 @@ import xarray
 
 import inference
 import pp_models
-from inference import evaluate, results, summary, verdicts, yardstick
+from inference import checkpoints, evaluate, results, summary, verdicts, yardstick
 from inference.checkpoints import Foreign
 from inference.fitting import Fit
 from inference.heldout import heldout_score
@@ -120,7 +120,7 @@ class Task(NamedTuple):
             try:
                 fit = inference.fit(self.model.name, self.training, engine=engine, checkpoint=checkpoint, **arguments)
             except Foreign as error:  # of another comparison, or damaged
-                checkpoint.unlink()  # type: ignore[union-attr]
+                checkpoints.remove(checkpoint)  # type: ignore[arg-type]
                 warnings.warn(f"The engine was begun anew: {error}", stacklevel=2)
                 fit = inference.fit(self.model.name, self.training, engine=engine, checkpoint=checkpoint, **arguments)
         notes = follow.notes
@@ -129,7 +129,7 @@ class Task(NamedTuple):
         done = Finished(fit, notes, follow.curve)
         if checkpoint is not None and self.folder is not None:
             self.folder.save(engine, summary.plain(options), done, max_seconds if fit.stopped else None)
-            checkpoint.unlink(missing_ok=True)
+            checkpoints.remove(checkpoint)
         return done
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pp_models.errors import InputError
+from pp_models.interruption import Stopped
 
 _AXIS = "devices"
 EVERYWHERE, EACH = PartitionSpec(), PartitionSpec(_AXIS)
@@ -197,6 +198,24 @@ def agreed(devices: Sequence[Any], value: Any) -> np.ndarray:
 def added(devices: Sequence[Any], values: Any) -> np.ndarray:
     """Numbers of this process added to those of all others."""
     return across(devices, values).sum(0, dtype=np.float64) if is_shared(devices) else np.asarray(values, np.float64)
+
+
+def all_or_none(devices: Sequence[Any], action: Callable[[], Any]) -> Any:
+    """The action's result. Where it fails in one process, it fails in all of them: none is left waiting for one that has ended."""
+    result, trouble = None, None
+    try:
+        result = action()
+    except BaseException as error:
+        trouble = error
+    if is_shared(devices):
+        failed, signals = across(devices, [int(trouble is not None), getattr(trouble, "signal", 0)]).T
+        if trouble is None and signals.any():
+            raise Stopped(int(signals.max()))
+        if trouble is None and failed.any():
+            raise InputError(f"Process {int(failed.argmax())} failed, and the others end with it: see what it says.")
+    if trouble is not None:
+        raise trouble
+    return result
 
 
 def check(devices: Sequence[Any]) -> None:

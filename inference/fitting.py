@@ -188,8 +188,9 @@ def fit(
     check_loop(max_seconds, watch, progress)
     plan = checkpoints.make_plan(checkpoint, checkpoint_seconds, checkpoint_steps)
     problem = make_problem(model, data, hyper, devices)
-    if not chosen.sharded:  # every process does everything
+    if not chosen.sharded:  # every process does everything, and the first one keeps it
         problem = problem._replace(devices=devices_.mine(problem.devices)[:1])
+        plan = plan if jax.process_index() == 0 else None
     elif devices is None and fits_one_device(chosen, data):
         problem = problem._replace(devices=devices_.one_each(problem.devices))
     checked = chosen.settle(checked, data)
@@ -312,11 +313,11 @@ class Loop:
         self.settle(bar)
 
     def agree(self, finished: Any, due: bool, number: int | None) -> tuple[bool, bool, int]:
-        """Whether the run is over and a checkpoint is due, as the first process finds, and the signal that any of the processes was sent, or 0."""
+        """Whether the run is over, as the first process finds, a checkpoint is due in all, and the signal that any of them was sent, or 0."""
         if not devices_.is_shared(self._problem.devices):
             return bool(finished), due, number or 0
         everyone = devices_.across(self._problem.devices, [int(finished), int(due), number or 0])
-        return bool(everyone[0, 0]), bool(everyone[0, 1]), int(everyone[:, 2].max())
+        return bool(everyone[0, 0]), bool(everyone[:, 1].all()), int(everyone[:, 2].max())
 
     def save(self, stop: Callable[[], Any], finished: bool = False, last: bool = False) -> None:
         """Write a checkpoint, where one is wanted; a state that is not finite never replaces one that was. The clock stands meanwhile.
@@ -329,16 +330,15 @@ class Loop:
         with self._clock.standing():
             memory = {"shares": self._limit.shares, "watch": getattr(self._watch, "memory", None)}
             stored = Saved(len(self.history), self.history[-1]["seconds"] if self.history else 0.0, self.state, self.history, memory, finished)
-            try:
-                self._keeper.write(stored, stop)
+            try:  # all have written this one before any writes the next
+                devices_.all_or_none(self._problem.devices, lambda: self._keeper.write(stored, stop))
             except InputError as error:
                 if not last:
                     raise
                 warnings.warn(f"The run is over, but its checkpoint is not written: {error}", stacklevel=3)
-            devices_.agreed(self._problem.devices, 0)  # all have written this one before any writes the next
 
     def where(self) -> str:
-        return f"{self._limit.title} was stopped after step {len(self.history) - 1}, and its state is safe in {self._keeper.where}."
+        return f"{self._limit.title} was stopped after step {len(self.history) - 1}, and {self._keeper.where}."
 
     def _diverge(self, what: str) -> None:
         """Raise Diverged with the block, the likely cause, and the last good state as a fit."""

@@ -123,7 +123,7 @@ def warn_of_copies(problem: obj.Problem, options: Any) -> None:
         return
     few = data.select(np.arange(min(8, data.num_rows)))
     stats, batch = obj.summarise(model, model.init(jax.random.key(0), hyper, few)), few.pack()
-    if model.log_local(hyper, stats, batch, UNIFORM) != model.log_local(hyper, stats, batch):  # there are beliefs to spread: not of a single factor
+    if not np.isclose(model.log_local(hyper, stats, batch, UNIFORM), model.log_local(hyper, stats, batch), rtol=1e-5):  # there are beliefs to spread
         warnings.warn(
             f"The first rate, (tau + t)^-kappa with tau={options.tau:g} and kappa={options.kappa:g}, is 1: from even beliefs, all factors become "
             "copies of each other and stay so. Set tau above 1 and kappa above 0, or start='current'.",

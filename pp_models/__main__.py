@@ -202,18 +202,20 @@ def run_fit(chosen: argparse.Namespace) -> int:
     import jax
 
     import inference
-    from inference import devices
+    from inference import checkpoints, devices
 
     writes = not chosen.process_id
     if chosen.resume and devices.agreed(jax.devices(), fitted.is_finished(folder)):  # of several processes, the first may be alone to see its results
         if writes:
             fitted.check_same(folder, asked)
             print(f"{folder} holds the finished fit: nothing is left to do.")
+        else:
+            checkpoints.remove(folder / fitted.CHECKPOINT)  # which the first process could not, on another disk
         return 0
-    _make_folder(folder)
-    if chosen.overwrite:
-        fitted.begin_anew(folder)
-        devices.agreed(jax.devices(), 0)  # nobody looks for a checkpoint before all are gone
+    if chosen.coordinator is None:
+        _make_folder(folder)  # several processes look for themselves, together, when they look for checkpoints
+    if chosen.overwrite:  # nobody looks for a checkpoint before all are gone
+        devices.all_or_none(jax.devices(), lambda: fitted.begin_anew(folder))
     options = settings["options"].get(chosen.engine, {})
     shown: dict[str, Any] = {"progress": False if chosen.quiet else None, "evaluate_every": chosen.evaluate_every}
     shown |= {"checkpoint": folder / fitted.CHECKPOINT, "checkpoint_seconds": chosen.checkpoint_seconds, "checkpoint_steps": chosen.checkpoint_steps}
@@ -291,7 +293,7 @@ def run_reference(chosen: argparse.Namespace) -> int:
     if chosen.devices < 1:
         raise InputError(f"--devices must be at least 1, not {chosen.devices}.")
     _use_devices(chosen.devices)
-    from inference import reference
+    from inference import checkpoints, reference
 
     progress = False if chosen.quiet else None
     reference.find_recipe(chosen.model)
@@ -314,7 +316,7 @@ def run_reference(chosen: argparse.Namespace) -> int:
     reference.save(found, path)
     for checkpoint in reference.checkpoints_of(reference.find_recipe(chosen.model), path):
         if checkpoint is not None:
-            checkpoint.unlink(missing_ok=True)
+            checkpoints.remove(checkpoint)
     print(f"{reference.describe(found)}\n\nwritten to {path}")
     return 0 if all(one.met for one in reference.check(found)) else 1
 

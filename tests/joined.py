@@ -4,6 +4,8 @@ python joined.py ADDRESS NUM_PROCESSES PROCESS_ID FILE ENGINE...     one of seve
 python joined.py devices FILE MODEL...                               every model's example on one device and on three
 """
 
+import os
+import signal
 import sys
 from pathlib import Path
 
@@ -15,6 +17,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import inference
 import pp_models
 from inference import checkpoints, devices
+from pp_models.errors import InputError
+from pp_models.interruption import Stopped
 
 OPTIONS = {
     "cavi": {"num_epochs": 5},
@@ -69,6 +73,33 @@ def interrupted(engine, checkpoint, this):
     return {**found, "steps": np.array(steps)}
 
 
+def ended(engine, checkpoint, this):
+    """What each process says of a run of which one process is sent SIGTERM in its second step, and, going on, cannot write its fourth checkpoint; and
+    the results of the run that goes on from there."""
+    said = []
+
+    def watch(step, seconds, posterior):
+        if this == 1 and step == 1 and not said:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    shared = {"devices": jax.devices(), "checkpoint": checkpoint, "checkpoint_steps": 1}
+    persist = checkpoints.persist
+
+    def fails(path, header, arrays, title, step, *rest):
+        if this == 1 and step == 4:
+            raise InputError("made up")
+        persist(path, header, arrays, title, step, *rest)
+
+    for _ in range(2):
+        try:
+            results(engine, watch=watch, **shared)
+        except (Stopped, InputError) as error:
+            said.append(f"{type(error).__name__} {getattr(error, 'signal', '')}")
+        checkpoints.persist = fails
+    checkpoints.persist = persist
+    return {**results(engine, **shared), "said": np.array(said)}
+
+
 def on_devices(model, number):
     """Means of a model's sites after a few sweeps on so many devices."""
     declared = pp_models.load(model)
@@ -91,6 +122,7 @@ elif __name__ == "__main__":
     jax.config.update("jax_enable_x64", True)
     jax.distributed.initialize(address, int(number), int(this))
     arrays = {f"{name}/{what}": x for name in names for what, x in results(name, devices=jax.devices()).items()}
+    arrays |= {f"{name}/ended/{what}": x for name in names for what, x in ended(name, Path(f"{file}.{name}.ended"), int(this)).items()}
     arrays |= {f"{name}/again/{what}": x for name in names for what, x in interrupted(name, Path(f"{file}.{name}"), int(this)).items()}
     ones = [jax.device_put(np.ones(3), device) for device in devices.mine(jax.devices())]
     np.savez(f"{file}-{this}.npz", **arrays, ones=devices.gather(jax.devices(), ones)[0], added=devices.added(jax.devices(), 2.0))

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -201,39 +200,67 @@ def test_a_state_of_too_many_parts_is_run_without(tmp_path, monkeypatch):
     ("held", "mark"),
     [
         ([[], []], None),
-        ([[4], []], None),  # one was killed before it had written its first
         ([[4, 6], [4]], 4),
         ([[4, 6], [6, 2]], 6),
         ([[6, 7], [4, 6]], 6),  # the run is over (7), which one of them does not know
         ([[6, 7], [6, 7]], 7),
+        ([[4], []], UserWarning),  # one was killed before it had written its first
         ([[4, 6], []], InputError),
+        ([[4], [6]], InputError),
         ([[4, 6], [8, 10]], InputError),
     ],
 )
-def test_processes_go_on_from_the_last_step_that_all_have(monkeypatch, held, mark):
+def test_processes_go_on_from_the_last_step_that_all_have(monkeypatch, tmp_path, held, mark):
     """A mark is twice the number of steps, and one more where the run is over. Where a file is missing, nobody begins anew in silence."""
-    everyone = np.array([[*[*marks, -1, -1][:2], 0] for marks in held])
-    monkeypatch.setattr(checkpoints.devices_, "is_shared", lambda devices: True)
-    monkeypatch.setattr(checkpoints.devices_, "across", lambda devices, x: everyone)
-    keeper = checkpoints.Checkpoints(checkpoints.Plan(Path("run.checkpoint")), dict, "lda by svi")
+    keeper = kept_together(monkeypatch, tmp_path, held)
     if mark is InputError:
         with pytest.raises(InputError, match="no step in common"):
-            keeper._agree(held[0], None)
+            keeper._agree(held[0])
+    elif mark is UserWarning:
+        with pytest.warns(UserWarning, match="begins anew"):
+            assert keeper._agree(held[0]) is None
     else:
-        assert keeper._agree(held[0], None) == mark
+        assert keeper._agree(held[0]) == mark
 
 
-def test_trouble_of_one_process_is_everybodys(monkeypatch):
-    """Nobody waits for a process that cannot go on."""
+def kept_together(monkeypatch, folder, held, sees=0):
+    """Checkpoints of processes that hold these marks. sees: whether one of them sees files of numbers that are not its own."""
+    everyone = np.array([[*[*marks, -1, -1][:2], sees] for marks in held])
     monkeypatch.setattr(checkpoints.devices_, "is_shared", lambda devices: True)
-    monkeypatch.setattr(checkpoints.devices_, "across", lambda devices, x: np.array([[4, -1, 0], [-1, -1, 1]]))
-    keeper = checkpoints.Checkpoints(checkpoints.Plan(Path("run.checkpoint")), dict, "lda by svi")
-    with pytest.raises(InputError, match="Process 1 cannot go on"):
-        keeper._agree([4], None)
+    monkeypatch.setattr(checkpoints.devices_, "across", lambda devices, x: everyone)
+    return checkpoints.Checkpoints(checkpoints.Plan(folder / "run.checkpoint"), dict, "lda by svi")
 
 
-def test_another_number_of_processes_is_refused(begun):
+def test_processes_whose_numbers_were_changed_do_not_begin_anew(monkeypatch, tmp_path):
+    """On disks of their own nobody finds files with its own number, but with another's."""
+    with pytest.raises(InputError, match="other numbers than before"):
+        kept_together(monkeypatch, tmp_path, [[], []], sees=1)._agree([])
+
+
+@pytest.mark.parametrize(("number", "error", "said"), [(0, InputError, "Process 1 failed"), (signal.SIGTERM, Stopped, "SIGTERM")])
+def test_what_fails_in_one_process_fails_in_all(monkeypatch, number, error, said):
+    """Nobody waits for a process that has ended. One that was told to stop stops the others."""
+    monkeypatch.setattr(devices, "is_shared", lambda devices: True)
+    monkeypatch.setattr(devices, "across", lambda devices, x: np.array([x, [1, number]]))
+    with pytest.raises(error, match=said):
+        devices.all_or_none([], lambda: 3)
+    with pytest.raises(ZeroDivisionError):
+        devices.all_or_none([], lambda: 1 / 0)
+
+
+def test_files_of_another_checkpoint_are_not_taken_for_its_own(tmp_path):
+    """`run.npz` has no part in `run.svi.npz`, of whatever number of processes."""
+    for name in ("run.npz", "run.1-of-2.a.npz", "run.svi.0-of-2.a.npz", "run.1-of-2.c.npz", "run-of-2.npz"):
+        (tmp_path / name).touch()
+    assert [file.name for file in checkpoints.files_of(tmp_path / "run.npz")] == ["run.1-of-2.a.npz", "run.npz"]
+
+
+def test_another_number_of_processes_is_refused(begun, monkeypatch):
     """What two processes have left is no reason for one to begin anew, nor the other way round."""
+    with monkeypatch.context() as patch:
+        patch.setattr(jax, "process_count", lambda: 2)
+        with pytest.raises(InputError, match="another number of processes"):
+            checkpoints.Checkpoints(checkpoints.Plan(begun), dict, "lda by cavi").read()
     other = begun.with_name("run.1-of-2.a.checkpoint")
     assert checkpoints.files_of(begun) == [begun]
     begun.rename(other)

@@ -55,14 +55,18 @@ def test_two_processes_find_what_one_does(engine, tmp_path_factory):
 
 @pytest.mark.parametrize("engine", [*FAST, *(pytest.param(name, marks=pytest.mark.slow) for name in REST)])
 def test_two_processes_that_were_interrupted_end_with_the_same_bits(engine, tmp_path_factory):
-    """They go on from the last step that both have: one of them was killed before it had written what the other had."""
+    """They go on from the last step that both have: one of them was killed before it had written what the other had. A signal to one of them, or a
+    checkpoint that one cannot write, ends both."""
     found = together(FAST if engine in FAST else REST, tmp_path_factory.getbasetemp() / f"found-{engine in FAST}")
     for process in found:
         steps = process[f"{engine}/again/steps"].tolist()
         assert steps == [0, 1, 2, 3, *range(2, max(steps) + 1)] and max(steps) > 3
+        assert process[f"{engine}/ended/said"].tolist() == ["Stopped 15", "InputError "]
         for name in process.files:
-            if name.startswith(f"{engine}/again/") and not name.endswith("/steps"):
-                np.testing.assert_array_equal(process[name], process[name.replace("/again", "")], name)
+            whole = name.replace("/again", "").replace("/ended", "")
+            if name.startswith(f"{engine}/") and whole in process.files:
+                np.testing.assert_array_equal(process[name], process[whole], name)
+        assert f"{engine}/again/beta" in process.files and f"{engine}/ended/beta" in process.files
 
 
 @pytest.mark.slow

@@ -395,9 +395,10 @@ def test_padding_and_shares_change_no_stochastic_map(problem):
 def test_stochastic_map_ends_where_map_does(problem):
     """From its end, `map` gains less than 1e-3 of the log density, relatively, on all rows: the noise that a rate of 0.01 leaves.
 
-    The rates add up to some fifty sweeps, which EM's slowest direction needs on these examples.
+    The rates add up to some fifty sweeps, which EM's slowest direction needs on these examples; locations (`damped`) need more, and their rate decays
+    more slowly.
     """
-    last = run(problem, "stochastic_map", num_epochs=600, batch_size=5, kappa=0.6, basis="log")
+    last = run(problem, "stochastic_map", num_epochs=600, batch_size=5, kappa=0.5 if problem.model.damped else 0.6, basis="log")
     begin = {site: last.posterior.mean(site) for site in problem.model.families}
     again = run(problem, "map", num_epochs=2000, basis="log", num_local=20, tolerance=1e-13, init=begin)
     assert again.bound - again.history["bound"][0] < 1e-3 * abs(again.bound), (again.history["bound"][0], again.bound)
