@@ -7,14 +7,17 @@ import jax
 import jax.numpy as jnp
 import numpyro
 from numpyro import handlers
+from numpyro.distributions.distribution import validation_enabled
 from numpyro.infer import SVI, Trace_ELBO
 
 from inference import devices
 from inference import objective as obj
 from inference.engine import Algorithm, Engine
+from inference.guards import likely_cause
 from inference.posterior import Variational
 from inference.stock import check_stock
 from pp_models.base import Model
+from pp_models.errors import Diverged
 
 
 class Options(NamedTuple):
@@ -89,6 +92,17 @@ def _program(model: Model, structure: Any, learning_rate: float, num_steps: int,
     return Program(svi, jax.jit(svi.init), jax.jit(svi.update), jax.jit(natural), rate)
 
 
+def _check_domains(problem: obj.Problem, natural: Any) -> None:
+    """Adam may leave scales that differ by more than the precision in use holds: as natural parameters they belong to no distribution."""
+    for site, family in problem.model.families.items():
+        try:
+            with validation_enabled():
+                family.distribution(natural[site])
+        except ValueError as error:
+            what = f"its parameters belong to no distribution any more ({str(error).rstrip('.')})"
+            raise Diverged(f"{problem.model.name} by numpyro_svi went wrong in {site}: {what}. Likely cause: {likely_cause(problem)}.") from error
+
+
 def build(problem: obj.Problem, options: Options) -> Algorithm:
     size = options.batch_size
     check_stock(problem, "numpyro_svi", size)
@@ -113,6 +127,7 @@ def build(problem: obj.Problem, options: Options) -> Algorithm:
 
     def posterior(state):
         natural = program.natural(program.svi.get_params(structure().unflatten(state.parameters)), values, problem.data.pack())
+        _check_domains(problem, natural)
         return Variational(problem, {s: natural[s] for s in model.shared}, {s: natural[s] for s in model.local})
 
     return Algorithm(init, step, posterior)
