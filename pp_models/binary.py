@@ -26,6 +26,7 @@ def load_sparse(path: Path) -> Any:
         with path.open("rb") as file:  # not by its name: NumPy leaves a file that is no archive open
             matrix = scipy.sparse.load_npz(file)  # never unpickles
         if matrix.format in ("csr", "csc"):
+            _check_starts(matrix)
             matrix.check_format(full_check=True)
         supported = matrix.format in ("csr", "csc", "coo") and matrix.ndim == 2
         entries = matrix.tocoo() if supported else None
@@ -34,6 +35,13 @@ def load_sparse(path: Path) -> Any:
     if entries is None:
         fail(path, f"a {matrix.ndim}-dimensional {matrix.format} matrix is not supported: convert it with .tocsr() and save it again")
     return entries
+
+
+def _check_starts(matrix: Any) -> None:
+    """Where rows, or columns, start must ascend from 0. SciPy looks at nothing where the last one is negative, and then writes past its arrays."""
+    starts = matrix.indptr.astype(np.int64)
+    if starts[0] != 0 or np.any(np.diff(starts) < 0):
+        raise ValueError("where its rows start does not ascend from 0")
 
 
 def check_archive(path: Path) -> None:

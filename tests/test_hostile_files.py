@@ -274,6 +274,22 @@ def test_every_length_and_every_bit(kinds, name):
     assert found.wrong == [] and found.refused + found.unchanged == found.tried
 
 
+@pytest.mark.parametrize("kind", ["counts", "ratings"])
+@pytest.mark.parametrize("form", ["csr", "csc"])
+@pytest.mark.parametrize(
+    "starts", [[0, 2, 3, 7, -5], [0, 2, 3, 7, -(2**31)], [0, 9, 3, 7, 9], [1, 2, 3, 7, 9], [0, -2, 3, 7, 9], [0, 2, 3, 7, 2**31 - 1]]
+)
+def test_starts_of_rows_that_do_not_ascend_are_refused(tmp_path, kind, form, starts):
+    """With a negative last one SciPy checks nothing and writes past its arrays: such a file must not get that far."""
+    indices = np.array([0, 1, 2, 0, 1, 2, 3, 0, 3], np.int32)
+    np.savez(tmp_path / "lie.npz", format=form.encode(), shape=(4, 4), indptr=np.array(starts, np.int32), indices=indices, data=np.ones(9, np.int32))
+    with pytest.raises(InputError, match=r"lie\.npz") as caught:
+        packaged.read(tmp_path / "lie.npz", kind)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(InputError):
+        list(readers.blocks(tmp_path / "lie.npz"))
+
+
 # Archives made to do harm -------------------------------------------------------------------------------------------------------
 
 HEADER = {"format": 1}
