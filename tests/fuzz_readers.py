@@ -4,8 +4,8 @@
     python tests/fuzz_readers.py --seconds 60 --formats mtx,npz       some
 
 Prints how much was tried, and every failure once, with the file that shows it: an exception other than `InputError`, more than 1 GB of memory beyond
-what the process has when it begins, more than ten seconds, or, where glibc can look out for it, a write past the end of an array. Needs atheris, which
-`pip install 'pp-models[fuzz]'` brings.
+what the process has when it begins, more than ten seconds, or, where glibc can look out for it, a write past the end of an array. Needs atheris:
+`pip install 'pp-models[fuzz]'`.
 """
 
 import argparse
