@@ -9,6 +9,7 @@ disk, and whether the end was the same.
 """
 
 import argparse
+import contextlib
 import functools
 import json
 import os
@@ -280,6 +281,8 @@ def disturb(name: str, kills: int, rng: np.random.Generator, base: Path) -> Outc
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)  # and processes that it has started
                 process.communicate()
+                while _runs(process.pid):
+                    time.sleep(0.05)
                 done += 1
                 before_any += not any(folder.iterdir())
                 if work.whole and any(folder.iterdir()):
@@ -289,6 +292,16 @@ def disturb(name: str, kills: int, rng: np.random.Generator, base: Path) -> Outc
         differs |= {key for key in found.keys() & want.keys() if not np.array_equal(want[key], found[key], equal_nan=want[key].dtype.kind == "f")}
         shutil.rmtree(folder)
     return Outcome(name, done, before_any, seconds, sorted(differs))
+
+
+def _runs(group: int) -> bool:
+    """Whether a process of the group has not ended yet."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, _, its_group = stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[:3]
+            if int(its_group) == group and state not in ("Z", "X"):
+                return True
+    return False
 
 
 def _look(work: Work, folder: Path) -> None:

@@ -17,7 +17,7 @@ import inference
 import pp_models
 from inference import checkpoints, devices, snapshots, storage
 from inference.nuts import State
-from pp_models import archives
+from pp_models import archives, files
 from pp_models.__main__ import main
 from pp_models.errors import InputError
 from pp_models.interruption import Interruption, Stopped
@@ -253,6 +253,18 @@ def test_files_of_another_checkpoint_are_not_taken_for_its_own(tmp_path):
     for name in ("run.npz", "run.1-of-2.a.npz", "run.svi.0-of-2.a.npz", "run.1-of-2.c.npz", "run-of-2.npz"):
         (tmp_path / name).touch()
     assert [file.name for file in checkpoints.files_of(tmp_path / "run.npz")] == ["run.1-of-2.a.npz", "run.npz"]
+
+
+def test_what_a_process_that_has_ended_was_writing_is_in_nobodys_way(tmp_path):
+    """Also before its parent has asked how it ended, until when its number is taken: `--resume` right after a kill."""
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    end = time.perf_counter() + 10
+    while not files.is_stray(tmp_path / f".tmp-{ended.pid}-checkpoint.npz") and time.perf_counter() < end:
+        time.sleep(0.01)
+    os.kill(ended.pid, 0)  # it is still listed
+    assert files.is_stray(tmp_path / f".tmp-{ended.pid}-checkpoint.npz")
+    assert not files.is_stray(tmp_path / f".tmp-{os.getppid()}-checkpoint.npz")
+    ended.wait()
 
 
 def test_another_number_of_processes_is_refused(begun, monkeypatch):
