@@ -246,6 +246,8 @@ def main() -> None:
     print(*failures, sep="\n")
     print(f"{tried} inputs in {arguments.seconds} s, {len(failures)} failures; the slowest took {slowest} s")
     print(f"memory: {most} MB at most")
+    if ended:
+        print(f"The fuzzer's process ended with {ended}, of which a write past an array is one cause: what it said last is above.")
     sys.exit(bool(failures) or ended)
 
 
