@@ -26,8 +26,11 @@ from peers import tomotopy_model, tomotopy_topics
 
 import inference
 import pp_models
-from inference import collapsed_gibbs, evaluate, fitting, gibbs
-from pp_models import tokens as tk
+from inference.engines import _gibbs_sweep as gibbs
+from inference.engines import collapsed_gibbs
+from inference.evaluation import completion
+from inference.run import fit as fitting
+from pp_models.elimination import tokens as tk
 
 ALPHA, ETA = 0.1, 0.05
 
@@ -46,7 +49,7 @@ def speed(data, num_topics, turns=5, warm=20):
     tokens = tk.arrange(batch.entries, data.num_columns, tk.num_steps(data.totals))
     sweep = jax.jit(lambda key, chain, batch, tokens: collapsed_gibbs.sweep(model, hyper, key, chain, batch, tokens))
     both = jax.jit(lambda key, chain, batch, tokens: gibbs.sweep(model, hyper, key, chain.stats, batch))
-    only = jax.jit(lambda key, chain, batch, tokens: tk.reallocate(key, tokens, chain.allocations, model.odds(hyper, chain.stats, batch)))
+    only = jax.jit(lambda key, chain, batch, tokens: tk.reallocate(key, tokens, chain.allocations, model.tokens.odds(hyper, chain.stats, batch)))
     chain = collapsed_gibbs.Chain(gibbs.begin(problem, jax.random.key(0), {}), tk.unallocated(tokens, num_topics))
     for i in range(warm):
         chain = sweep(jax.random.key(i), chain, batch, tokens)
@@ -112,7 +115,7 @@ def mixing(num_samples=2000, num_warmup=1000):
 
 def curve(data, num_topics, sweeps, engines):
     """[sweeps, seconds, score] of one chain each."""
-    train, heldout, _ = evaluate.hold_out(data, 0.1)
+    train, heldout, _ = completion.hold_out(data, 0.1)
     problem = fitting.make_problem("lda", train, {"num_topics": num_topics, "alpha": ALPHA, "eta": ETA}, devices=jax.local_devices()[:1])
     model, hyper, batch = problem.model, problem.hyper, problem.data.pack()
 

@@ -1,10 +1,10 @@
-"""The corpus store: two million documents written, checked and read in shuffled batches, beside the rate at which LDA consumes them.
+"""A corpus on disk: two million documents written, checked and read in shuffled batches, beside the rate at which LDA consumes them.
 
 Documents of about 100 tokens over 20,000 words are drawn from 50 sparse topics, 20,000 at a time, and written as they come; the drawing is not
 counted. Then one whole shuffled pass in batches of 1,000, ready for all devices, and natural-gradient LDA steps (K = 50) on batches that were read
 before. Peak memory is that of the process, pages of the memory maps included, after each stage.
 
-    python benchmarks/corpus_store.py [--documents 2000000] [--store FOLDER]     prints one JSON line
+    python benchmarks/corpus_store.py [--documents 2000000] [--file FILE.h5ad]     prints one JSON line
 """
 
 import argparse
@@ -24,8 +24,10 @@ jax.config.update("jax_num_cpu_devices", CORES)
 
 import scipy.sparse
 
-from inference import fitting, svi
-from pp_models import store
+from inference.engines import svi
+from inference.run import fit
+from pp_models.data import corpus as corpora
+from pp_models.data.types import Data
 
 TOPICS, WORDS, LENGTH, BATCH, CHUNK = 50, 20_000, 100, 1000, 20_000
 
@@ -59,9 +61,9 @@ def peak() -> float:
     return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6, 3)  # GB: Linux counts in kB
 
 
-def step_rate(corpus: store.Corpus, num_steps: int = 30) -> float:
+def step_rate(corpus: Data, num_steps: int = 30) -> float:
     """Steps of natural-gradient LDA a second, on batches that are in memory."""
-    problem = fitting.make_problem("lda", corpus, {"num_topics": TOPICS, "alpha": 0.1, "eta": 0.02})
+    problem = fit.make_problem("lda", corpus, {"num_topics": TOPICS, "alpha": 0.1, "eta": 0.02})
     algorithm = svi.build(problem, svi.Options(1, BATCH, 10.0, 0.7, bound_every=0))
     batches = [batch for batch, _ in zip(corpus.batches(jax.random.key(2), BATCH, problem.devices), range(num_steps), strict=False)]
     start = 0.01 * jax.random.gamma(jax.random.key(0), 100.0, (TOPICS, corpus.num_columns))
@@ -79,19 +81,19 @@ def step_rate(corpus: store.Corpus, num_steps: int = 30) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--documents", type=int, default=2_000_000)
-    parser.add_argument("--store", help="folder to write to, kept (default: a temporary one)")
+    parser.add_argument("--file", help=".h5ad file to write to, kept (default: a temporary one)")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
-        path, draws = Path(arguments.store or Path(temporary) / "corpus.store"), Draws(arguments.documents)
+        path, draws = Path(arguments.file or Path(temporary) / "corpus.h5ad"), Draws(arguments.documents)
         begin = time.perf_counter()
-        store.write(path, draws, overwrite=True)
+        corpora.write(path, draws, overwrite=True)
         writing = time.perf_counter() - begin - draws.seconds
         line: dict = {"benchmark": "corpus_store", "documents": arguments.documents, "cores": CORES, "peak_gb": {"written": peak()}}
 
         begin = time.perf_counter()
-        corpus = store.read(path)
+        corpus = corpora.read(path)
         checking = time.perf_counter() - begin
-        size = sum(file.stat().st_size for file in path.iterdir())
+        size = path.stat().st_size
         line |= {"tokens": int(corpus.total), "entries": corpus.num_entries, "bytes_per_token": round(size / corpus.total, 3)}
         line |= {"write_tokens_per_second": round(corpus.total / writing), "check_gb_per_second": round(size / 1e9 / checking, 2)}
 

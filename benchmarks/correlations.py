@@ -21,11 +21,12 @@ jax.config.update("jax_num_cpu_devices", os.cpu_count() or 1)
 
 import inference
 import pp_models
-from inference import align, locations
-from inference import minibatch as mb
-from inference import objective as obj
-from pp_models.data import Data
-from pp_models.rows import RowOptions
+from inference.core import align
+from inference.core import objective as obj
+from inference.engines import _minibatch as mb
+from inference.evaluation import locations
+from pp_models.data.types import Data
+from pp_models.elimination.row_solver import RowOptions
 
 ENGINES = {  # equal numbers of passes for the two stochastic ones
     "cavi": {"num_epochs": 100},
@@ -63,8 +64,8 @@ def full_bound(fit: Any) -> float:
     problem = fit.problem
     batches = problem.data.shards(np.arange(problem.data.num_rows), problem.data.num_rows, problem.devices)
     shared = {site: fit.posterior.natural(site) for site in problem.model.shared}
-    shares = mb.solve(problem, problem.values, shared, batches, RowOptions(50, 1e-4), bound=True)
-    prior = float(obj.shared_bound(problem.model, problem.structure, problem.values, shared))
+    shares = mb.solve(problem, problem.hyper, shared, batches, RowOptions(50, 1e-4), bound=True)
+    prior = float(obj.shared_bound(problem.model, problem.hyper, shared))
     return prior + sum(float(term) for share in shares for term in share.bound)
 
 

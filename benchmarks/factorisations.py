@@ -36,9 +36,11 @@ import matplotlib.pyplot as plt
 
 import inference
 import pp_models
-from inference import evaluate, fitting
-from pp_models import readers, starts
-from pp_models.data import Data
+from inference.evaluation import completion
+from inference.run import fit as fitting
+from pp_models.data.formats import readers
+from pp_models.data.types import Data
+from pp_models.elimination import starts
 from pp_models.families import Pair
 
 EXACT = {"method": "als", "use_cg": False, "user_bias": False, "item_bias": False, "scale_lam": False}  # cmfrec's exact solves, as PMF has them
@@ -441,7 +443,7 @@ def documents(arguments: argparse.Namespace) -> None:
     All begin at short fits with free weights (`starts`), as correlated NMF does by itself; the other two also at noise, their own start.
     """
     data = readers.read(arguments.data)
-    train, heldout, _ = evaluate.hold_out(data.select(np.arange(min(arguments.rows, data.num_rows))), 0.1, arguments.seed)
+    train, heldout, _ = completion.hold_out(data.select(np.arange(min(arguments.rows, data.num_rows))), 0.1, arguments.seed)
     size, key = train.num_columns, jax.random.key(arguments.seed)
     line: dict[str, Any] = {"documents": train.num_rows, "words": size, "topics": arguments.topics, "engine": arguments.engine}
     line |= {"passes": arguments.passes, "rank": arguments.rank, "seed": arguments.seed}

@@ -35,13 +35,15 @@ import matplotlib.pyplot as plt
 
 import inference
 import pp_models
-from inference import devices, evaluate, fitting
-from inference import map as map_
-from inference import objective as obj
-from inference.evaluate import COUNTS, Scale
-from inference.posterior import Draws, Point
-from pp_models import positive_normal as pos
-from pp_models.data import Data
+from inference.core import devices
+from inference.core import objective as obj
+from inference.core.posteriors import Draws, Point
+from inference.engines import map as map_
+from inference.evaluation import completion
+from inference.evaluation.completion import COUNTS, Scale
+from inference.run import fit as fitting
+from pp_models.data.types import Data
+from pp_models.families import positive_normal as pos
 
 # n, p, K, and how far the product stands out of the noise
 CASES = {
@@ -413,10 +415,10 @@ def score_about_mode(heldout: Any, keep: list[Any] | None = None, **options: Any
     def natural_of(run: Run, state: Any, batches: Any) -> Any:
         if run.engine == "stochastic_map":
             return state.shared["d1"], state.points
-        fixed, values = (run.problem.model, run.problem.structure), run.problem.values
-        block, own = obj.Block(*fixed, map_.statistics, site="d1"), list(zip(state.local, batches, strict=True))
-        parts = devices.gather(run.problem.devices, devices.run(obj.block_gradient, block, run.problem.devices, (values, state.shared), own))
-        return obj.block_target(*fixed, values, state.shared, tuple(parts), "d1", None), state.shared
+        model, hyper = run.problem.model, run.problem.hyper
+        block, own = obj.Block(model, map_.statistics, site="d1"), list(zip(state.local, batches, strict=True))
+        parts = devices.gather(run.problem.devices, devices.run(obj.block_gradient, block, run.problem.devices, (hyper, state.shared), own))
+        return obj.block_target(model, hyper, state.shared, tuple(parts), "d1", None), state.shared
 
     def score(run: Run, state: Any, batches: Any) -> float:
         natural, points = natural_of(run, state, batches)
@@ -467,7 +469,7 @@ def marks_up_to(last: int) -> list[int]:
 
 def chosen_factor(command: str, name: str, factors: list[float], data: Any, hyper: dict[str, Any], sweeps: int = 20) -> float:
     """What counts are multiplied by, of several, scored on a tenth of the training documents after few sweeps."""
-    inside = evaluate.hold_out(data, 0.1, 1)
+    inside = completion.hold_out(data, 0.1, 1)
 
     def score(factor: float) -> float:
         options = {"basis": "identity", "num_local": 2, "num_epochs": sweeps}
@@ -481,7 +483,7 @@ def chosen_factor(command: str, name: str, factors: list[float], data: Any, hype
 
 def perplexity(arguments: argparse.Namespace) -> None:
     """H 5.1: perplexity of LG-NMF, LG-MCMC, LG-OP and LDA against seconds; a fifth of the documents held out, their words in three folds."""
-    data = evaluate.hold_out(pp_models.data.counts(scipy.sparse.load_npz(arguments.data)), 0.2, arguments.seed)
+    data = completion.hold_out(pp_models.data.counts(scipy.sparse.load_npz(arguments.data)), 0.2, arguments.seed)
     train, heldout, rank = data.training, data.heldout, {"num_topics": arguments.topics}
     lg = {**rank, "alpha1": arguments.alpha1}
     point = {"basis": "identity", "num_local": 2, "num_epochs": arguments.sweeps}
@@ -539,7 +541,7 @@ SMOOTHING = {"alpha": 0.05, "eta": 0.05}  # of LDA: about what empirical Bayes f
 def online(arguments: argparse.Namespace) -> None:
     """H 5.3: held-out perplexity of online LG-NMF, online LDA and adaptive SVI against documents seen and seconds; one pass, batches of 64."""
     data = pp_models.data.counts(scipy.sparse.load_npz(arguments.data))
-    split = evaluate.hold_out(data, arguments.heldout / data.num_rows, arguments.seed)
+    split = completion.hold_out(data, arguments.heldout / data.num_rows, arguments.seed)
     train, heldout, rank = split.training, split.heldout, {"num_topics": arguments.topics}
     marks = [m for m in marks_up_to(-(-train.num_rows // 64)) if m >= 10]
     shared = {"num_epochs": 1, "batch_size": 64, "bound_every": 0}

@@ -27,8 +27,10 @@ import scipy.sparse
 
 import inference
 import pp_models
-from inference import evaluate, fitting, svi
-from inference.objective import Problem
+from inference.core.objective import Problem
+from inference.engines import svi
+from inference.evaluation import completion
+from inference.run import fit
 
 TOPICS, WORDS, LENGTH, BATCH = 100, 8000, 200, 1000
 ALPHA, ETA, TAU, KAPPA = 0.05, 0.05, 10.0, 0.7
@@ -115,8 +117,8 @@ def main() -> None:
     parser.add_argument("--documents", type=int, default=20_000)
     parser.add_argument("--skip-peers", action="store_true", help="ours alone, for profiling")
     arguments = parser.parse_args()
-    train, heldout, _ = evaluate.hold_out(pp_models.data.counts(corpus(arguments.documents)), 0.1)
-    problem = fitting.make_problem("lda", train, {"num_topics": TOPICS, "alpha": ALPHA, "eta": ETA})
+    train, heldout, _ = completion.hold_out(pp_models.data.counts(corpus(arguments.documents)), 0.1)
+    problem = fit.make_problem("lda", train, {"num_topics": TOPICS, "alpha": ALPHA, "eta": ETA})
     runs = {"pp_models": ours(problem), "pp_models, means": ours(problem, num_local=40, weights="mean")}
     if not arguments.skip_peers:
         runs |= {"scikit_learn": scikit_learn(train.matrix), "gensim": gensim(train.matrix)}

@@ -21,9 +21,10 @@ CORES = os.cpu_count() or 1
 jax.config.update("jax_num_cpu_devices", CORES)
 
 import pp_models
-from inference import cavi, fitting
-from inference import map as map_
-from pp_models.data import Data
+from inference.engines import cavi
+from inference.engines import map as map_
+from inference.run import fit
+from pp_models.data.types import Data
 
 
 def synthetic(num_documents: int = 2246, num_words: int = 10473, seed: int = 0) -> Data:
@@ -93,20 +94,20 @@ def main() -> None:
     parser.add_argument("--topics", type=int, default=50)
     parser.add_argument("--iterations", type=int, default=30)
     arguments = parser.parse_args()
-    from pp_models import readers
+    from pp_models.data.formats import readers
 
     data = readers.read(arguments.data) if arguments.data else synthetic()
     K, rng = arguments.topics, np.random.default_rng(0)
     scale = np.sqrt(data.total / data.num_rows / data.num_columns / K)
     W = (scale * rng.gamma(2, 0.5, (data.num_rows, K))).astype(np.float32)
     H = (scale * rng.gamma(2, 0.5, (K, data.num_columns))).astype(np.float32)
-    problem = fitting.make_problem("bayesian_nmf", data, {"num_topics": K, "flat": True})
+    problem = fit.make_problem("bayesian_nmf", data, {"num_topics": K, "flat": True})
     batches = data.shards(np.arange(data.num_rows), data.num_rows, problem.devices)
     constant = float(sum(batch.log_factorials.sum() for batch in jax.device_get(batches)))
 
     flat = map_.build(problem, map_.Options(basis="identity"))
     compiled, ours, objective, _ = run(flat, {"theta": W, "beta": H}, batches, arguments.iterations + 1)
-    proper = fitting.make_problem("bayesian_nmf", data, {"num_topics": K})
+    proper = fit.make_problem("bayesian_nmf", data, {"num_topics": K})
     _, cavi_seconds, _, _ = run(cavi.build(proper, cavi.Options(num_local=1)), {}, batches, arguments.iterations)
 
     theirs, trajectory = [], []

@@ -31,7 +31,8 @@ from peers import tomotopy_model, tomotopy_topics
 
 import inference
 import pp_models
-from inference import evaluate, fitting
+from inference.evaluation import completion
+from inference.run import fit as fitting
 
 SWEEPS = (10, 20, 30, 50, 100, 200, 400)  # of tomotopy, after which it is scored
 
@@ -146,7 +147,7 @@ def main() -> None:
     parser.add_argument("--plot", help="a PNG to draw")
     chosen = parser.parse_args()
     data = pp_models.readers.read(chosen.data) if chosen.data else pp_models.data.counts(corpus(20_000))
-    train, heldout, _ = evaluate.hold_out(data, 0.1)
+    train, heldout, _ = completion.hold_out(data, 0.1)
     line: dict = {"benchmark": "race", "corpus": chosen.corpus, "documents": train.num_rows, "tokens": int(train.total), "topics": chosen.topics}
     line |= {"cores": CORES, "runs": {}}
     for peer in filter(None, chosen.peers.split(",")):

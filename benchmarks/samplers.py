@@ -24,8 +24,11 @@ jax.config.update("jax_num_cpu_devices", CORES)
 import numpy as np
 
 import pp_models
-from inference import arviz_bridge, calibration, fitting, yardstick
-from pp_models.data import Data
+from inference.calibration import sbc
+from inference.comparison import measure
+from inference.io import arviz
+from inference.run import fit as fitting
+from pp_models.data.types import Data
 
 # Priors, given the number of columns, under which data say something of every factor. Ratings' centre is known, so that it is part of no posterior.
 # c0 / V of Bayesian NMF is 0.5: NUTS diverges, at every draw, where topics are so sparse that their words' logarithms go far below -20.
@@ -50,7 +53,7 @@ class Run(NamedTuple):
 def simulate(name: str, num_rows: int, num_columns: int, num_factors: int, share: float, seed: int) -> tuple[dict[str, Any], Data]:
     """Hyper-parameters, and data drawn from the prior that they make; of ratings a share of all cells, at random."""
     hyper = {FACTORS[name]: num_factors, **PRIORS[name](num_columns)}
-    drawn, _ = calibration.make_prior(name, num_rows, num_columns, hyper).simulate(jax.random.key(seed))
+    drawn, _ = sbc.make_prior(name, num_rows, num_columns, hyper).simulate(jax.random.key(seed))
     matrix = drawn.matrix.tocoo()
     if drawn.kind == "counts":
         return hyper, pp_models.data.counts(matrix.toarray())
@@ -78,7 +81,7 @@ def run(engine_name: str, name: str, hyper: dict[str, Any], data: Data, seed: in
         jax.block_until_ready(jax.tree.leaves(state))
         seconds[phase] += time.perf_counter() - began
     fit = fitting.Fit(problem, engine_name, {}, algorithm.posterior(state), {}, 0.0)
-    chains = yardstick.chains_of(fit, yardstick.draw(fit, key, options.num_chains * options.num_samples, 0))
+    chains = measure.chains_of(fit, measure.draw(fit, key, options.num_chains * options.num_samples, 0))
     kept = [i for i, name in enumerate(chains.names) if not name.startswith("row likelihoods")]  # which long runs are not asked for
     stats = fit.posterior.sample_stats
     divergences = int(stats["diverging"].sum()) if "diverging" in stats else 0
@@ -88,7 +91,7 @@ def run(engine_name: str, name: str, hyper: dict[str, Any], data: Data, seed: in
 
 def figures(found: Run) -> dict[str, Any]:
     """Effective draws, and how many a second, after warm-up and with it: of the slowest functional and of the median one."""
-    stats, functionals = arviz_bridge.array_stats(), np.moveaxis(found.values, 2, 0)
+    stats, functionals = arviz.array_stats(), np.moveaxis(found.values, 2, 0)
     sizes = np.array([float(stats.ess(one, method="bulk")) for one in functionals])
     least, median = float(sizes.min()), float(np.median(sizes))
     whole = found.drawing + found.warming
@@ -106,7 +109,7 @@ def figures(found: Run) -> dict[str, Any]:
 
 def largest_difference(first: Run, second: Run) -> float:
     """Of the functionals' means, in standard errors by their effective sizes: about 3 where a hundred are compared and all is well."""
-    stats = arviz_bridge.array_stats()
+    stats = arviz.array_stats()
     means = [run.values.mean((0, 1)) for run in (first, second)]
     errors = [np.array([float(stats.mcse(one)) for one in np.moveaxis(run.values, 2, 0)]) for run in (first, second)]
     return float(np.max(np.abs(means[0] - means[1]) / np.hypot(*errors)))

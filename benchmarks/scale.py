@@ -4,7 +4,7 @@ Every figure is of natural-gradient LDA (`svi`, batches of 1,000 documents, scik
 about 200 tokens over 8,000 words drawn from 100 sparse topics. Fits run in processes of their own, one after the other, so that memory and compiled
 programs of one are not another's; steps that compile are not counted.
 
-    python benchmarks/scale.py million [--store FOLDER] [--iterations 25]        throughput by tenths of the pass, memory beyond the process's own
+    python benchmarks/scale.py million [--store FILE] [--iterations 25]        throughput by tenths of the pass, memory beyond the process's own
     python benchmarks/scale.py devices [--documents 20000]                       one device against two, taken in turns
     python benchmarks/scale.py processes [--documents 20000]                     two processes of a device each against one of two: time, and lambda
     python benchmarks/scale.py cost --plot cost.png                              seconds against entries x topics, and against the number of documents
@@ -41,9 +41,9 @@ def fit_here(chosen: argparse.Namespace) -> dict[str, Any]:
     if chosen.process_id is not None:
         jax.distributed.initialize(chosen.address, 2, chosen.process_id)
     import inference
-    from pp_models import store
+    from pp_models.data import corpus as corpora
 
-    corpus = store.read(chosen.store, verify=False)
+    corpus = corpora.read(chosen.store, verify=False)
     jax.block_until_ready(jax.numpy.zeros(1))
     before = memory()
     hyper, options = {"num_topics": chosen.topics, "alpha": 0.05, "eta": 0.05}, {"num_epochs": chosen.epochs, "batch_size": BATCH, "bound_every": 0}
@@ -52,7 +52,7 @@ def fit_here(chosen: argparse.Namespace) -> dict[str, Any]:
     fit = inference.fit("lda", corpus, "svi", hyper, jax.random.key(0), progress=None, **options)
     if chosen.keep:
         np.save(chosen.keep, fit.posterior.natural("beta"))
-    size = sum(file.stat().st_size for file in Path(chosen.store).iterdir())
+    size = Path(chosen.store).stat().st_size
     found = {name: np.round(fit.history[name], 4).tolist() for name in ("seconds", "local_iterations")}
     return {**found, "entries": corpus.num_entries, "gb_before": before, "gb": memory(), "gb_of_store": round(size / 1e9, 3)}
 
@@ -94,13 +94,13 @@ def make(folder: Path, documents: int, topics: int = TOPICS, length: int = LENGT
     """A store of so many documents."""
     from corpus_store import Draws
 
-    from pp_models import store
+    from pp_models.data import corpus
 
-    return store.write(folder, Draws(documents, 0, topics, WORDS, length), overwrite=True)
+    return corpus.write(folder, Draws(documents, 0, topics, WORDS, length), overwrite=True)
 
 
 def million(chosen: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    path = Path(chosen.store) if chosen.store else folder / "corpus.store"
+    path = Path(chosen.store) if chosen.store else folder / "corpus.h5ad"
     begin = time.perf_counter()
     if not path.exists():
         make(path, chosen.documents)
@@ -115,7 +115,7 @@ def million(chosen: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 
 def devices(chosen: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    path, rates = make(folder / "corpus.store", chosen.documents), {1: [], 2: []}
+    path, rates = make(folder / "corpus.h5ad", chosen.documents), {1: [], 2: []}
     for _ in range(chosen.turns):
         for number in (1, 2):
             rates[number].append(rate(fit_apart(path, devices=number, topics=TOPICS, epochs=2)))
@@ -128,7 +128,7 @@ def processes(chosen: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Lambda is compared in single and, on fewer documents, in double precision."""
     line: dict[str, Any] = {}
     for name, documents, environment in (("float32", chosen.documents, {}), ("float64", 5 * BATCH, {"JAX_ENABLE_X64": "1"})):
-        path = make(folder / f"{name}.store", documents)
+        path = make(folder / f"{name}.h5ad", documents)
         alone = fit_apart(path, environment, devices=2, topics=TOPICS, keep=folder / f"{name}-alone.npy")
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -155,7 +155,7 @@ def cost(chosen: argparse.Namespace, folder: Path) -> dict[str, Any]:
         *(("length", 8000, length, 64) for length in (50, 100, 400, 800)),
         *(("documents", number, LENGTH, 64) for number in (4000, 16_000, 64_000)),
     ):
-        path = folder / f"{documents}-{length}.store"
+        path = folder / f"{documents}-{length}.h5ad"
         if not path.exists():
             make(path, documents, TOPICS, length)
         found = fit_apart(path, devices=CORES, topics=topics)
@@ -219,7 +219,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("what", choices=["million", "devices", "processes", "cost", "model", "fit"], help="fit is what the others start")
     parser.add_argument("--documents", type=int)
-    parser.add_argument("--store", help="folder to write to, or to use if it is there (default: a temporary one)")
+    parser.add_argument("--store", help="file to write to, or to use if it is there (default: a temporary one)")
     parser.add_argument(
         "--iterations",
         type=int,

@@ -31,12 +31,13 @@ from lda_throughput import corpus
 
 import inference
 import pp_models
-from inference import evaluate, fitting
-from inference import minibatch as mb
-from inference import objective as obj
-from pp_models.arrivals import Arrivals, feed, no_ids
-from pp_models.data import Data
-from pp_models.rows import RowOptions
+from inference.core import objective as obj
+from inference.engines import _minibatch as mb
+from inference.evaluation import completion
+from inference.run import fit as fitting
+from pp_models.data.arrivals import Arrivals, feed, no_ids
+from pp_models.data.types import Data
+from pp_models.elimination.row_solver import RowOptions
 
 COLOURS = {"trust_region": "C0", "svi": "C1", "memoized 500": "C2", "memoized 10000": "C3", "svb": "C4", "streaming_batch": "C5"}
 
@@ -73,12 +74,12 @@ def mean_bound(data: Data) -> Any:
     """The bound per row, from all the rows of `data`, scaled to the problem's number of rows."""
 
     def probe(problem: obj.Problem, state: Any) -> float:
-        values, total = getattr(state, "values", problem.values), 0.0
+        hyper, total = getattr(state, "hyper", problem.hyper), 0.0
         for first in range(0, data.num_rows, 5000):
             batches = data.shards(np.arange(first, min(first + 5000, data.num_rows)), 5000, problem.devices)
-            shares = mb.solve(problem, values, state.shared, batches, RowOptions(100, 1e-3), bound=True)
+            shares = mb.solve(problem, hyper, state.shared, batches, RowOptions(100, 1e-3), bound=True)
             total += sum(float(term) for share in shares for term in share.bound)
-        prior = float(obj.shared_bound(problem.model, problem.structure, values, state.shared))
+        prior = float(obj.shared_bound(problem.model, hyper, state.shared))
         return total / data.num_rows + prior / problem.data.num_rows
 
     return probe
@@ -113,7 +114,7 @@ def mnist(arguments: argparse.Namespace) -> None:
             hyper = {"num_components": 40}
             passes, bounds, posterior = run("bernoulli_mixture", data, name, hyper, seed, probe, **shared, **settings[name])
             seconds = time.perf_counter() - begin
-            final = full(posterior.problem, argparse.Namespace(shared=posterior._shared, values=posterior.problem.values))
+            final = full(posterior.problem, argparse.Namespace(shared=posterior._shared, hyper=posterior.problem.hyper))
             weights = posterior.mean("pi")
             record = {"components": int((weights > 1 / 400).sum()), "bound": round(final, 3), "seconds": round(seconds, 1)}
             for key, value in record.items():
@@ -202,7 +203,7 @@ def patches(arguments: argparse.Namespace) -> None:
 
 def synthetic(arguments: argparse.Namespace) -> None:
     """One pass over a corpus drawn from LDA (20,000 x 8,000, 100 topics), batches of 500, from the paper's start."""
-    train, heldout, _ = evaluate.hold_out(pp_models.data.counts(corpus(20_000)), 0.1)
+    train, heldout, _ = completion.hold_out(pp_models.data.counts(corpus(20_000)), 0.1)
     hyper = {"num_topics": 100, "alpha": 0.05, "eta": 0.05}
     settings: dict[str, dict[str, Any]] = {
         "trust_region": {"num_inner": 10, "num_local": 10, "kappa": 0.5},
@@ -234,7 +235,7 @@ def paper_start(seed: int, num_topics: int, num_columns: int) -> jax.Array:
 
 def learned(arguments: argparse.Namespace) -> None:
     """alpha and eta learned by empirical Bayes: held-out score after each of four passes, and with alpha and eta as given."""
-    train, heldout, _ = evaluate.hold_out(read_counts(arguments.data), 0.1)
+    train, heldout, _ = completion.hold_out(read_counts(arguments.data), 0.1)
     options = {"batch_size": 100, "num_inner": 10, "num_local": 20, "kappa": 0.5, "tau": 10.0, "bound_every": 0, "progress": False}
     figure, axes = plt.subplots(figsize=(6, 4))
     line: dict[str, Any] = {}
@@ -277,7 +278,7 @@ def sweep(arguments: argparse.Namespace) -> None:
     falls over a pass as T's does. One is added, as t counts from 0 here: a first rate of exactly 1 would forget the start, and with it, from even
     allocations, what tells topics apart.
     """
-    train, heldout, _ = evaluate.hold_out(read_counts(arguments.data), 0.1)
+    train, heldout, _ = completion.hold_out(read_counts(arguments.data), 0.1)
     if arguments.rows < train.num_rows:
         train = train.select(np.arange(arguments.rows))
     scale = train.num_rows / arguments.tau_per
@@ -324,7 +325,7 @@ def sweep(arguments: argparse.Namespace) -> None:
 
 def streaming(arguments: argparse.Namespace) -> None:
     """Documents arrive at a Poisson rate and show one word at a time; held-out score while the database grows, and the levels of offline learning."""
-    train, heldout, _ = evaluate.hold_out(read_counts(arguments.data), 0.1)
+    train, heldout, _ = completion.hold_out(read_counts(arguments.data), 0.1)
     if arguments.rows < train.num_rows:
         train = train.select(np.arange(arguments.rows))
     hyper = {"num_topics": arguments.topics, "alpha": ("learn", 0.05), "eta": ("learn", 0.05)}

@@ -19,7 +19,7 @@ os.environ.setdefault("NO_MKDOCS_2_WARNING", "1")
 
 import pages  # noqa: E402
 
-from inference import registry  # noqa: E402
+from inference.core import registry  # noqa: E402
 
 HERE = ROOT / "docs"
 FROM_ROOT = {"MODEL_CONTRACT.md": "model-contract.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}

@@ -11,7 +11,8 @@ import prose
 
 import inference
 import pp_models
-from inference import registry, typeset
+from inference.core import registry
+from inference.report import typeset
 
 ROOT = Path(__file__).parent.parent
 KINDS = {"variational": "a distribution", "point": "a point", "draws": "draws", "mixture": "a mixture"}
@@ -65,7 +66,7 @@ def docstring(path: Path) -> str:
 
 def own_models() -> list[str]:
     """The models of this package, without those of folders in PP_MODELS_PATH."""
-    return [name for name in pp_models.available() if (ROOT / "pp_models" / f"{name}.py").exists()]
+    return [name for name in pp_models.available() if (ROOT / "pp_models" / "models" / f"{name}.py").exists()]
 
 
 def refusal(model: Any, engine: Any) -> str:
@@ -83,7 +84,9 @@ def is_proper(model: Any) -> bool:
 
 
 def fields(declared: Any) -> dict[str, str]:
-    """What a NamedTuple's docstring says of each field: `name: meaning.`, or `name, name: meaning.`, one after the other."""
+    """What is said of each field: an option's own words, or what a docstring says, `name: meaning.`, one after the other."""
+    if hasattr(declared, "described"):
+        return {name: f"{option.about}." for name, option in declared.described.items()}
     text = " ".join((inspect.getdoc(declared) or "").split())
     name = "|".join(sorted(declared._fields, key=len, reverse=True))
     marks = list(re.finditer(rf"(?:(?<=^)|(?<=\s))((?:{name})(?: \(\w\))?(?:, (?:{name})(?: \(\w\))?)*): ", text))
@@ -91,8 +94,6 @@ def fields(declared: Any) -> dict[str, str]:
     for mark, following in zip(marks, [*marks[1:], None], strict=True):
         meaning = text[mark.end() : following.start() if following else len(text)].strip().rstrip(",;")
         found |= dict.fromkeys(re.findall(rf"\b(?:{name})\b", mark[1]), meaning)
-    if lender := re.search(r"The other options are (\w+)'s", text):
-        found = {**fields(registry.load_engine(lender[1]).Options), **{one: words.replace(lender[0] + ".", "") for one, words in found.items()}}
     for field in declared._fields:
         if field not in found:
             place = next((one for one, words in found.items() if re.search(rf"\b{field}\b", words)), None)
@@ -124,7 +125,7 @@ def title(text: str) -> str:
 
 def model_page(name: str) -> str:
     """The card: the process as the report shows it, names, settings, data, engines, and the rest of the story."""
-    model, text = pp_models.load(name), docstring(ROOT / "pp_models" / f"{name}.py")
+    model, text = pp_models.load(name), docstring(ROOT / "pp_models" / "models" / f"{name}.py")
     lines, rest = typeset.split_story(text)
     before, rest = _introduction(text, rest)
     story, symbols = _without_table(rest)
@@ -178,9 +179,9 @@ def _facts(model: Any) -> str:
 
 
 def _rotation(model: Any) -> str:
-    if not model.rotated or model.symmetry in ("rotation", "signed_permutation"):
+    if not model.rotation.sites or model.symmetry in ("rotation", "signed_permutation"):
         return ""
-    return f"The space of {' and '.join(f'`{site}`' for site in model.rotated)} may be rotated."
+    return f"The space of {' and '.join(f'`{site}`' for site in model.rotation.sites)} may be rotated."
 
 
 def _engines_of(model: Any) -> str:
@@ -198,7 +199,7 @@ def _engines_of(model: Any) -> str:
 def models_index() -> str:
     rows = []
     for name in own_models():
-        model, text = pp_models.load(name), docstring(ROOT / "pp_models" / f"{name}.py")
+        model, text = pp_models.load(name), docstring(ROOT / "pp_models" / "models" / f"{name}.py")
         number = sum(not refusal(model, registry.load_engine(engine)) for engine in registry.engines())
         rows.append([f"[`{name}`]({name}.md)", prose.inline(title(text)), f"`{model.kind}`", str(number)])
     return paragraph(
@@ -215,7 +216,7 @@ def models_index() -> str:
 
 
 def engine_page(name: str) -> str:
-    engine, text = registry.load_engine(name), docstring(ROOT / "inference" / f"{name}.py")
+    engine, text = registry.load_engine(name), docstring(ROOT / "inference" / "engines" / f"{name}.py")
     first, _, rest = text.strip().partition("\n\n")
     head, _, more = " ".join(first.split()).partition(". ")
     begins = {
@@ -253,7 +254,7 @@ def engine_page(name: str) -> str:
 def engines_index() -> str:
     rows = []
     for name in registry.engines():
-        engine, text = registry.load_engine(name), docstring(ROOT / "inference" / f"{name}.py")
+        engine, text = registry.load_engine(name), docstring(ROOT / "inference" / "engines" / f"{name}.py")
         rows.append([f"[`{name}`]({name}.md)", prose.inline(" ".join(text.strip().split("\n\n")[0].split())), KINDS[engine.kind]])
     return paragraph(
         "# Engines",
@@ -297,15 +298,15 @@ def _names(package: str, *lines: str) -> list[str]:
 GROUPS: dict[str, tuple[str, list[str]]] = {
     "Fitting": (
         "Fit a model, follow a stream, and use what comes out.",
-        _names("inference", "fit load engines fitting.Fit posterior.Posterior stream streams.Stream"),
+        _names("inference", "fit load engines io.fits.Fit core.posteriors.Posterior stream run.stream.Stream"),
     ),
-    "Comparing": ("Judge engines against MCMC.", _names("inference", "compare comparison.Comparison report.write")),
+    "Comparing": ("Judge engines against MCMC.", _names("inference", "compare comparison.compare.Comparison report.page.write")),
     "Evaluating": (
         "Held-out scores: documents, rows, ratings, votes.",
         _names(
             "inference",
             "document_completion perplexity log_evidence precision_recall_at coherence diversity split_ratings score_ratings score_votes",
-            "score_probabilities calibration_error loo waic scores.Score scores.Measure",
+            "score_probabilities calibration_error loo waic evaluation.scores.Score evaluation.scores.Measure",
         ),
     ),
     "Reading topics": (
@@ -313,20 +314,24 @@ GROUPS: dict[str, tuple[str, list[str]]] = {
         _names(
             "inference",
             "topics top_words format_topics prevalence representative_documents topic_correlations correlation_figure nearest_documents",
-            "topic_tools.Topics",
+            "evaluation.topics.Topics",
         ),
     ),
-    "Predicting": ("Ratings and votes that were not seen.", _names("inference", "predict_ratings ratings.Prediction predict_votes refit_members")),
+    "Predicting": (
+        "Ratings and votes that were not seen.",
+        _names("inference", "predict_ratings evaluation.ratings.Prediction predict_votes refit_members"),
+    ),
     "Data": (
         "Data in memory, from files, on disk and by name.",
         _names(
             "pp_models",
             "data.counts data.ratings data.text_and_votes data.dense data.of_equal_length data.tf_idf data.Data datasets.load datasets.synthetic",
-            "readers.read readers.blocks writers.write text.read text.count store.write store.read database.Database arrivals.Arrivals",
+            "data.formats.readers.read data.formats.readers.blocks data.formats.writers.write data.text.read data.text.count",
+            "data.corpus.write data.corpus.read database.Database arrivals.Arrivals",
         ),
     ),
-    "Models": ("Finding models, and what one declares.", _names("pp_models", "available load base.Model InputError")),
-    "Engines": ("What an engine declares.", _names("inference", "engine.Engine engine.Algorithm engine.Stage")),
+    "Models": ("Finding models, and what one declares.", _names("pp_models", "available load model.Model InputError")),
+    "Engines": ("What an engine declares.", _names("inference", "core.engine.Engine core.engine.Algorithm core.engine.Stage")),
 }
 
 
@@ -336,7 +341,7 @@ def groups() -> dict[str, tuple[str, list[str]]]:
     placed = {name for _, names in GROUPS.values() for name in names}
     modules = {name for name in public if inspect.ismodule(_value(name))}
     rest = [name for name in public if name not in placed and name not in modules]
-    unknown = sorted(name for name in modules if not any(one.startswith(f"{name}.") for one in placed))
+    unknown = sorted(name for name in modules - placed if not any(one.startswith(f"{name}.") for one in placed))
     return GROUPS | ({"Others": ("What else there is.", rest + unknown)} if rest + unknown else {})
 
 

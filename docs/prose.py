@@ -1,6 +1,6 @@
 """Docstrings as Markdown: what is set in columns for people who read the source becomes equations, tables, lists and code.
 
-A docstring is made of blocks with blank lines between them. An indented block is mathematics, typeset by `inference.typeset` if all of it can be
+A docstring is made of blocks with blank lines between them. An indented block is mathematics, typeset by `typeset` if all of it can be
 read and shown as code if not; lines `name: meaning` are a list of terms; lines that begin with | are a table of symbols, whose column "here" holds
 names to type. In running text, terms with a subscript or an operator are typeset; a Greek letter by itself stays a word, for that is the name of a
 site.
@@ -9,7 +9,7 @@ site.
 import inspect
 import re
 
-from inference import typeset
+from inference.report import typeset
 
 _GREEK = "|".join(sorted(typeset.GREEK, key=len, reverse=True))
 _LETTER = rf"(?<![A-Za-z0-9_])(?:{_GREEK}|[A-Za-z])\d?"

@@ -32,8 +32,10 @@ from scipy.stats import norm
 
 import inference
 import pp_models
-from inference import align, bridge, calibration
-from inference.arviz_bridge import smoothed_weights
+from inference.calibration import sbc
+from inference.comparison import marginal_likelihood
+from inference.core import align
+from inference.io.arviz import smoothed_weights
 
 jax.config.update("jax_num_cpu_devices", 2)
 plt.rcParams.update({"figure.figsize": (7, 3.2), "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False, "font.size": 9})
@@ -252,7 +254,7 @@ assert np.all(np.abs(table.loc["cavi"]["coverage90"] - covered(table.loc["cavi"]
 # $\beta_{21}$ and tells nothing**, and draws must be given one common labelling before they are compared.
 #
 # `result.fits["gibbs"].posterior.draws` are the chains as they ran. `result.draws["gibbs"]` are the same draws, each relabelled to lie nearest to one
-# stated pivot, the reference's own mean (`inference.align`).
+# stated pivot, the reference's own mean (`inference.core.align`).
 
 # %%
 raw = np.asarray(result.fits["gibbs"].posterior.draws["beta"])  # (chains, draws, components, columns)
@@ -406,11 +408,11 @@ assert sample["pi"][:, 0].std() < pi_sd < 1.1 * result.draws["gibbs"]["pi"][:, 0
 # $$ \log p(\text{data}) = \mathrm{bound}(q) + \mathrm{KL}(q \,\|\, \text{posterior}), $$
 #
 # so if the log evidence is known, the divergence is. Bridge sampling (Meng and Wong 1996) estimates it from a chain's draws:
-# `inference.bridge.log_evidence`; the full `compare` calls it by itself and writes `bound_gap`. On a logarithm's scale of hundreds of nats, gaps are
+# `marginal_likelihood.log_evidence`, which the full `compare` calls and writes `bound_gap`. On a logarithm's scale of hundreds of nats, gaps are
 # a few.
 
 # %%
-evidence = bridge.log_evidence(gibbs, key=jax.random.key(3))
+evidence = marginal_likelihood.log_evidence(gibbs, key=jax.random.key(3))
 bound = result.fits["cavi"].bound
 summed_out = np.mean(log_joint - log_q)  # the same q of pi and beta, with the rows' components summed out
 ratios = log_joint - log_q
@@ -473,7 +475,7 @@ ranks = {name: np.sum(sample_[:, :, 0] < true[:, :1], 1) for name, sample_ in ((
 
 # %%
 found = {
-    engine: calibration.calibrate("lda", engine, 40, num_rows=20, num_columns=10, num_draws=49, options=options, progress=False)
+    engine: sbc.calibrate("lda", engine, 40, num_rows=20, num_columns=10, num_draws=49, options=options, progress=False)
     for engine, options in (("gibbs", {"num_warmup": 200, "thin": 20}), ("cavi", {"num_epochs": 100}))
 }
 lda_ranks = {
@@ -492,7 +494,7 @@ for panel, (name, values, title) in zip(panels, shown, strict=True):
 panels[0].set_ylabel("share / uniform share")
 plt.show()
 for engine, one in found.items():
-    share = np.mean(calibration.coverage(lda_ranks[engine], 49, 0.9))
+    share = np.mean(sbc.coverage(lda_ranks[engine], 49, 0.9))
     print(f"lda by {engine}: 90 % intervals of word probabilities hold {share:.0%}; p-value of uniform ranks {one.p_value:.3f}")
 
 # %% [markdown]
@@ -512,7 +514,7 @@ assert abs(outside["exact"] - 0.20) < 0.03 and abs(outside["cavi"] - (1 - covere
 # LDA: Gibbs passes the simultaneous test, mean field fails it, and its intervals hold far less than 90 % (docs: 65 %; 40 data sets: standard error 5
 # %)
 assert found["gibbs"].p_value > 0.01 > found["cavi"].p_value
-assert np.mean(calibration.coverage(lda_ranks["cavi"], 49, 0.9)) < 0.78 < 0.84 < np.mean(calibration.coverage(lda_ranks["gibbs"], 49, 0.9))
+assert np.mean(sbc.coverage(lda_ranks["cavi"], 49, 0.9)) < 0.78 < 0.84 < np.mean(sbc.coverage(lda_ranks["gibbs"], 49, 0.9))
 
 # %% [markdown]
 # ## A checklist
@@ -599,13 +601,13 @@ print(
     "share per fifth:",
     (np.histogram(ranks_shifted, np.linspace(0, 50, 6))[0] / datasets).round(3),
     " 90 % intervals hold",
-    calibration.coverage(ranks_shifted, 49, 0.9).round(3),
+    sbc.coverage(ranks_shifted, 49, 0.9).round(3),
 )
 # It slopes: true values lie too low. One tail gains nearly what the other loses, so intervals hold nearly as much as they should.
 
 # %% tags=["check"]
 assert np.all(np.diff(np.histogram(ranks_shifted, np.linspace(0, 50, 6))[0]) < 0)
-assert calibration.coverage(ranks_shifted, 49, 0.9) > 0.83
+assert sbc.coverage(ranks_shifted, 49, 0.9) > 0.83
 
 # %% [markdown]
 # ## Summary

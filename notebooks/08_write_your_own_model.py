@@ -37,9 +37,11 @@ from numpyro.infer.util import log_density
 
 import inference
 import pp_models
-from inference import align, bridge, report
-from pp_models import base
+from inference.comparison import marginal_likelihood
+from inference.core import align
+from inference.report import page as report
 from pp_models import families as fam
+from pp_models import model as base
 
 jax.config.update("jax_num_cpu_devices", 2)
 plt.rcParams.update({"figure.figsize": (7, 3.2), "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False, "font.size": 9})
@@ -483,7 +485,7 @@ right.axvline(true_the, color=COLOUR["truth"], lw=0.8, label=f"truth: {true_the:
 right.set(xlabel="background 'the' per document", ylabel="density", title="... and so is the background", xlim=(1, 8), ylim=(0, 1.6))
 right.legend(loc="upper right", fontsize=8)
 plt.show()
-evidence = {name: bridge.log_evidence(fit, key=jax.random.key(5)) for name, fit in (("background", narrow), ("scaled background", wide))}
+evidence = {name: marginal_likelihood.log_evidence(fit, key=jax.random.key(5)) for name, fit in (("background", narrow), ("scaled background", wide))}
 print({name: f"log evidence {one.value:.1f} ± {one.error:.1f}" for name, one in evidence.items()})
 
 # %% tags=["check"]
@@ -550,9 +552,9 @@ assert np.all(np.diff(cut[:, 0]) > -1e-3) and abs(cut[-1, 1] - np.log(40)) < 0.1
 
 # %% [markdown]
 # The zoo's name for such sites is `damped`: engines cut their steps, and `cavi` and `map` go back half-way where the bound would fall. You lose the
-# exact block updates, and `gibbs`, which has no conditional to draw from (`nuts` remains). `pp_models/correlated_nmf.py` is the worked example:
+# exact block updates, and `gibbs`, which has no conditional to draw from (`nuts` remains). `correlated_nmf` is the worked example:
 # weights $\exp(\ell_k^\top u_d)$ with normal locations. What else `MODEL_CONTRACT.md` asks for when a model leaves the easy path: `coupled` where
-# global sites meet in a prior (`pp_models/hpf.py`), `moves` where Gibbs creeps, `probit` for votes. And no declaration helps where mean field is a
+# global sites meet in a prior (`hpf`), `moves` where Gibbs creeps, `probit` for votes. And no declaration helps where mean field is a
 # bad idea: that is what notebook 7 is for.
 #
 # ## Exercises
@@ -621,7 +623,7 @@ assert np.allclose(rigid.posterior.mean("omega")[:4], fits["map"].posterior.mean
 # A model is a story (`generate`) and a function $F$ of sufficient statistics, which check each other. Engines are evaluations and gradients of $F$. A
 # variant is a diff of a dozen lines, as long as $F$ stays linear in the statistics of each site.
 #
-# **Where to go next.** `MODEL_CONTRACT.md`, then `pp_models/hpf.py` (a hierarchical variant) and `pp_models/correlated_nmf.py` (no conjugacy).
+# **Where to go next.** `MODEL_CONTRACT.md`, then `hpf` (a hierarchical variant) and `correlated_nmf` (no conjugacy).
 # Notebook 7 for judging what you fitted. Papers: Gopalan, Hofman and Blei 2015 (hierarchical Poisson factorisation); Paisley, Blei and Jordan 2014
 # (conjugacy and what lies beyond it); Cemgil 2009 (the Poisson-gamma model).
 

@@ -13,11 +13,14 @@ from pp_models.discovery import available, load
 from pp_models.errors import InputError
 
 __version__ = "0.1.0"
+_DATA = {name: name for name in ("arrivals", "corpus", "database", "datasets", "text")} | {"readers": "formats.readers"}
 __all__ = ["InputError", "arrivals", "available", "data", "database", "datasets", "load"]
 
 
 def __getattr__(name: str) -> Any:
     """These load JAX: only when they are asked for."""
-    if name in ("arrivals", "data", "database", "datasets", "readers"):
-        return importlib.import_module(f"pp_models.{name}")
+    if name == "data":
+        return importlib.import_module("pp_models.data")
+    if name in _DATA:
+        return importlib.import_module(f"pp_models.data.{_DATA[name]}")
     raise AttributeError(f"module 'pp_models' has no attribute {name!r}")

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from pp_models.errors import InputError, unknown
 
 if TYPE_CHECKING:
-    from pp_models.base import Model
+    from pp_models.model import Model
 
-PACKAGE = Path(__file__).parent
+PACKAGE = Path(__file__).parent / "models"
 _DECLARES = re.compile(r"^MODEL\s*=", re.MULTILINE)
 
 
@@ -47,7 +47,7 @@ def load(name: str) -> "Model":
 @functools.cache
 def _load_file(name: str, file: Path) -> "Model":
     if file.parent == PACKAGE:
-        return importlib.import_module(f"pp_models.{name}").MODEL
+        return importlib.import_module(f"pp_models.models.{name}").MODEL
     spec = importlib.util.spec_from_file_location(f"pp_models_path.{name}", file)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

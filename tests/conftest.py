@@ -1,6 +1,5 @@
 """Shared fixtures. Laws are checked in double precision; tests of single precision switch it off locally."""
 
-import collections
 import functools
 import gc
 import itertools
@@ -23,15 +22,15 @@ jax.config.update("jax_enable_x64", True)
 import pytest
 
 import pp_models
-from inference import fitting
-from inference.registry import engines, load_engine
+from inference.core.registry import engines, load_engine
+from inference.run import fit
 
 gc.set_threshold(100_000, 20, 20)  # tracing makes millions of objects that live long: looking through them again and again is a tenth of the time
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell leaves it to what runs in the background; tests send it to themselves
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-OWN = {file.stem for file in Path(pp_models.__file__).parent.glob("*.py")}
+OWN = {file.stem for file in (Path(pp_models.__file__).parent / "models").glob("*.py")}
 FULL_MODEL = "lda"  # takes all shared tests in `make test`; this repository's other models take the core law there, and all in `make calibrate`
 CORE = {"test_joint_is_numpyros_log_density"}
 SLOW_ENGINES = {"nuts", "numpyro_svi"}  # compile for minutes: on data with one factor only in `make calibrate`
@@ -134,31 +133,10 @@ def problem(model_name):
     """The model's example as a problem on one device."""
     name, changes = OTHERWISE.get(model_name, (model_name, {}))
     hyper, data = pp_models.load(name).example(jax.random.key(0))
-    return fitting.make_problem(name, data, hyper._replace(**changes), devices=jax.local_devices()[:1])
-
-
-# Options that make each engine quick enough for the example problems; a new engine runs with its defaults.
-QUICK = {
-    "cavi": {"num_epochs": 30},
-    "svi": {"num_epochs": 10, "batch_size": 4},
-    "map": {"num_epochs": 30, "basis": "log"},
-    "stochastic_map": {"num_epochs": 10, "batch_size": 4, "basis": "log"},
-    "gibbs": {"num_samples": 50, "num_warmup": 20},
-    "collapsed_gibbs": {"num_samples": 50, "num_warmup": 20},
-    "nuts": {"num_samples": 20, "num_warmup": 20, "num_chains": 1},
-    "numpyro_svi": {"num_epochs": 20, "num_particles": 1},
-    "trust_region": {"num_epochs": 4, "batch_size": 4, "num_inner": 3},
-    "streaming": {"num_steps": 20, "batch_size": 4, "arrivals": 1, "num_inner": 3},
-    "svb": {"batch_size": 4, "num_inner": 5},
-    "streaming_batch": {"num_inner": 10},
-    "memoized": {"num_epochs": 10},
-    "cvb0": {"num_epochs": 30},
-    "hybrid": {"num_epochs": 20, "batch_size": 4},
-    "laplace": {"num_sweeps": 30},
-    "inla": {"num_sweeps": 30, "num_epochs": 12, "weights": "laplace"},
-}
+    return fit.make_problem(name, data, hyper._replace(**changes), devices=jax.local_devices()[:1])
 
 
 @pytest.fixture(scope="session")
 def quick():
-    return collections.defaultdict(dict, QUICK)
+    """Options with which each engine takes seconds on a model's example."""
+    return {name: dict(load_engine(name).tiny) for name in engines()}

@@ -37,7 +37,7 @@ def _begin() -> None:
 
 
 def fit(folder: Path, engine: str, *more: str) -> None:
-    from pp_models.__main__ import main
+    from inference.cli import main
 
     _begin()
     sys.exit(main([*_command(folder, engine), *more]))
@@ -81,7 +81,7 @@ def stream(folder: Path) -> None:
 
 def append(folder: Path) -> None:
     """Rows and words into a database."""
-    from pp_models.database import Database
+    from pp_models.data.database import Database
 
     _begin()
     with Database(30, path=folder / "rows.db") as database:
@@ -93,21 +93,15 @@ def append(folder: Path) -> None:
 
 
 def store(folder: Path) -> None:
-    """Every generation of a store replaces the one before; which it is shows in its first entry."""
-    from pp_models import store as store_
-    from pp_models.errors import InputError
+    """Every generation of a corpus replaces the one before; which it is shows in its first entry."""
+    from pp_models.data import corpus
 
     _begin()
-    path = folder / "corpus.store"
-    try:
-        generation = int(store_.read(path).matrix[np.array([0])].toarray()[0, 0])
-    except InputError as error:
-        if "incomplete" not in str(error) and "does not exist" not in str(error):
-            raise
-        generation = 0
+    path = folder / "corpus.h5ad"
+    generation = int(corpus.read(path).matrix[np.array([0])].toarray()[0, 0]) if path.exists() else 0
     while generation < 60:
         generation += 1
-        store_.write(path, generation_of(generation), overwrite=True)
+        corpus.write(path, generation_of(generation), overwrite=True)
 
 
 def generation_of(number: int) -> list[Any]:
@@ -138,7 +132,7 @@ def save(folder: Path) -> None:
 
 
 def compare(folder: Path) -> None:
-    from pp_models.__main__ import main
+    from inference.cli import main
 
     _begin()
     engines = "cavi,svi,trust_region,map,nuts"
@@ -166,17 +160,16 @@ def look_at_rows(folder: Path) -> Any:
 
 
 def _database(path: Path) -> np.ndarray:
-    from pp_models.database import Database
+    from pp_models.data.database import Database
 
     with Database.open(path, read_only=True) as database:
         return database.data().matrix.toarray()
 
 
 def look_at_store(folder: Path) -> Any:
-    from pp_models import store as store_
+    from pp_models.data import corpus
 
-    data = store_.read(folder / "corpus.store", verify=True)
-    return {"rows": data.matrix[np.arange(data.num_rows)].toarray()}
+    return {"rows": corpus.read(folder / "corpus.h5ad").matrix.tocsr().toarray()}
 
 
 def look_at_save(folder: Path) -> Any:

@@ -46,10 +46,13 @@ def make_formats(folder: Path) -> dict[str, Format]:
     import scipy.sparse
 
     import inference
-    from inference import fitting
-    from inference.posterior import Variational
-    from pp_models import archives, data, packaged, readers, store, writers
-    from pp_models.database import Database
+    from inference.core.posteriors import Variational
+    from inference.io import archives
+    from inference.run import fit
+    from pp_models import data
+    from pp_models.data import corpus, packaged
+    from pp_models.data.database import Database
+    from pp_models.data.formats import readers, writers
 
     X = np.array([[3, 0, 1, 0], [0, 2, 0, 0], [1, 1, 1, 1], [9, 0, 0, 300]])
     made: dict[str, Format] = {}
@@ -113,10 +116,10 @@ def make_formats(folder: Path) -> dict[str, Format]:
         made[f"npz {name}"] = Format("a.npz", both, [parts[name]], lambda raw, name=name: archive(parts | {name: raw}))
 
     rng = np.random.default_rng(0)
-    problem = fitting.make_problem("lda", counts, {"num_topics": 2})
+    problem = fit.make_problem("lda", counts, {"num_topics": 2})
     posterior = Variational(problem, {"beta": rng.gamma(1.0, size=(2, 4))}, {"theta": rng.gamma(1.0, size=(4, 2))})
     history = {"step": np.arange(2), "seconds": np.ones(2), "bound": np.ones(2)}
-    file = fitting.Fit(problem, "cavi", {}, posterior, history, 1.0).save(folder / "fit.npz")
+    file = fit.Fit(problem, "cavi", {}, posterior, history, 1.0).save(folder / "fit.npz")
     header, arrays = archives.read(file, "fit", 1)
     members = {"header": npy(np.frombuffer(json.dumps(header).encode(), np.uint8))} | {name: npy(x) for name, x in arrays.items()}
     made["fit"] = Format("a.npz", inference.load, [file.read_bytes(), archive(members)])
@@ -124,21 +127,8 @@ def make_formats(folder: Path) -> dict[str, Format]:
     made["fit header"] = Format("a.npz", inference.load, [described], lambda raw: archive(members | {"header": npy(np.frombuffer(raw, np.uint8))}))
     made["fit array"] = Format("a.npz", inference.load, [members["beta/0"]], lambda raw: archive(members | {"beta/0": raw}))
 
-    store.secrets.token_hex = lambda size: "0123abcd"  # so that inputs which failed can be tried again
-    inside = folder / "store" / "a.store"
-    store.write(inside, [data.counts(X, [*"abcd"], [*"wxyz"])])
-    manifest = (inside / "manifest.json").read_bytes()
-
-    def signed(raw: bytes) -> bytes:
-        """With the checksum that it should have."""
-        try:
-            found = json.loads(raw)
-            found.pop("checksum", None)
-            return json.dumps(found | {"checksum": store._digest(found)}).encode()
-        except Exception:
-            return raw
-
-    made["store"] = Format("a.store/manifest.json", lambda path: check(store.read(path.parent).select(np.arange(4))), [manifest], signed)
+    file = corpus.write(folder / "seed.h5ad", [data.counts(X, [*"abcd"], [*"wxyz"])])
+    made["corpus"] = Format("a.h5ad", lambda path: check(corpus.read(path).select(np.arange(4))), [file.read_bytes()])
     with Database(4, path=folder / "database" / "a") as database:
         database.append(X)
         database.extend([1], [[1, 0, 0, 7]])
@@ -150,13 +140,7 @@ def make_formats(folder: Path) -> dict[str, Format]:
                 check(database.data())
             database.lengths, database.totals  # noqa: B018
 
-    for name in ("header.json", "segments.bin", "entries.bin", "journal.bin"):
-        source = folder / "database" / "a"
-        place = folder / f"database {name}" / "a"
-        place.mkdir(parents=True)
-        for file in source.iterdir():
-            (place / file.name).write_bytes(file.read_bytes())
-        made[f"database {name}"] = Format(f"a/{name}", read_database, [(source / name).read_bytes()])
+    made["database"] = Format("a/rows.sqlite", read_database, [(folder / "database" / "a" / "rows.sqlite").read_bytes()])
     return made
 
 
@@ -165,7 +149,7 @@ def fuzz(arguments: argparse.Namespace) -> None:
     import atheris
 
     folder = Path(arguments.folder)
-    with atheris.instrument_imports(include=["pp_models", "inference.storage"]):
+    with atheris.instrument_imports(include=["pp_models", "inference.io.fits"]):
         from pp_models.errors import InputError
 
         formats = make_formats(folder)
@@ -206,7 +190,7 @@ def fuzz(arguments: argparse.Namespace) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (used + ROOM, used + ROOM))
     resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     print(f"resident before: {resident} MB", flush=True)
-    flags = [f"-max_total_time={arguments.seconds}", f"-timeout={SECONDS}", f"-rss_limit_mb={resident + (ROOM >> 20)}", "-max_len=8192"]
+    flags = [f"-max_total_time={arguments.seconds}", f"-timeout={SECONDS}", f"-rss_limit_mb={resident + (ROOM >> 20)}", "-max_len=16384"]
     flags += ["-print_final_stats=1", f"-artifact_prefix={failures}/", f"-seed={arguments.seed}", "-verbosity=1", str(corpus)]
     atheris.Setup([sys.argv[0], *flags], one)
     atheris.Fuzz()

@@ -16,9 +16,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import inference
 import pp_models
-from inference import checkpoints, devices
+from inference.core import devices, registry
+from inference.core.interruption import Stopped
+from inference.run import checkpoint as checkpoints
 from pp_models.errors import InputError
-from pp_models.interruption import Stopped
 
 OPTIONS = {
     "cavi": {"num_epochs": 5},
@@ -42,7 +43,7 @@ def corpus():
 def results(engine, **shared):
     """Means of all sites, and the history's bounds."""
     hyper = {"num_topics": 3, "alpha": 1.1, "eta": 1.2}
-    if inference.registry.load_engine(engine).learns:
+    if registry.load_engine(engine).learns:
         hyper["alpha"] = ("learn", 1.1)
     fit = inference.fit("lda", corpus(), engine, hyper, jax.random.key(5), progress=False, **OPTIONS[engine], **shared)
     found = {site: fit.posterior.mean(site) for site in fit.posterior.sites}

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from inference import agreement
-from inference.agreement import FIGURES, quantities
+from inference.comparison import agreement
+from inference.comparison.agreement import FIGURES, quantities
 
 
 def normal(num_draws=20_000, size=3, seed=0, width=1.0, shift=0.0):

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pp_models import data as data_
-from pp_models.arrivals import Arrivals, feed, no_ids
-from pp_models.database import Database
+from pp_models.data.arrivals import Arrivals, feed, no_ids
+from pp_models.data.database import Database
 from pp_models.errors import InputError
 
 # Statistics are compared within five standard deviations of their sampling error: a right simulator with a new seed fails once in a million.

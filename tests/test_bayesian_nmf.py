@@ -9,10 +9,10 @@ from jax.scipy.stats import gamma
 
 import inference
 import pp_models
-from inference import fitting
-from inference import objective as obj
-from pp_models import base
+from inference.core import objective as obj
+from inference.run import fit as fitting
 from pp_models import families as fam
+from pp_models import model
 from pp_models.errors import InputError
 from pp_models.families import Pair
 
@@ -30,7 +30,7 @@ def test_updates_are_p_11_25_to_11_29(problem):
     (D, V), K, hyper = X.shape, 3, problem.hyper
     a, b, g, h = (jnp.asarray(rng.gamma(2, 1, shape) + 0.1) for shape in ((D, K), (D, K), (K, V), (K, 1)))
     q = {"theta": Pair(a, -b), "beta": Pair(g, -h)}
-    gradient = jax.grad(lambda t: base.joint(problem.model, hyper, t, problem.data.pack()))(obj.summarise(problem.model, q))
+    gradient = jax.grad(lambda t: model.joint(problem.model, hyper, t, problem.data.pack()))(obj.summarise(problem.model, q))
     logits = (digamma(a) - jnp.log(b))[:, None, :] + (digamma(g) - jnp.log(h)).T[None]
     p = jax.nn.softmax(logits, axis=-1)
     np.testing.assert_allclose(gradient["beta"].first, hyper.c0 / V + jnp.einsum("dv,dvk->kv", X, p), rtol=1e-10)
@@ -108,7 +108,7 @@ def test_bound_is_its_definition(problem):
     terms = np.asarray(jax.lax.map(one, jax.random.split(jax.random.key(0), 10_000), batch_size=500))
     exact = terms.mean() - float(jnp.sum(X[:, :, None] * p * jnp.log(p))) - float(gammaln(X + 1.0).sum())
     stats = obj.summarise(problem.model, q)
-    ours = base.joint(problem.model, hyper, stats, problem.data.pack()) + sum(jnp.sum(fam.entropy(families[s], q[s])) for s in q)
+    ours = model.joint(problem.model, hyper, stats, problem.data.pack()) + sum(jnp.sum(fam.entropy(families[s], q[s])) for s in q)
     assert abs(ours - exact) < 5 * terms.std() / np.sqrt(len(terms))
 
 

@@ -8,10 +8,11 @@ from jax.scipy.special import betaln, digamma, logsumexp
 
 import inference
 import pp_models
-from inference import align, fitting
-from inference import objective as obj
-from pp_models import base
+from inference.core import align
+from inference.core import objective as obj
+from inference.run import fit as fitting
 from pp_models import families as fam
+from pp_models import model as base
 from pp_models.errors import InputError
 from pp_models.families import Pair
 

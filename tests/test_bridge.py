@@ -18,8 +18,11 @@ from scipy.special import betaln, gammaln
 
 import inference
 import pp_models
-from inference import align, bridge, coordinates, fitting, reference
-from inference.posterior import Draws, Point
+from inference.calibration import reference
+from inference.comparison import coordinates, marginal_likelihood
+from inference.core import align
+from inference.core.posteriors import Draws, Point
+from inference.run import fit as fitting
 from pp_models.errors import InputError
 
 COUNTS = np.array([[3, 0, 1], [0, 3, 1], [2, 0, 0], [0, 1, 1]])
@@ -120,7 +123,7 @@ EXACT = {
 def test_known_evidences(name):
     """Within 4 standard errors, which are small: log 2 = 0.69 is more than 5 of them, so that K! would be missed for two labels, or K for three."""
     wanted, fit = EXACT[name](0)
-    found = bridge.log_evidence(fit)
+    found = marginal_likelihood.log_evidence(fit)
     largest = 0.02 if "gaussian" in name else 0.01 if ", one" in name else 0.12
     assert found.method == "bridge sampling" and found.error < largest
     assert abs(found.value - wanted) < 4 * found.error
@@ -135,7 +138,7 @@ def test_errors_are_those_of_repeats(name):
     scores = []
     for seed in range(30):
         wanted, fit = EXACT[name](seed)
-        found = bridge.log_evidence(fit, key=jax.random.key(seed))
+        found = marginal_likelihood.log_evidence(fit, key=jax.random.key(seed))
         scores.append((found.value - wanted) / found.error)
     assert abs(np.mean(scores)) < 0.6 and 0.65 < np.std(scores) < 1.6
 
@@ -147,20 +150,20 @@ def test_draws_rounded_to_zero():
     beta = fit.posterior.draws["beta"]
     fit.posterior.draws["beta"] = np.where(beta < np.finfo(np.float32).tiny, 0, beta)  # as XLA flushes them
     assert np.sum(fit.posterior.draws["beta"] == 0) > 10
-    found = bridge.log_evidence(fit)
+    found = marginal_likelihood.log_evidence(fit)
     assert found.error < 0.02 and abs(found.value - wanted) < 4 * found.error + 0.002
 
 
 def test_labels_and_pivot_do_not_matter():
     """Draws of other labels, and another pivot, give the same evidence within 4 errors; the labels alone the same to rounding."""
     wanted, fit = exact_lda(2000, 2)
-    found = bridge.log_evidence(fit)
+    found = marginal_likelihood.log_evidence(fit)
     flat = {site: x.reshape(-1, *x.shape[2:]) for site, x in fit.posterior.draws.items()}
     orders = np.random.default_rng(3).permuted(np.tile([0, 1], (2000, 1)), axis=1)
     moved = as_fit("lda", fit.data, fit.hyper, align.permute(fit.model, flat, orders))
     _, pivot = align.common_labels(fit.model, flat, {site: x[0] for site, x in flat.items()})
-    again = bridge.log_evidence(moved, pivot)
-    assert bridge.log_evidence(fit, pivot)[:2] == pytest.approx(again[:2], rel=1e-6)
+    again = marginal_likelihood.log_evidence(moved, pivot)
+    assert marginal_likelihood.log_evidence(fit, pivot)[:2] == pytest.approx(again[:2], rel=1e-6)
     assert abs(again.value - wanted) < 4 * again.error and abs(again.value - found.value) < 4 * math.hypot(again.error, found.error)
 
 
@@ -169,7 +172,7 @@ def test_a_chain_of_gibbs_agrees():
     """With the sum over all assignments, 4 errors: autocorrelated draws in single or double precision are what it is made for."""
     wanted, fit = exact_lda(10, 2)
     chain = inference.fit("lda", fit.data, "gibbs", fit.hyper, num_samples=1000, num_warmup=200, num_chains=2, progress=False)
-    found = bridge.log_evidence(chain)
+    found = marginal_likelihood.log_evidence(chain)
     assert found.error < 0.2 and abs(found.value - wanted) < 4 * found.error
 
 
@@ -190,7 +193,7 @@ def test_bridge_between_normals(rho):
             noise[:, t] += rho * noise[:, t - 1]
         posterior, proposed = 1 + noise, 1.5 * rng.normal(size=800)
         ratios = [log_c - 0.5 * (x - 1) ** 2 + 0.5 * (x / 1.5) ** 2 + math.log(1.5) for x in (posterior, proposed)]
-        value, error = bridge.meng_wong(*ratios)
+        value, error = marginal_likelihood.meng_wong(*ratios)
         values.append(value)
         errors.append(error)
     assert abs(np.mean(values) - log_c) < 3 * np.std(values) / 10
@@ -199,10 +202,13 @@ def test_bridge_between_normals(rho):
 
 def test_densities_that_do_not_meet():
     """Nothing in common is an infinite or large error, no number."""
-    assert not bridge.meng_wong(np.full((2, 50), 3.0), np.full(100, -np.inf))[1] < 10
+    assert not marginal_likelihood.meng_wong(np.full((2, 50), 3.0), np.full(100, -np.inf))[1] < 10
     rng = np.random.default_rng(0)
     posterior = 40 + rng.normal(size=(2, 100))
-    assert bridge.meng_wong(0.5 * posterior**2 - 0.5 * (posterior - 40) ** 2, -0.5 * (rng.normal(size=200) - 40) ** 2)[1] > bridge.MOST_ERROR
+    assert (
+        marginal_likelihood.meng_wong(0.5 * posterior**2 - 0.5 * (posterior - 40) ** 2, -0.5 * (rng.normal(size=200) - 40) ** 2)[1]
+        > marginal_likelihood.MOST_ERROR
+    )
 
 
 # Coordinates --------------------------------------------------------------------------------------------------------------------
@@ -263,7 +269,7 @@ def test_terms_of_the_density_add_up(name):
     """NumPyro's terms of global sites and of rows, in real coordinates, sum to F plus the slope of the coordinates, at draws of the references."""
     known = reference.stored(name, Path(__file__).parent / "references")
     fit = fitting.Fit(known.problem, "gibbs", {}, None, {}, 0.0)
-    target, draws = bridge.prepare(fit, {site: x[0, :3].astype(np.float64) for site, x in known.draws.items()})
+    target, draws = marginal_likelihood.prepare(fit, {site: x[0, :3].astype(np.float64) for site, x in known.draws.items()})
     shared, rows = target.log_density(target.to(draws))
     slopes = sum(chart.back(chart.to(draws[site]))[1].reshape(3, -1).sum(1) for site, chart in target.charts.items())
     assert rows.shape == (3, known.data.num_rows if fit.model.local else 0)
@@ -276,9 +282,11 @@ def test_copies_that_relabelling_makes(size):
     rng, pmf = np.random.default_rng(0), pp_models.load("pmf")
     signs = dataclasses.replace(pmf, symmetry="signed_permutation")
     factors = {"u": rng.normal(size=(4, size)), "v": rng.normal(size=(6, size))}
-    assert bridge.log_copies(pp_models.load("lda"), {"beta": rng.dirichlet(np.ones(6), size)}) == pytest.approx(math.log(math.factorial(size)))
-    assert bridge.log_copies(signs, factors) == pytest.approx(math.log(2**size * math.factorial(size)))
-    assert bridge.log_copies(dataclasses.replace(pmf, symmetry="none"), factors) == 0
+    assert marginal_likelihood.log_copies(pp_models.load("lda"), {"beta": rng.dirichlet(np.ones(6), size)}) == pytest.approx(
+        math.log(math.factorial(size))
+    )
+    assert marginal_likelihood.log_copies(signs, factors) == pytest.approx(math.log(2**size * math.factorial(size)))
+    assert marginal_likelihood.log_copies(dataclasses.replace(pmf, symmetry="none"), factors) == 0
 
 
 # Refusals -----------------------------------------------------------------------------------------------------------------------
@@ -286,7 +294,7 @@ def test_copies_that_relabelling_makes(size):
 
 def refused(fit, **options):
     with pytest.raises(InputError) as caught:
-        bridge.log_evidence(fit, **options)
+        marginal_likelihood.log_evidence(fit, **options)
     return str(caught.value)
 
 

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from inference import palette, report
+from inference.report import page as report
+from inference.report import palette
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 DRIVER = importlib.util.find_spec("playwright")
@@ -172,7 +173,7 @@ def test_values_are_shown_on_hover(visit):
     before = page.eval_on_selector_all("figure.forest use", fills)
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     shown = page.locator("#tip")
-    assert shown.is_visible()
+    shown.wait_for(state="visible")
     assert page.locator("figure.forest use.hot").count() == 1
     assert page.eval_on_selector_all("figure.forest use", fills) == before  # what is pointed at keeps its engine's colour
     assert shown.inner_text() in page.eval_on_selector_all("figure.forest use", "all => all.map(one => one.dataset.tip)")

@@ -7,8 +7,8 @@ import scipy.stats
 
 import inference
 import pp_models
-from inference import calibration, calibration_tables
-from inference.calibration import Envelope, calibrate, chi_square, coverage, effective_sizes, symmetry
+from inference.calibration import sbc, tables
+from inference.calibration.sbc import Envelope, calibrate, chi_square, coverage, effective_sizes, symmetry
 from pp_models.errors import InputError
 
 
@@ -53,7 +53,7 @@ def test_coverage_and_widening_of_a_known_case():
     rng = np.random.default_rng(3)
     truth = 2 * rng.normal(size=1000)
     ranks = rng.binomial(199, scipy.stats.norm.cdf(truth))[:, None]
-    found = {name: x[0] for name, x in calibration.read(ranks, truth[:, None], 199, jax.random.key(0)).items()}
+    found = {name: x[0] for name, x in sbc.read(ranks, truth[:, None], 199, jax.random.key(0)).items()}
     assert abs(found["coverage90"] - (2 * scipy.stats.norm.cdf(1.645 / 2) - 1)) < 0.05
     assert abs(found["coverage50"] - (2 * scipy.stats.norm.cdf(0.6745 / 2) - 1)) < 0.05
     assert abs(found["widen"] - 2) < 0.2
@@ -135,8 +135,8 @@ def test_cavi_is_calibrated_where_it_is_exact(compiled):
     found = calibrate("bernoulli_mixture", "cavi", 60, jax.random.key(2), **shared)
     assert len(compiled) == before > 0
     assert found.p_value > 0.01
-    table = calibration_tables.document([found, found._replace(engine="gibbs")], "command")
-    assert "a point" in calibration_tables.coverage_table([found._replace(widen=np.full_like(found.widen, 1e9))]) and "a point" not in table
+    table = tables.document([found, found._replace(engine="gibbs")], "command")
+    assert "a point" in tables.coverage_table([found._replace(widen=np.full_like(found.widen, 1e9))]) and "a point" not in table
     assert all(title in table for title in ("## Simulation-based calibration", "## Coverage of approximate posteriors", "## VSBC", "`command`"))
 
 
@@ -149,7 +149,7 @@ QUICK = ("pmf",)  # and the rest in `make calibrate`
 @pytest.mark.parametrize("name", [pytest.param(x, marks=[] if x in QUICK else pytest.mark.slow) for x in pp_models.available() if x != "nmf"])
 def test_data_sets_have_one_shape(name):
     """Whatever is drawn, batches have the same layout, hold what was drawn, and truths are values of the sites."""
-    prior = calibration.make_prior(name, 6)
+    prior = sbc.make_prior(name, 6)
     (one, truth), (other, _) = (prior.simulate(jax.random.key(seed)) for seed in (0, 1))
     assert jax.tree.structure(one.pack()) == jax.tree.structure(other.pack())
     assert [x.shape for x in jax.tree.leaves(one.pack())] == [x.shape for x in jax.tree.leaves(other.pack())]
@@ -180,9 +180,9 @@ def test_bad_requests_are_refused_in_a_sentence(capsys):
     with pytest.raises(InputError, match="cannot be drawn from"):
         calibrate("nmf", "gibbs", 1, progress=False)
     with pytest.raises(InputError, match="None of the engines"):
-        calibration_tables.main(["--models", "nmf", "--engines", "gibbs"])
+        tables.main(["--models", "nmf", "--engines", "gibbs"])
     with pytest.raises(SystemExit):
-        calibration_tables.main(["--models", "lda", "--rows", "20,many"])
+        tables.main(["--models", "lda", "--rows", "20,many"])
     assert "argument --rows: invalid whole_numbers value: '20,many'" in capsys.readouterr().err
 
 
@@ -201,9 +201,7 @@ def test_a_broken_gibbs_sampler_is_found_out():
     """Ratings that are given a third of their noise's variance: posteriors too sure of themselves."""
 
     def broken(data, hyper, key):
-        return calibration.draw_by(
-            pp_models.load("pmf"), "gibbs", calibration.OPTIONS["gibbs"], 49, data, hyper._replace(sigma2=hyper.sigma2 / 3), key
-        )
+        return sbc.draw_by(pp_models.load("pmf"), "gibbs", sbc.OPTIONS["gibbs"], 49, data, hyper._replace(sigma2=hyper.sigma2 / 3), key)
 
     assert calibrate("pmf", "gibbs", 60, jax.random.key(3), draw=broken, progress=False).p_value < 0.01
 
@@ -217,5 +215,5 @@ def test_mean_field_intervals_are_too_narrow(name, group):
 
 
 def test_engines_without_a_posterior_are_left_out():
-    assert not calibration.applies("lda", "map") and not calibration.applies("nmf", "gibbs") and not calibration.applies("ctm", "gibbs")
-    assert calibration.applies("lda", "gibbs") and calibration.applies("ctm", "nuts") and inference.engines()
+    assert not sbc.applies("lda", "map") and not sbc.applies("nmf", "gibbs") and not sbc.applies("ctm", "gibbs")
+    assert sbc.applies("lda", "gibbs") and sbc.applies("ctm", "nuts") and inference.engines()

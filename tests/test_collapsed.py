@@ -8,10 +8,10 @@ from scipy.special import digamma
 
 import inference
 import pp_models
-from inference import fitting
-from inference import minibatch as mb
+from inference.engines import _minibatch as mb
+from inference.run import fit as fitting
+from pp_models.elimination.row_solver import RowOptions
 from pp_models.errors import InputError
-from pp_models.rows import RowOptions
 
 ALPHA, ETA, NUM_TOPICS = 0.3, 0.2, 3
 
@@ -61,7 +61,7 @@ def test_rows_end_at_the_fixed_point(summary, written_out):
     X, natural = corpus(), topics()
     problem = problem_of(X)
     (share,) = mb.solve(
-        problem, problem.values, {"beta": jnp.asarray(natural)}, (problem.data.pack(),), RowOptions(3000, 1e-13), summary=summary, weights="mean"
+        problem, problem.hyper, {"beta": jnp.asarray(natural)}, (problem.data.pack(),), RowOptions(3000, 1e-13), summary=summary, weights="mean"
     )
     expected = written_out(X, natural, ALPHA)
     np.testing.assert_allclose(share.natural["theta"], ALPHA + np.einsum("dv,dvk->dk", X, expected), rtol=1e-8)
@@ -93,7 +93,7 @@ def test_one_word_documents_leave_themselves_out():
     natural = topics()
     problem = problem_of(np.eye(7, dtype=int), alpha=np.array([0.1, 0.5, 2.0]))
     (share,) = mb.solve(
-        problem, problem.values, {"beta": jnp.asarray(natural)}, (problem.data.pack(),), RowOptions(5, 0.0), summary="collapsed", weights="mean"
+        problem, problem.hyper, {"beta": jnp.asarray(natural)}, (problem.data.pack(),), RowOptions(5, 0.0), summary="collapsed", weights="mean"
     )
     expected = np.array([0.1, 0.5, 2.0]) * (natural / natural.sum(1, keepdims=True)).T
     np.testing.assert_allclose(share.natural["theta"] - np.array([0.1, 0.5, 2.0]), expected / expected.sum(1, keepdims=True), rtol=1e-10)

@@ -16,12 +16,12 @@ from scipy.special import gammaln
 
 import inference
 import pp_models
-from inference import collapsed_gibbs
-from pp_models import tokens as tk
+from inference.engines import collapsed_gibbs
 from pp_models.data import Data
+from pp_models.elimination import tokens as tk
+from pp_models.elimination.passes import Solved
+from pp_models.elimination.row_solver import Odds
 from pp_models.errors import InputError
-from pp_models.passes import Solved
-from pp_models.rows import Odds
 
 TINY = np.array([[2, 1, 0], [0, 1, 2], [0, 0, 0]])  # six tokens, and a row without any
 NUM_CHAINS = 20_000
@@ -234,7 +234,7 @@ def test_odds_are_those_of_weights_integrated_out(name):
     hyper = model.resolve(hyper, data)
     batch, natural = data.pack(), model.init(jax.random.key(1), hyper, data)
     stats = {site: family.sample(jax.random.key(2), natural[site]) for site, family in model.families.items()}
-    odds = model.odds(hyper, stats, batch)
+    odds = model.tokens.odds(hyper, stats, batch)
     size = len(odds.column_logits)
     counts = jnp.asarray(np.random.default_rng(0).integers(0, 5, (data.num_rows, size)), float)
     site = next(iter(model.families))

@@ -11,9 +11,11 @@ import scipy.sparse
 import xarray
 
 import inference
+from inference.cli import main
 from pp_models import data as data_
-from pp_models import datasets, readers, store, tables, writers
-from pp_models.__main__ import main
+from pp_models.data import corpus as corpora
+from pp_models.data import datasets
+from pp_models.data.formats import readers, tables, writers
 from pp_models.discovery import available
 
 
@@ -30,6 +32,12 @@ def test_list(capsys):
     assert main(["list"]) == 0
     out = capsys.readouterr().out
     assert "lda" in out and "bayesian_nmf" in out and "gibbs" in out
+
+
+def test_list_does_not_wait_for_jax():
+    """Names are read from files: neither JAX nor NumPyro is imported."""
+    script = "import sys; from pp_models.__main__ import main; main(['list']); sys.exit(bool({'jax', 'numpyro'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True).returncode == 0
 
 
 def test_fit_then_evaluate(corpus, tmp_path, capsys):
@@ -252,7 +260,7 @@ def test_compare_keeps_what_is_finished_and_goes_on(compare, tmp_path, monkeypat
 @pytest.mark.slow
 def test_compare_on_a_full_disk(compare, tmp_path, monkeypatch, capsys):
     """A report that cannot be written is one sentence and exit code 2; the finished fits are kept for when there is room."""
-    from inference import report
+    from inference.report import page as report
 
     def full(*_):
         raise OSError(28, "No space left on device")
@@ -293,8 +301,8 @@ def test_the_same_command_compares_every_model(name, tmp_path):
     """`compare MODEL --quick`: nothing fails, the summary fits its schema, and the page holds every engine."""
     import jsonschema
 
-    from inference import palette
-    from inference.summary import schema
+    from inference.comparison.summary import schema
+    from inference.report import palette
 
     assert main(["compare", name, "--quick", "--quiet", "--devices", "1", "--out", str(tmp_path)]) == 0
     told = json.loads((tmp_path / "summary.json").read_text(encoding="utf-8"))
@@ -320,8 +328,8 @@ def test_truncated_fit_file(corpus, tmp_path, capsys):
 
 
 def test_convert_there_and_back(corpus, tmp_path, capsys):
-    """Through a store and every kind of file back to the same counts, names included."""
-    steps = [corpus, *(tmp_path / name for name in ("a.store", "b.ldac", "docword.c.txt.gz", "d.mtx", "e.tsv", "f.store", "g.npy", "h.npz"))]
+    """Through a corpus on disk and every kind of file back to the same counts, names included."""
+    steps = [corpus, *(tmp_path / name for name in ("a.h5ad", "b.ldac", "docword.c.txt.gz", "d.mtx", "e.tsv", "f.h5ad", "g.npy", "h.npz"))]
     for source, target in itertools.pairwise(steps):
         assert main(["data", "convert", str(source), str(target), "--quiet"]) == 0
         assert f"counts: 30 rows x 20 columns, {readers.read(corpus).num_entries} entries, written to {target}" in capsys.readouterr().out
@@ -332,8 +340,8 @@ def test_convert_text_and_other_kinds(tmp_path, capsys, monkeypatch):
     """Raw text with its options, ratings, and text with votes, which a model of votes is then given."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "raw.docs").write_text("a cat and a dog\na cat\n")
-    assert main(["data", "convert", "raw.docs", "raw.store", "--min-df", "2", "--stop-words", "none"]) == 0
-    assert store.read("raw.store").column_names == ("cat",)
+    assert main(["data", "convert", "raw.docs", "raw.h5ad", "--min-df", "2", "--stop-words", "none"]) == 0
+    assert corpora.read("raw.h5ad").column_names == ("cat",)
     (tmp_path / "r.csv").write_text("0,0,3.5\n1,1,4\n")
     assert main(["data", "convert", "r.csv", "r.npz", "--kind", "ratings"]) == 0
     assert tables.read_ratings(tmp_path / "r.npz").total == 7.5
@@ -347,15 +355,15 @@ def test_convert_text_and_other_kinds(tmp_path, capsys, monkeypatch):
 
 
 def test_info(corpus, tmp_path, capsys):
-    """Sizes, names, and of a store its checksum; the same sizes from a file read in blocks, as a whole, and from a store."""
+    """Sizes, names, and of a corpus its checksum; the same sizes from a file read in blocks, as a whole, and from a corpus."""
     data = readers.read(corpus)
-    assert main(["data", "convert", str(corpus), str(tmp_path / "a.store"), "--quiet"]) == 0
+    assert main(["data", "convert", str(corpus), str(tmp_path / "a.h5ad"), "--quiet"]) == 0
     entries = np.argwhere(data.matrix.toarray())[::-1]
     lines = "".join(f"{d},{v},{int(data.matrix[d, v])}\n" for d, v in entries)
     (tmp_path / "unsorted.csv").write_text(lines + "29,19,0\n")
     capsys.readouterr()
     shown = []
-    for path in (corpus, tmp_path / "a.store", tmp_path / "unsorted.csv"):
+    for path in (corpus, tmp_path / "a.h5ad", tmp_path / "unsorted.csv"):
         assert main(["data", "info", str(path), "--quiet"]) == 0
         shown.append(dict(line.split(": ", 1) for line in capsys.readouterr().out.splitlines()))
         assert {"rows", "columns", "entries", "tokens", "density", "longest row", "column names", "row names"} <= set(shown[-1])
@@ -366,7 +374,7 @@ def test_info(corpus, tmp_path, capsys):
 def test_converting_loses_nothing(corpus, tmp_path, capsys):
     """What is there stays unless --overwrite is given, and a conversion that fails leaves it even then."""
     (tmp_path / "bad.csv").write_text("0,0,1\n0,1,x\n")
-    for name in ("a.store", "a.csv"):
+    for name in ("a.h5ad", "a.csv"):
         target = str(tmp_path / name)
         assert main(["data", "convert", str(corpus), target, "--quiet"]) == 0
         for extra in ([], ["--overwrite"]):
@@ -379,19 +387,20 @@ def test_converting_loses_nothing(corpus, tmp_path, capsys):
 
 
 BAD_DATA = {
-    "missing": (["data", "convert", "nowhere.csv", "x.store"], "nowhere.csv does not exist"),
+    "missing": (["data", "convert", "nowhere.csv", "x.h5ad"], "nowhere.csv does not exist"),
+    "missing corpus": (["data", "info", "nowhere.h5ad"], "nowhere.h5ad does not exist"),
     "missing store": (["data", "info", "nowhere.store"], "nowhere.store does not exist"),
-    "incomplete store": (["data", "info", "half.store"], "incomplete store"),
+    "old store": (["data", "info", "mine.store"], "stores are .h5ad files now: pp-models data convert mine.store mine.h5ad"),
+    "incomplete store": (["data", "convert", "mine.store", "x.h5ad"], "not a complete store"),
     "unknown set": (["data", "info", "reuterz"], "Did you mean 'reuters'"),
     "synthetic": (["data", "info", "synthetic"], "drawn from a model"),
-    "unknown format": (["data", "convert", "good.csv", "x.parquet"], "none of the known"),
+    "unknown format": (["data", "convert", "good.csv", "x.store"], "none of the known"),
     "unknown kind": (["data", "info", "good.csv", "--kind", "count"], "Did you mean 'counts'"),
-    "store of ratings": (["data", "convert", "good.csv", "x.store", "--kind", "ratings"], "A store holds counts"),
-    "store of images": (["data", "convert", "digits", "x.store"], "digits is dense data, and a store holds counts"),
+    "corpus of ratings": (["data", "convert", "good.csv", "x.h5ad", "--kind", "ratings"], "A corpus holds counts"),
+    "corpus of images": (["data", "convert", "digits", "x.h5ad"], "digits is dense data, and a corpus holds counts"),
     "not text": (["data", "convert", "good.csv", "x.npz", "--min-df", "2"], "not raw text"),
     "bad frequency": (["data", "convert", "raw.docs", "x.npz", "--min-df", "few"], "--min-df takes a number"),
-    "other files": (["data", "convert", "good.csv", "mine.store"], "other files"),
-    "unsorted": (["data", "convert", "unsorted.csv", "x.store"], "line 2: row 0 follows row 1: sort"),
+    "unsorted": (["data", "convert", "unsorted.csv", "x.h5ad"], "line 2: row 0 follows row 1: sort"),
 }
 
 
@@ -403,7 +412,6 @@ def test_bad_data(name, tmp_path, monkeypatch, capsys):
     for file, content in (("good.csv", "0,0,1\n"), ("unsorted.csv", "1,0,1\n0,0,1\n"), ("raw.docs", "words\n"), ("mine.store/thesis.tex", "")):
         (tmp_path / file).parent.mkdir(exist_ok=True)
         (tmp_path / file).write_text(content)
-    (tmp_path / "half.store").mkdir()
     before = sorted(map(str, tmp_path.rglob("*")))
     arguments, part = BAD_DATA[name]
     assert main([*arguments, "--quiet"]) == 2

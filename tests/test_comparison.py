@@ -16,10 +16,16 @@ import xarray
 
 import inference
 import pp_models
-from inference import agreement, align, arviz_bridge, bridge, comparison, fitting, heldout, reference, report, results, summary
-from inference.posterior import Draws
-from inference.registry import default_engines
-from inference.scores import Measure
+from inference.calibration import reference
+from inference.comparison import agreement, compare, marginal_likelihood, results, summary
+from inference.core import align
+from inference.core.posteriors import Draws
+from inference.core.registry import default_engines
+from inference.evaluation import heldout
+from inference.evaluation.scores import Measure
+from inference.io import arviz as arviz_bridge
+from inference.report import page
+from inference.run import fit as fitting
 from pp_models.errors import InputError, TooLarge
 
 LDA = pp_models.load("lda")
@@ -128,9 +134,9 @@ def start(patch, found, data=None, evidence=no_evidence, **arguments):
 
     patch.setattr(inference, "fit", fit, raising=False)
     patch.setattr(inference, "document_completion", constant_score, raising=False)
-    patch.setattr(bridge, "log_evidence", evidence)
+    patch.setattr(marginal_likelihood, "log_evidence", evidence)
     given = {"engines": [name for name in found if name != "gibbs"], "num_draws": 4000, "reference": "gibbs", "hyper": {"num_topics": NUM_TOPICS}}
-    return comparison.compare("lda", corpus() if data is None else data, **given | arguments)
+    return compare.compare("lda", corpus() if data is None else data, **given | arguments)
 
 
 def few(*engines, num_draws=400):
@@ -227,7 +233,7 @@ def test_bounds_say_when_they_were_reached(compared):
 
 def test_the_gap_of_a_bound_is_to_the_evidence(run):
     """log p(data) = -95 lies 5.08 above a bound of -100.08. A quick comparison does not look for it, and one that is refused says why."""
-    known = {"evidence": lambda *_, **__: bridge.Evidence(-95.0, 0.1, "bridge sampling")}
+    known = {"evidence": lambda *_, **__: marginal_likelihood.Evidence(-95.0, 0.1, "bridge sampling")}
     told = run(few("cavi"), **known).summary
     assert told["evidence"] == {"log_evidence": -95.0, "error": 0.1, "method": "bridge sampling"}
     assert told["engines"]["cavi"]["bound_gap"] == pytest.approx(5.08)
@@ -410,9 +416,9 @@ def test_a_budget_is_dealt_out(run, monkeypatch):
     """Each engine gets its share of what is left when it starts, the reference three; where nothing is left, a fifth of its share of the whole.
 
     Of 110 seconds 10 are gone when gibbs starts, 70 when cavi does, and all when svi does."""
-    clock, shares, fit = iter([0.0, 10.0, 70.0, 200.0]), [], comparison.Task.fit
-    monkeypatch.setattr(comparison, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
-    monkeypatch.setattr(comparison.Task, "fit", lambda *arguments: (shares.append(arguments[-1]), fit(*arguments))[1])
+    clock, shares, fit = iter([0.0, 10.0, 70.0, 200.0]), [], compare.Task.fit
+    monkeypatch.setattr(compare, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    monkeypatch.setattr(compare.Task, "fit", lambda *arguments: (shares.append(arguments[-1]), fit(*arguments))[1])
     rows = run(few("cavi", "svi"), budget=110.0).summary["engines"]
     assert shares == pytest.approx([100 * 3 / 5, 40 / 2, 0.2 * 110 / 5])
     assert all(row["error"] is None for row in rows.values())
@@ -436,7 +442,7 @@ def test_a_budget_is_dealt_out(run, monkeypatch):
     ],
 )
 def test_bad_input_is_refused_before_anything_runs(run, monkeypatch, arguments, words):
-    monkeypatch.setattr(comparison.Task, "fit", lambda *_: pytest.fail("an engine was started"))
+    monkeypatch.setattr(compare.Task, "fit", lambda *_: pytest.fail("an engine was started"))
     with pytest.raises(InputError, match=words):
         run(few("cavi"), **arguments)
 
@@ -459,7 +465,7 @@ QUICK = {"gibbs": {"num_samples": 300, "num_warmup": 100, "num_chains": 2}, "cav
 def small(folder=None, engines=("cavi",), **more):
     hyper, data = LDA.example(jax.random.key(0))
     options = {name: QUICK[name] for name in ("gibbs", *engines)}
-    return comparison.compare("lda", data, "gibbs", engines, hyper, options=options, progress=False, num_draws=400, folder=folder, **more)
+    return compare.compare("lda", data, "gibbs", engines, hyper, options=options, progress=False, num_draws=400, folder=folder, **more)
 
 
 def test_a_real_comparison_end_to_end_goes_on_where_it_stopped(tmp_path, monkeypatch):
@@ -473,7 +479,7 @@ def test_a_real_comparison_end_to_end_goes_on_where_it_stopped(tmp_path, monkeyp
     assert row["heldout_curve"][0][1] < 0 and row["heldout_curve"][-1][0] <= row["seconds"]
     assert result.summary["engines"]["gibbs"]["rhat"] > 0.99
     assert row["sd_ratio"] < 1  # mean-field topics are too narrow
-    report.write(result, tmp_path)
+    page.write(result, tmp_path)
     tree = xarray.open_datatree(tmp_path / "cavi.nc", engine="h5netcdf") if arviz_bridge.MODERN else arviz.from_netcdf(tmp_path / "cavi.nc")
     assert tree["posterior"]["beta"].shape[-2:] == (3, 9) and len(arviz.summary(tree, var_names=["beta"], kind="stats")) == 27
     tree.close()
@@ -531,7 +537,7 @@ def conjugate():
     options = {"gibbs": {"num_samples": 2000, "num_warmup": 50}, "nuts": {"num_samples": 2000, "num_warmup": 500}}
     hyper = {"num_topics": 1, "alpha": 1.0, "eta": 0.7}
     data = pp_models.data.counts(counts)
-    return counts, comparison.compare("lda", data, "gibbs", ["cavi", "nuts"], hyper, options=options, progress=False, num_draws=4000, quick=True)
+    return counts, compare.compare("lda", data, "gibbs", ["cavi", "nuts"], hyper, options=options, progress=False, num_draws=4000, quick=True)
 
 
 @pytest.mark.slow
@@ -551,7 +557,7 @@ def test_exact_engines_on_a_conjugate_model(conjugate):
         assert np.abs((found.mean(0) - mean) / sd).max() < 0.08, engine  # the largest of six, of which each has 0.016 or, of nuts, a little more
         np.testing.assert_allclose(found.std(0) / sd, 1, atol=0.06, err_msg=engine)
     assert result.summary["engines"]["cavi"]["khat"] < 0.7  # q is the posterior
-    evidence = bridge.log_evidence(result.fits["gibbs"])  # and its bound the evidence
+    evidence = marginal_likelihood.log_evidence(result.fits["gibbs"])  # and its bound the evidence
     assert evidence.error < 0.05 and abs(evidence.value - result.summary["engines"]["cavi"]["bound"]) < 4 * evidence.error
 
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from pp_models import compilation
+from inference.core import compilation
 
 COMMAND = [
     sys.executable,

@@ -5,19 +5,22 @@ from types import SimpleNamespace
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 import pytest
 from matplotlib.colors import to_rgba
 
 import inference
 import pp_models
-from inference import align, fitting, locations
-from inference import minibatch as mb
-from inference import objective as obj
-from pp_models import base
+from inference.core import align
+from inference.core import objective as obj
+from inference.engines import _minibatch as mb
+from inference.evaluation import locations
+from inference.run import fit as fitting
 from pp_models import families as fam
+from pp_models import model as base
+from pp_models.elimination.row_solver import RowOptions
 from pp_models.errors import Diverged, InputError
 from pp_models.families import Pair
-from pp_models.rows import RowOptions
 
 
 def make(**changes):
@@ -39,7 +42,7 @@ def some_q(problem, seed=0):
     precision = jnp.asarray(factor @ np.swapaxes(factor, 1, 2) + 2 * np.eye(m))
     u, ell = jnp.asarray(rng.normal(size=(D, m))), jnp.asarray(rng.normal(size=(K, m)))
     natural_u = Pair((precision @ u[..., None])[..., 0], -0.5 * precision)
-    return {"s": Pair(a, -b), "u": natural_u, "beta": Pair(g, -h), "ell": fam.point.natural(fam.dist.Delta(ell, event_dim=1))}, u, ell
+    return {"s": Pair(a, -b), "u": natural_u, "beta": Pair(g, -h), "ell": fam.point.natural(dist.Delta(ell, event_dim=1))}, u, ell
 
 
 def gradient_at(problem, q):
@@ -117,7 +120,7 @@ def test_scale_is_p_11_32():
 def test_without_locations_it_is_bayesian_nmf_with_a_scale_per_document(problem):
     """With ell = 0 the rows' likelihood is that of `bayesian_nmf` with theta_dk = s_d for every topic, and s_d has its conjugate gamma posterior."""
     q, _, ell = some_q(problem)
-    stats, batch = obj.summarise(problem.model, {**q, "ell": fam.point.natural(fam.dist.Delta(0 * ell, event_dim=1))}), problem.data.pack()
+    stats, batch = obj.summarise(problem.model, {**q, "ell": fam.point.natural(dist.Delta(0 * ell, event_dim=1))}), problem.data.pack()
     plain = pp_models.load("bayesian_nmf")
     spread = jax.tree.map(lambda x: jnp.repeat(x[:, None], 3, axis=1), stats["s"])
     hyper = fitting.make_problem("bayesian_nmf", problem.data, {"num_topics": 3}).hyper
@@ -162,8 +165,8 @@ def test_one_topic_documents_converge_at_once():
     X[0, :3], X[1, 3:] = 1000, 1000
     problem = fitting.make_problem("correlated_nmf", pp_models.data.counts(X), {"num_topics": 2, "rank": 2})
     shared = {"beta": Pair(1000.0 * jnp.kron(jnp.eye(2), jnp.ones((1, 3))) + 1, -3000.0 * jnp.ones((2, 1)))}
-    shared["ell"] = fam.point.natural(fam.dist.Delta(jnp.array([[1.0, 0.3], [-0.4, 1.0]]), event_dim=1))
-    part = mb.solve(problem._replace(devices=problem.devices[:1]), problem.values, shared, (problem.data.pack(),), RowOptions(50, 1e-6))[0]
+    shared["ell"] = fam.point.natural(dist.Delta(jnp.array([[1.0, 0.3], [-0.4, 1.0]]), event_dim=1))
+    part = mb.solve(problem._replace(devices=problem.devices[:1]), problem.hyper, shared, (problem.data.pack(),), RowOptions(50, 1e-6))[0]
     assert float(part.iterations) / 2 <= 20
 
 
@@ -212,7 +215,7 @@ def test_steps_are_taken_back_until_the_objective_does_not_fall():
 def test_far_starts_come_back(problem):
     """From locations that are badly off cavi still never lowers its bound, and ends where it ends from its own start (1 %: local optima)."""
     start = problem.model.init(jax.random.key(0), problem.hyper, problem.data)
-    far = fam.point.natural(fam.dist.Delta(8 * fam.point.mean(start["ell"]).first, event_dim=1))
+    far = fam.point.natural(dist.Delta(8 * fam.point.mean(start["ell"]).first, event_dim=1))
     options = {"num_epochs": 300, "tolerance": 1e-9, "progress": False}
     fits = [inference.fit("correlated_nmf", problem.data, "cavi", problem.hyper, init=init, **options) for init in ({}, {"ell": far})]
     for fit in fits:
@@ -309,7 +312,7 @@ def test_near_documents_share_their_topic(planted_fit):
 
 
 class Placed:
-    """What `inference.locations` needs of a fit: here with locations chosen by hand."""
+    """What `inference.evaluation.locations` needs of a fit: here with locations chosen by hand."""
 
     def __init__(self, kind="variational", **values):
         self.posterior, self.engine, self.model, self.kind, self.values = self, "cavi", pp_models.load("correlated_nmf"), kind, values

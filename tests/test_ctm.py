@@ -7,12 +7,13 @@ import pytest
 
 import inference
 import pp_models
-from inference import align, fitting
-from inference import objective as obj
-from pp_models import base
+from inference.core import align
+from inference.core import objective as obj
+from inference.run import fit as fitting
 from pp_models import families as fam
+from pp_models import model
+from pp_models.elimination.row_solver import RowOptions
 from pp_models.errors import InputError
-from pp_models.rows import RowOptions
 
 CTM = pp_models.load("ctm")
 
@@ -91,7 +92,7 @@ def test_precision_gets_the_conjugate_update():
     fit = inference.fit("ctm", problem.data, "cavi", problem.hyper, num_epochs=3, progress=False, devices=problem.devices)
     natural = {site: fit.posterior.natural(site) for site in CTM.families}
     batch = problem.data.pack()
-    target = jax.jit(jax.grad(lambda t: base.joint(CTM, problem.hyper, t, batch)))(obj.summarise(CTM, natural))["precision"]
+    target = jax.jit(jax.grad(lambda t: model.joint(CTM, problem.hyper, t, batch)))(obj.summarise(CTM, natural))["precision"]
     distribution = fam.wishart.distribution(target)
     np.testing.assert_allclose(distribution.concentration, problem.hyper.degrees + problem.data.num_rows, rtol=1e-12)
     second = fam.normal.mean(natural["y"]).second
@@ -106,7 +107,7 @@ def test_bound_is_below_the_expected_density(prior):
     fit = inference.fit("ctm", problem.data, "cavi", problem.hyper, num_epochs=30, progress=False, devices=problem.devices)
     draws = fit.posterior.sample(jax.random.key(0), 4000)
     batch = problem.data.pack()
-    density = jax.jit(jax.vmap(lambda values: base.log_joint(problem.model, problem.hyper, values, batch)))
+    density = jax.jit(jax.vmap(lambda values: model.log_joint(problem.model, problem.hyper, values, batch)))
     gaps = np.asarray(density(jax.tree.map(jnp.asarray, draws))) - fit.posterior.log_density(draws)
     assert fit.bound < gaps.mean() + 5 * gaps.std() / np.sqrt(len(gaps))
 
@@ -140,7 +141,7 @@ def test_bad_values_are_refused():
     """One sentence each; redundant dimensions only warn, and only where there are locations."""
     data = make().data
     for bad, match in (
-        ({"prior": "wishart"}, "prior of ctm"),
+        ({"prior": "wishart"}, "Unknown prior"),
         ({"degrees": 1.0}, "degrees must be above num_topics - 1, here 2"),
         ({"scale": -1.0}, "scale"),
         ({"eta": 0.0}, "eta"),

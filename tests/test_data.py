@@ -8,9 +8,9 @@ import pytest
 import scipy.sparse
 from scipy.special import gammaln
 
-from pp_models import batches
-from pp_models import data as data_
-from pp_models.batches import Entries, batch_capacity, growing_layout, part_widths, power_of_two, window_widths
+from pp_models.data import batches
+from pp_models.data import types as data_
+from pp_models.data.batches import Entries, batch_capacity, growing_layout, part_widths, power_of_two, window_widths
 from pp_models.errors import InputError
 
 COUNTS = np.array([[2, 0, 1, 0], [0, 0, 0, 0], [0, 12, 0, 3], [1, 0, 0, 130], [5, 5, 5, 5]])

@@ -11,7 +11,7 @@ import pytest
 import scipy.sparse
 
 import pp_models
-from pp_models import datasets, packaged, store
+from pp_models.data import corpus, datasets, packaged
 from pp_models.errors import InputError
 
 COUNT_MODELS = [  # that have a prior to draw from
@@ -110,10 +110,10 @@ def test_load_reads_paths(tmp_path, monkeypatch):
     (tmp_path / "x.csv").write_text("0,0,3\n")
     for path in ("x.csv", "./x.csv", str(tmp_path / "x.csv"), tmp_path / "x.csv"):
         assert datasets.load(path).total == 3
-    for path in ("missing.ldac", "missing.mtx.gz", "no/such", str(tmp_path / "synthetic"), "missing.store", "missing.docs"):
+    for path in ("missing.ldac", "missing.mtx.gz", "no/such", str(tmp_path / "synthetic"), "missing.store", "missing.h5ad", "missing.docs"):
         with pytest.raises(InputError, match="does not exist"):
             datasets.load(path)
-    for path in ("x" * 5000 + ".csv", "x" * 5000 + "/y.store", "x" * 5000 + ".docs", "a\0b.csv", "~nobody-of-this-name/x.npz"):
+    for path in ("x" * 5000 + ".csv", "x" * 5000 + "/y.h5ad", "x" * 5000 + ".docs", "a\0b.csv", "~nobody-of-this-name/x.npz"):
         with pytest.raises(InputError, match=r"usable path|does not exist"):  # depends on the version of Python
             datasets.load(path)
     (tmp_path / "folder").mkdir()
@@ -239,7 +239,7 @@ def test_images_of_scikit_learn(name, shape):
 
 
 def test_benchmark_sets(tmp_path, monkeypatch):
-    """A folder, store or file of the name in $PP_MODELS_DATA, with vocabulary and titles, text and votes, images."""
+    """A folder or file of the name in $PP_MODELS_DATA, with vocabulary and titles, text and votes, images."""
     monkeypatch.setenv("PP_MODELS_DATA", str(tmp_path))
     X = np.array([[1, 0, 2], [0, 3, 0]])
     files = {
@@ -255,7 +255,7 @@ def test_benchmark_sets(tmp_path, monkeypatch):
     view = {"votes": np.array([[1, -1, 0], [0, 1, 1]], np.int8), "measure_index": np.array([1, 0, 1]), "rollcalls": np.array(["r1", "r2", "r3"])}
     np.savez(tmp_path / "house110" / "passage_view.npz", **view)
     np.savez(tmp_path / "mnist" / "mnist.npz", x_train=np.arange(8, dtype=np.uint8).reshape(2, 2, 2))
-    store.write(tmp_path / "big.store", X)
+    corpus.write(tmp_path / "big.h5ad", X)
     wiki = datasets.load("wiki")
     assert wiki.column_names == ("a", "b", "c") and wiki.row_names == ("Anarchism", "Autism")
     for name in ("wiki", "single", "plain", "big"):

@@ -12,7 +12,7 @@ import pytest
 
 import inference
 import pp_models
-from inference.registry import engines, load_engine
+from inference.core.registry import engines, load_engine
 
 OPTIONS = {
     "gibbs": {"num_samples": 60, "num_warmup": 20},

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import pp_models
-from inference import devices
-from pp_models.__main__ import main
+from inference.cli import main
+from inference.core import devices
 
 _SPEC = importlib.util.spec_from_file_location("joined", Path(__file__).with_name("joined.py"))
 joined = importlib.util.module_from_spec(_SPEC)

@@ -3,6 +3,7 @@
 The site is built and opened in a browser by slow tests, which are skipped where MkDocs or Chromium is missing, but not where CI is set.
 """
 
+import collections
 import functools
 import html.parser
 import importlib.util
@@ -18,12 +19,13 @@ from pathlib import Path
 import pytest
 
 import pp_models
-from inference import registry, typeset
-from pp_models.__main__ import _parser
+from inference.cli import _parser
+from inference.core import registry
+from inference.report import typeset
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [*(ROOT / name for name in ("README.md", "MODEL_CONTRACT.md", "CONTRIBUTING.md", "CHANGELOG.md")), *sorted((ROOT / "docs").glob("*.md"))]
-MODELS = [name for name in pp_models.available() if (ROOT / "pp_models" / f"{name}.py").exists()]
+MODELS = [name for name in pp_models.available() if (ROOT / "pp_models" / "models" / f"{name}.py").exists()]
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update")
 
@@ -74,8 +76,8 @@ def test_the_first_examples_run(tmp_path):
 def test_examples_run(tmp_path):
     """The same of all documents, and the examples in docstrings."""
     files = [path for path in DOCUMENTS if examples.blocks(path.read_text(encoding="utf-8"))]
-    sources = [path for package in ("pp_models", "inference") for path in sorted((ROOT / package).glob("*.py"))]
-    modules = [f"{path.parent.name}.{path.stem}" for path in sources if ">>>" in path.read_text(encoding="utf-8")]
+    sources = [path for package in ("pp_models", "inference") for path in sorted((ROOT / package).rglob("*.py"))]
+    modules = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in sources if ">>>" in path.read_text(encoding="utf-8")]
     assert {"README.md", "quickstart.md", "references.md"} <= {path.name for path in files} and len(modules) >= 8
     said = run_examples(tmp_path, files, modules)
     assert "Stream lda by streaming: 55 rows, 11 steps" in said and (tmp_path / "stream").is_dir()
@@ -139,7 +141,7 @@ def test_every_model_and_engine_has_a_page(sources):
     assert grid.count("<tr>") == 1 + len(MODELS) and grid.count("<td class=") == len(MODELS) * len(registry.engines())
     for name in MODELS:
         text, model = (sources / "models" / f"{name}.md").read_text(encoding="utf-8"), pp_models.load(name)
-        lines, _ = typeset.split_story(importlib.import_module(f"pp_models.{name}").__doc__)
+        lines, _ = typeset.split_story(importlib.import_module(f"pp_models.models.{name}").__doc__)
         assert all(one.right in text for one in typeset.process(lines)) and "<math>" in text
         assert all(f"| `{field}`" in text for field in model.Hyper._fields)
         assert all(
@@ -152,17 +154,20 @@ def test_every_model_and_engine_has_a_page(sources):
 
 
 def test_fields_are_read_from_docstrings(build):
-    """`name: meaning`, `name, name: meaning` and names with a letter beside them; none of this repository's own hyper-parameters is left out."""
-    found = build.pages.fields(registry.load_engine("trust_region").Options)
-    assert found["num_local"] == found["local_tolerance"] == "the rows' fixed point in each inner step."
-    assert found["num_inner"] == "inner steps m."
-    assert build.pages.fields(registry.load_engine("streaming").Options)["num_inner"] == found["num_inner"]  # "the other options are trust_region's"
+    """`name: meaning` and `name, name: meaning`; no hyper-parameter of a model and no option of an
+    engine is left out, and an option that engines share is described alike."""
+    Point = collections.namedtuple("Point", "x y label")
+    Point.__doc__ = "x, y: where it is. label: its name."
+    assert build.pages.fields(Point) == {"x": "where it is.", "y": "where it is.", "label": "its name."}
+    found = {name: build.pages.fields(registry.load_engine(name).Options) for name in registry.engines()}
+    assert found["trust_region"]["num_inner"] == found["streaming"]["num_inner"] != ""
+    assert all(all(options.values()) for options in found.values())
     assert all(all(build.pages.fields(pp_models.load(name).Hyper).values()) for name in MODELS)
 
 
 def test_the_table_is_what_fit_decides(build):
     """A model and an engine are said to go together where `inference.fit` does not refuse them."""
-    from inference import fitting
+    from inference.run import fit
 
     for name in MODELS:
         model = pp_models.load(name)
@@ -170,7 +175,7 @@ def test_the_table_is_what_fit_decides(build):
         problem.model, problem.hyper, problem.learn = model, model.Hyper(), ()
         for engine in map(registry.load_engine, registry.engines()):
             try:
-                fitting.check_suits(engine, problem)
+                fit.check_suits(engine, problem)
                 refused = False
             except pp_models.InputError:
                 refused = True

@@ -1,4 +1,4 @@
-"""`allocate`: against a dense evaluation, side by side with its sampled form and its fused fixed point."""
+"""`allocate`, `inner` and `choose` against dense evaluations, and `allocate` against its sampled form and its fused fixed point."""
 
 import dataclasses
 
@@ -9,8 +9,11 @@ import pytest
 from jax.scipy.special import digamma
 
 from pp_models import data
-from pp_models.eliminate import UNIFORM, allocate, choose, inner
-from pp_models.rows import RowOptions, converge_rows
+from pp_models.elimination.allocate import allocate
+from pp_models.elimination.choose import choose
+from pp_models.elimination.inner import inner
+from pp_models.elimination.primitive import UNIFORM
+from pp_models.elimination.row_solver import RowOptions, converge_rows
 
 
 @pytest.fixture(scope="module", params=[1, 17], ids=lambda k: f"K={k}")
@@ -39,7 +42,7 @@ def test_value_and_gradients(problem):
 
 
 def test_scaled_cotangent(problem):
-    """The gradient is linear in what multiplies the value."""
+    """Scaling the value scales the gradient."""
     _, entries, rows, columns = problem
     once = jax.grad(allocate, (0, 1))(rows, columns, entries)
     thrice = jax.grad(lambda r, c: 3 * allocate(r, c, entries) + jnp.sum(r), (0, 1))(rows, columns)
@@ -72,7 +75,7 @@ def test_only_the_side_asked_for(problem):
 
 
 def test_inner_is_the_sparse_product(problem):
-    """sum X (rows @ columns), of numbers of either sign, and its gradients X columns' and rows' X; of one side alone too."""
+    """The value is sum X (rows @ columns), for numbers of either sign; the gradients are X columns' and rows' X, together and one side at a time."""
     X, entries, rows, columns = problem
     value, gradient = jax.value_and_grad(inner, (0, 1))(rows, columns, entries)
     np.testing.assert_allclose(value, np.sum(X * (rows @ columns)), rtol=1e-11)
@@ -84,7 +87,7 @@ def test_inner_is_the_sparse_product(problem):
 
 @pytest.mark.parametrize("num_factors", [64, 65, 130])
 def test_inner_of_lines_in_blocks(num_factors):
-    """Rows and columns without entries included, whichever block of factors a number is in."""
+    """Gradients are right in every block of factors, also for rows and columns without entries."""
     rng = np.random.default_rng(0)
     counts = rng.poisson(0.4, (9, 14)) * (np.arange(9) % 4 > 0)[:, None] * (np.arange(14) != 3)
     rows, columns = jnp.asarray(rng.normal(size=(9, num_factors))), jnp.asarray(rng.normal(size=(num_factors, 14)))
@@ -154,7 +157,7 @@ def test_fixed_point_stops_when_it_rests(problem):
 
 
 def test_single_precision_extremes():
-    """Logits hundreds apart and concentrations of 1e-6 give finite values, statistics that keep every token, in float32."""
+    """In float32, logits hundreds apart and concentrations of 1e-6 give finite values and statistics that count every token."""
     rng = np.random.default_rng(4)
     X = rng.poisson(0.5, (30, 50))
     X[0, 0], X[1] = 10**6, 0
@@ -186,7 +189,7 @@ def test_single_precision_value_is_exact_where_weights_underflow():
 
 
 def test_even_beliefs(problem):
-    """With phi = 1/K the value is the bound at those beliefs, linear in the logits, and below the optimum."""
+    """With phi = 1/K the value is the bound at these responsibilities: linear in the logits, and below the optimum."""
     X, entries, rows, columns = problem
     value, (by_row, by_column) = jax.value_and_grad(allocate, (0, 1))(rows, columns, entries, UNIFORM)
     K = rows.shape[1]
@@ -198,7 +201,7 @@ def test_even_beliefs(problem):
 
 
 def test_choose():
-    """Responsibilities, draws with those odds, and even beliefs; padded rows count nothing, whatever they hold."""
+    """The gradient is the responsibilities, draws with those odds, or 1/K. Padded rows contribute nothing, whatever they hold."""
     logits = jnp.asarray(np.random.default_rng(1).normal(size=(6, 4))).at[5].set(jnp.nan)
     weights = jnp.asarray([1.0, 1, 1, 1, 1, 0])
     value, responsibilities = jax.value_and_grad(choose)(logits, weights)

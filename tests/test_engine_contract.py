@@ -11,13 +11,15 @@ from numpyro.distributions import biject_to
 
 import inference
 import pp_models
-from inference import coordinates, fitting, svi
-from inference import map as map_
-from inference import objective as obj
-from pp_models import base
+from inference.comparison import coordinates
+from inference.core import objective as obj
+from inference.engines import _natural_step as svi
+from inference.engines import map as map_
+from inference.run import fit as fitting
+from pp_models import model as base
 from pp_models.data import Data
+from pp_models.elimination.row_solver import RowOptions
 from pp_models.errors import InputError
-from pp_models.rows import RowOptions
 
 
 def run(problem, engine, **options):

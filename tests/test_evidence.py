@@ -10,8 +10,9 @@ from scipy.special import digamma, gammaln, roots_jacobi
 
 import inference
 import pp_models
-from inference import evaluate, evidence, fitting
-from inference.posterior import Draws, Point, Variational
+from inference.core.posteriors import Draws, Point, Variational
+from inference.evaluation import completion, document_likelihood
+from inference.run import fit as fitting
 from pp_models.errors import InputError
 
 TOPICS = np.array([[0.7, 0.2, 0.1], [0.1, 0.15, 0.75]])
@@ -104,7 +105,7 @@ def test_order_and_batches_change_nothing(corpus, method, monkeypatch):
     fit, order = point(topics, [0.3] * 3, data), np.random.default_rng(0).permutation(24)[:19]
     options = {"num_repeats": 2, "num_sweeps": 4, "num_particles": 2}
     straight = inference.log_evidence(fit, data, method, **options)
-    monkeypatch.setattr(evidence, "CELLS", 16 * 2 * 8)
+    monkeypatch.setattr(document_likelihood, "CELLS", 16 * 2 * 8)
     turned = inference.log_evidence(fit, data.select(order), method, **options)
     np.testing.assert_allclose(turned.per_document, straight.per_document[order], rtol=1e-9)
     np.testing.assert_allclose(turned.per_document_error, straight.per_document_error[order], rtol=1e-6, atol=1e-9)
@@ -181,7 +182,7 @@ def test_a_word_in_no_topic(small):
     topics = np.concatenate([TOPICS[:, :2] / TOPICS[:, :2].sum(1, keepdims=True), np.zeros((2, 1))], 1)
     fit = point(topics, ALPHA, data)
     with_it, without = (inference.log_evidence(fit, pp_models.data.counts([x]), num_repeats=4) for x in ([0, 0, 1], [1, 0, 0]))
-    assert with_it.per_document[0] == pytest.approx(np.log(evidence.FLOOR)) and np.isfinite(without.value)
+    assert with_it.per_document[0] == pytest.approx(np.log(document_likelihood.FLOOR)) and np.isfinite(without.value)
 
 
 @pytest.mark.parametrize("double", [True, False])
@@ -197,7 +198,7 @@ def test_words_in_no_topic_are_not_spread_evenly(double):
         none, rare = (point(np.maximum(topics, least), ALPHA, heldout) for least in (0, 1e-30))
         found, other = (inference.document_completion(fit, heldout).per_document for fit in (none, rare))
         ranked = [inference.precision_recall_at(fit, wanted, 1, observed=seen).recall.value for fit in (none, rare)]
-    np.testing.assert_allclose(found, other + np.array([1, 2]) * (np.log(evidence.FLOOR) - np.log(1e-30)), rtol=1e-5)
+    np.testing.assert_allclose(found, other + np.array([1, 2]) * (np.log(document_likelihood.FLOOR) - np.log(1e-30)), rtol=1e-5)
     assert ranked[0] == ranked[1]
 
 
@@ -225,7 +226,7 @@ def test_document_completion_by_hand(small):
     """
     fit, data = small
     found, total = inference.document_completion(fit, data), np.zeros(7)
-    for observed, held in evaluate.split_tokens(data, 3):
+    for observed, held in completion.split_tokens(data, 3):
         for d, (seen, hidden) in enumerate(zip(observed.toarray(), held.toarray(), strict=True)):
             gamma = ALPHA.copy()
             for _ in range(50):

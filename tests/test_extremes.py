@@ -10,7 +10,7 @@ import pytest
 
 import inference
 import pp_models
-from inference.registry import engines, load_engine
+from inference.core.registry import engines, load_engine
 from pp_models.errors import Diverged, InputError
 
 SMALL = np.random.default_rng(0).poisson(1.0, (12, 8))

@@ -1,4 +1,7 @@
-"""Exponential families: each is what it says, checked against autodiff, NumPyro and draws."""
+"""Exponential families agree with autodiff, with NumPyro and with their own draws."""
+
+import importlib
+import pkgutil
 
 import jax
 import jax.numpy as jnp
@@ -9,9 +12,11 @@ import scipy.stats
 from numpyro.distributions.transforms import biject_to
 
 from pp_models import families as fam
-from pp_models.families import Pair
-from pp_models.normal_wishart import MeanAndPrecisionTransform, NormalWishart, mean_and_precision, unpack
-from pp_models.special import digamma, digamma_parts
+from pp_models.families import NormalWishart, Pair, unpack
+from pp_models.families._gamma import FEW_DRAWS, MANY_DRAWS
+from pp_models.families._mean_and_precision import MeanAndPrecisionTransform, mean_and_precision
+from pp_models.families._normal import TOGETHER
+from pp_models.families.special import digamma, digamma_parts
 
 
 def natural(name, seed=0):
@@ -37,7 +42,7 @@ def natural(name, seed=0):
 
 
 def by_row(family, natural, stats):
-    """One number for each row; in total, where rows share a statistic."""
+    """The log density of each row, or their sum if rows share a statistic."""
     rows = fam.log_density(family, natural, stats)
     return jnp.sum(rows) if tied_rows(family) else rows
 
@@ -70,7 +75,7 @@ def test_density_is_numpyros(name):
 
 @families
 def test_natural_inverts_distribution(name):
-    """A guide's distribution gives its natural parameter back; a point's, which knows no curvature, one with the same location."""
+    """`natural` inverts `distribution`. A point's distribution has no curvature: the location is kept, the curvature is the identity."""
     family, eta = fam.FAMILIES[name], natural(name)
     if not family.has_density:
         eta = Pair(family.mean(eta).first, jnp.broadcast_to(-0.5 * jnp.eye(3), (4, 3, 3)))
@@ -81,7 +86,7 @@ def test_natural_inverts_distribution(name):
 
 @families
 def test_draws_have_the_mean_statistics(name):
-    """The average statistic of 20,000 draws is E[t], within five standard errors (1e-11: rounding, all there is of a point's)."""
+    """The average statistic of 20,000 draws is E[t], within five standard errors plus 1e-11 for rounding (a point has no other error)."""
     family, eta = fam.FAMILIES[name], natural(name)
     draws = jax.jit(jax.vmap(lambda key: family.sample(key, eta)))(jax.random.split(jax.random.key(1), 20_000))
     for sample, mean in zip(jax.tree.leaves(draws), jax.tree.leaves(family.mean(eta)), strict=True):
@@ -117,7 +122,7 @@ def test_modes_maximise(name):
 
 @families
 def test_entropy_is_the_mean_of_minus_log_density(name):
-    """Relative to the base measure, as F is; a point's is 0, to rounding (1e-11)."""
+    """The entropy, relative to the base measure, is the mean of -log q over draws. A point's is 0, to rounding (1e-11)."""
     family, eta = fam.FAMILIES[name], natural(name)
     plain = family.uncoupled(eta)
     draws = jax.jit(jax.vmap(lambda key: fam.log_prior(family, plain, family.sample(key, eta))))(jax.random.split(jax.random.key(2), 20_000))
@@ -129,7 +134,7 @@ def test_entropy_is_the_mean_of_minus_log_density(name):
 
 
 def test_divergence_of_points_is_the_loss_of_moving():
-    """(x - y)' P_y (x - y) / 2, and a density that is nowhere but at the point is 0 there: what a normal's become as P grows, the entropy aside."""
+    """The divergence is (x - y)' P_y (x - y) / 2, the limit of that of normals as their precision grows."""
     here, there = natural("point", 0), natural("point", 1)
     x, y = (fam.point.mean(eta).first for eta in (here, there))
     expected = jnp.einsum("ki,kij,kj->k", x - y, -there.second, x - y)
@@ -140,7 +145,7 @@ def test_divergence_of_points_is_the_loss_of_moving():
 
 
 def test_newton_steps_are_cut():
-    """A location moves at most LONGEST_STEP, in the target's direction and with its curvature; a shorter step is taken as it is, or in part."""
+    """A location moves at most LONGEST_STEP towards the target, whose curvature it gets. Shorter steps, and fractions of them, are not cut."""
     here, target = fam.point.mean(natural("point", 0)), natural("point", 1)
     far, near = (fam.Pair(scale * target.first, target.second) for scale in (1e3, 0.0))
     near = fam.Pair((-2 * target.second @ (here.first + 0.1)[..., None])[..., 0], near.second)
@@ -158,7 +163,7 @@ def test_newton_steps_are_cut():
 
 
 def test_one_dirichlet_vector_is_one_row():
-    """A vector of proportions without an axis of rows has the density, entropy and statistics of the same vector as the only row of a matrix."""
+    """A Dirichlet vector without an axis of rows has the density, entropy and statistics of the same vector as a matrix of one row."""
     eta = natural("dirichlet")[0]
     log_x = fam.dirichlet.sample(jax.random.key(0), eta)
     assert log_x.shape == eta.shape
@@ -169,14 +174,14 @@ def test_one_dirichlet_vector_is_one_row():
 
 
 def test_beta_draws_have_finite_logarithms():
-    """Single precision rounds draws near 0 and 1 onto them; value and statistics stay inside."""
+    """Statistics are finite although float32 rounds draws near 0 and 1 to 0 and 1."""
     with jax.enable_x64(False):
         for x in (jnp.asarray([0.0, 0.5, 1.0]), fam.beta.value(fam.beta.sample(jax.random.key(0), Pair(jnp.full(50, 1e-3), jnp.full(50, 1e-3))))):
             assert all(np.all(np.isfinite(leaf)) for leaf in fam.beta.stats(x))
 
 
 def test_mean_and_precision_transform():
-    """Bijective onto means and positive-definite precisions, its log Jacobian autodiff's on the free entries, for one value and for many."""
+    """The transform is bijective onto means and positive-definite precisions, and its log Jacobian is that of autodiff on the free entries."""
     transform, size = biject_to(mean_and_precision), 3
     assert isinstance(transform, MeanAndPrecisionTransform)
     x = jnp.asarray(np.random.default_rng(0).normal(size=(5, 9)))
@@ -212,9 +217,9 @@ def test_gamma_draws(shape):
     assert scipy.stats.kstest(draws, scipy.stats.loggamma(shape).cdf).pvalue > 1e-4
 
 
-@pytest.mark.parametrize("size", [fam.FEW_DRAWS, 5 * fam.FEW_DRAWS, fam.MANY_DRAWS + 77])
+@pytest.mark.parametrize("size", [FEW_DRAWS, 5 * FEW_DRAWS, MANY_DRAWS + 77])
 def test_gamma_draws_of_any_number(size):
-    """Few, many and more draws than are made at a time, of shapes side by side, rejected as often as any, have the same distribution."""
+    """The distribution is the same for few draws, many, and more than are made at a time; the mixed shapes are those rejected most often."""
     shapes = np.where(np.arange(size) % 2, 0.05, 1.0)
     draws = np.asarray(fam.log_gamma_draw(jax.random.key(3), jnp.asarray(shapes).reshape(1, -1)))[0]
     for shape in (0.05, 1.0):
@@ -222,7 +227,7 @@ def test_gamma_draws_of_any_number(size):
 
 
 def test_gamma_draws_in_single_precision():
-    """Large shapes do not lose their acceptance test to rounding: standardised draws at shape 1e6 are normal."""
+    """Rounding does not spoil the acceptance test of large shapes: standardised draws at shape 1e6 are normal."""
     with jax.enable_x64(False):
         draws = np.asarray(fam.log_gamma_draw(jax.random.key(4), jnp.full(20_000, 1e6)), np.float64)
     assert scipy.stats.kstest((draws - np.log(1e6)) * 1e3, "norm").pvalue > 1e-4
@@ -239,7 +244,7 @@ def test_tiny_concentrations_in_single_precision():
 
 
 def test_fast_digamma():
-    """The single-precision digamma is as good as single precision allows, from 1e-6 to 1e6."""
+    """The float32 digamma is accurate to 2e-6 from 1e-6 to 1e6."""
     x = np.geomspace(1e-6, 1e6, 2001)
     exact = np.asarray(digamma(jnp.asarray(x)))
     with jax.enable_x64(False):
@@ -251,9 +256,9 @@ def test_fast_digamma():
     np.testing.assert_allclose(fast, exact, rtol=2e-6, atol=2e-6)
 
 
-@pytest.mark.parametrize(("num_rows", "size"), [(0, 3), (1, 1), (1, 5), (fam.TOGETHER, 4), (2 * fam.TOGETHER + 3, 7), (5, 90)])
+@pytest.mark.parametrize(("num_rows", "size"), [(0, 3), (1, 1), (1, 5), (TOGETHER, 4), (2 * TOGETHER + 3, 7), (5, 90)])
 def test_normals_are_solved_together(num_rows, size):
-    """P^-1 (P m) of every row, with noise L^-T z more, whatever number of rows is solved at a time. Condition numbers of 1e3 at most: 1e-9."""
+    """`normal_mean` is P^-1 (P m), plus L^-T z with noise z, for any number of rows. Condition numbers are at most 1e3: 1e-9."""
     rng = np.random.default_rng(num_rows + size)
     root = rng.normal(size=(num_rows, size, size))
     precision, first = root @ root.transpose(0, 2, 1) + size * np.eye(size), rng.normal(size=(num_rows, size))
@@ -264,3 +269,12 @@ def test_normals_are_solved_together(num_rows, size):
     np.testing.assert_allclose(fam.normal_mean(natural), mean, rtol=1e-9, atol=1e-12)
     moved = mean + np.linalg.solve(lower.transpose(0, 2, 1), noise[..., None])[..., 0]
     np.testing.assert_allclose(fam.normal_mean(natural, jnp.asarray(noise)), moved, rtol=1e-9, atol=1e-12)
+
+
+def test_a_family_is_never_hidden_by_a_module():
+    """`families.NAME` stays the family, whichever module of the package is imported afterwards."""
+    for module in pkgutil.iter_modules(fam.__path__, fam.__name__ + "."):
+        importlib.import_module(module.name)
+    assert all(getattr(fam, name) is family for name, family in fam.FAMILIES.items())
+    assert all(hasattr(fam, name) for name in fam.__all__)
+    assert not {module.name for module in pkgutil.iter_modules(fam.__path__)} & set(fam.__all__)

@@ -4,6 +4,7 @@ Time is made by hand: every step takes as long as the test says, and nothing els
 """
 
 import types
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -11,12 +12,16 @@ import pytest
 
 import inference
 import pp_models
-from inference import arviz_bridge, fitting, nuts, storage
-from inference import clock as clock_
-from inference.progress import Progress
-from inference.registry import load_engine
-from pp_models.base import value_shapes
+from inference.core.engine import Algorithm
+from inference.core.registry import load_engine
+from inference.engines import nuts
+from inference.io import arviz, fits
+from inference.run import clock as clock_
+from inference.run import fit as fitting
+from inference.run import loop
+from inference.run.progress import Progress
 from pp_models.errors import InputError, TooLarge
+from pp_models.model import value_shapes
 
 HYPER, DATA = pp_models.load("lda").example(jax.random.key(0))
 STEPWISE = {"num_samples": 200, "num_warmup": 500}  # 10 + 4 chunks of gibbs
@@ -47,9 +52,49 @@ def clock(monkeypatch):
         return engine._replace(build=build)
 
     monkeypatch.setattr(fitting, "load_engine", slowed)
-    for module in (fitting, clock_):
-        monkeypatch.setattr(module, "time", types.SimpleNamespace(perf_counter=lambda: hands.now))
+    monkeypatch.setattr(clock_, "time", types.SimpleNamespace(perf_counter=lambda: hands.now))
     return hands
+
+
+class Counted(NamedTuple):
+    bound: float
+
+
+class Notes(loop.Callback):
+    """Notes every call, and ends the run after the third step."""
+
+    def __init__(self):
+        self.calls = []
+
+    def begin(self, run):
+        self.calls.append("begin")
+        return False
+
+    def before_step(self, run, batches):
+        self.calls.append(f"before {batches}")
+        return {"batch": batches}
+
+    def after_step(self, run):
+        self.calls.append(f"after {run.before} -> {run.state}")
+        return run.state == 3
+
+    def settled(self, run, numbers):
+        self.calls.append(f"bound {numbers['bound']:g}")
+
+    def end(self, run):
+        self.calls.append("end")
+
+
+def test_callbacks_are_called_around_every_step():
+    """The numbers of a step are read once, when the next one has been dispatched or the run ends; True ends the run."""
+    algorithm = Algorithm(None, lambda key, state, batches: (state + 1, Counted(10.0 * state)), None)
+    running = loop.Run(fitting.make_problem("lda", DATA, HYPER), algorithm, "cavi", None, clock_.Clock())
+    notes = Notes()
+    running.state, running.callbacks = 0, [notes]
+    loop.advance(running, iter(range(5, 100)), jax.random.key(0))
+    begun = ["begin", "before 5", "after 0 -> 1", "before 6", "bound 0", "after 1 -> 2", "before 7", "bound 10", "after 2 -> 3"]
+    assert notes.calls == [*begun, "bound 20", "end"]
+    assert [(row["step"], row["bound"], row["batch"]) for row in running.history] == [(0, 0.0, 5.0), (1, 10.0, 6.0), (2, 20.0, 7.0)]
 
 
 def test_the_run_ends_with_the_first_step_that_ends_later(clock):
@@ -233,7 +278,7 @@ def test_rows_too_many_to_store_come_back_from_the_data(engine, tmp_path, monkey
     hyper, data = model.example(jax.random.key(0))
     options = {"basis": "log"} if engine == "stochastic_map" else {}
     fit = inference.fit("lda", data, engine, hyper, progress=False, num_epochs=2, batch_size=7, **options)
-    monkeypatch.setattr(storage, "MOST_SOLVED", 0)
+    monkeypatch.setattr(fits, "MOST_SOLVED", 0)
     path = fit.save(tmp_path / "fit")
     with np.load(path) as file:
         assert {name.split("/")[0] for name in file.files} & set(model.families) == set(model.shared)
@@ -256,8 +301,8 @@ def test_draws_for_arviz_are_as_many_as_are_affordable(monkeypatch):
     shapes = value_shapes(model, fit.hyper, data)
     beta, theta = (int(np.prod(shapes[site])) for site in ("beta", "theta"))
     for room, draws, sites in ((10**9, 1000, None), (60 * (beta + theta), 60, None), (40 * (beta + theta), 40 * (beta + theta) // beta, ["beta"])):
-        monkeypatch.setattr(arviz_bridge, "MOST_NUMBERS", room)
-        assert arviz_bridge.affordable(fit) == (draws, sites)
+        monkeypatch.setattr(arviz, "MOST_NUMBERS", room)
+        assert arviz.affordable(fit) == (draws, sites)
     tree = fit.to_arviz()
     assert set(tree["posterior"].data_vars) == {"beta"}
     assert tree["posterior"]["beta"].shape[1] == draws

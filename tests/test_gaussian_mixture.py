@@ -9,12 +9,15 @@ from jax.scipy.special import digamma, logsumexp
 
 import inference
 import pp_models
-from inference import align, comparison, fitting
-from inference import objective as obj
-from pp_models import base, gaussian_mixture
+from inference.comparison import compare
+from inference.core import align
+from inference.core import objective as obj
+from inference.run import fit as fitting
 from pp_models import families as fam
+from pp_models import model
 from pp_models.errors import InputError
-from pp_models.normal_wishart import NormalWishart
+from pp_models.families import NormalWishart
+from pp_models.models import gaussian_mixture
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +61,7 @@ def test_updates_are_bishops(problem):
     logs = log_responsibilities(x, weights, q)
     stats, batch = obj.summarise(problem.model, natural(weights, q)), problem.data.pack()
     np.testing.assert_allclose(jax.jit(lambda t: problem.model.log_local(hyper, t, batch))(stats), logsumexp(logs, axis=1).sum(), rtol=1e-11)
-    gradient = jax.jit(jax.grad(lambda t: base.joint(problem.model, hyper, t, batch)))(stats)
+    gradient = jax.jit(jax.grad(lambda t: model.joint(problem.model, hyper, t, batch)))(stats)
     r = np.asarray(jax.nn.softmax(logs, axis=1))
     counts = r.sum(0)
     np.testing.assert_allclose(gradient["pi"], 1.5 + counts, rtol=1e-10)
@@ -124,7 +127,7 @@ def test_bound_follows_a_change_of_units(problem):
     def bound(hyper, batch, q):
         eta = natural(weights, q)
         entropy = sum(jnp.sum(fam.entropy(family, eta[site])) for site, family in problem.model.families.items())
-        return base.joint(problem.model, hyper, obj.summarise(problem.model, eta), batch) + entropy
+        return model.joint(problem.model, hyper, obj.summarise(problem.model, eta), batch) + entropy
 
     before, after = bound(hyper, problem.data.pack(), q), bound(moved_hyper, data.pack(), moved_q)
     np.testing.assert_allclose(after, before - problem.data.num_rows * np.log(c).sum(), rtol=1e-5)  # the data are stored in single precision
@@ -195,9 +198,9 @@ def test_defaults_follow_the_data():
 
 def test_means_and_covariances(problem):
     """They are the parameters of the Gaussian that rows of a component are drawn from."""
-    drawn = base.simulate(problem.model, problem.hyper, problem.data.pack(), jax.random.key(2))
+    drawn = model.simulate(problem.model, problem.hyper, problem.data.pack(), jax.random.key(2))
     value = drawn["components"]
-    assert value.shape == base.value_shapes(problem.model, problem.hyper, problem.data)["components"] == (2, 3, 2)
+    assert value.shape == model.value_shapes(problem.model, problem.hyper, problem.data)["components"] == (2, 3, 2)
     np.testing.assert_array_equal(gaussian_mixture.means(drawn), value[:, 0])
     np.testing.assert_allclose(gaussian_mixture.covariances(drawn) @ value[:, 1:], np.broadcast_to(np.eye(2), (2, 2, 2)), atol=1e-9)
 
@@ -220,7 +223,7 @@ def test_components_are_aligned(problem):
 def test_mixtures_can_be_compared(name):
     """A comparison judges CAVI on every expected observation, of which a mixture has one per column, and on all its sites."""
     options = {"gibbs": {"num_samples": 100, "num_warmup": 50}, "cavi": {"num_epochs": 20}}
-    result = comparison.compare(name, engines=["cavi"], options=options, progress=False, num_draws=100)
+    result = compare.compare(name, engines=["cavi"], options=options, progress=False, num_draws=100)
     row = result.summary["engines"]["cavi"]
     assert row["error"] is None and row["invariant"]["expected data"]["quantities"] == result.data.num_columns
     assert all(part["mean_error_sd"] is not None for part in row["sites"].values()) and set(row["sites"]) == set(result.model.families)

@@ -7,10 +7,11 @@ import pytest
 
 import inference
 import pp_models
-from inference import fitting, guards
-from inference.registry import load_engine
+from inference.cli import main
+from inference.core.registry import load_engine
+from inference.run import fit as fitting
+from inference.run import guards
 from pp_models import data
-from pp_models.__main__ import main
 from pp_models.errors import Diverged
 
 HYPER, DATA = pp_models.load("lda").example(jax.random.key(0))

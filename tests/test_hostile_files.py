@@ -3,17 +3,16 @@
     python tests/test_hostile_files.py        prints how many were tried, refused and read unchanged, of every kind of file
     python tests/test_hostile_files.py all    the same with every length and every bit; further arguments: of these kinds only
 
-Text without checksums cannot know a digit from another: of text only gzipped files are flipped here, and `fuzz_readers.py` tries the rest. A database
-whose last commit is damaged is, by design, what it was before that commit: a crash looks the same.
+Text without checksums cannot know a digit from another: of text only gzipped files are flipped here, and `fuzz_readers.py` tries the rest.
 """
 
 import contextlib
-import functools
 import gzip
 import io
 import json
 import os
 import shutil
+import sqlite3
 import struct
 import subprocess
 import sys
@@ -31,10 +30,15 @@ import pytest
 import scipy.sparse
 
 import inference
-from inference import fitting, reference
-from inference.posterior import Draws, Point, Variational
-from pp_models import archives, data, packaged, readers, scanning, store
-from pp_models.database import Database
+from inference.calibration import reference
+from inference.core.posteriors import Draws, Point, Variational
+from inference.io import archives
+from inference.run import fit as fitting
+from inference.run import stream as streams
+from pp_models import data
+from pp_models.data import blobs, corpus, packaged
+from pp_models.data.database import ENTRY, Database
+from pp_models.data.formats import opening, readers
 from pp_models.errors import InputError
 
 REFERENCE = Path(__file__).parent / "references" / "pmf.npz"
@@ -49,7 +53,6 @@ class Kind(NamedTuple):
     read: Callable[[], Any]
     accepted: list[Any]
     costly: int = 1  # how many times fewer are tried
-    shorter: Any = ()  # what may come of a file that was cut off, besides
 
 
 class Tally(NamedTuple):
@@ -103,19 +106,13 @@ def fit_contents(fit: fitting.Fit) -> Any:
     )
 
 
-@functools.cache
-def a_database(folder: Path) -> list[Any]:
-    """Three commits; what there is before the first and after each."""
-    out = []
+def a_database(folder: Path) -> None:
     with Database(4, path=folder, column_names=[*"abcd"], tags={"about": "tests"}) as database:
-        out.append(contents_of_database(database))
         database.append(ROWS)
-        out.append(contents_of_database(database))
         database.extend([1], [[1, 0, 0, 7]])
-        out.append(contents_of_database(database))
-        database.append(ROWS[:2])
-        out.append(contents_of_database(database))
-    return out
+        database.append(np.tile(ROWS, (8, 1)))
+    with contextlib.closing(sqlite3.connect(folder / blobs.FILE, isolation_level=None)) as connection:
+        connection.executescript("PRAGMA journal_mode = DELETE; PRAGMA page_size = 512; VACUUM; PRAGMA journal_mode = WAL")  # few bits without a use
 
 
 def contents_of_database(database: Database) -> Any:
@@ -166,14 +163,10 @@ def make_kinds(folder: Path) -> dict[str, Kind]:
         kinds[f"sparse matrix, {name}"] = Kind([folder / f"{name}.npz"], lambda name=name: plain(readers.read(folder / f"{name}.npz")), [])
     _zip_csv(folder / "zipped.csv.gz")
     kinds["gzipped text"] = Kind([folder / "zipped.csv.gz"], lambda: plain(readers.read(folder / "zipped.csv.gz")), [])
-    store.write(folder / "corpus.store", [data.counts(ROWS, [*"abcd"], [*"vwxyz"])])
-    inside = sorted(file for file in (folder / "corpus.store").iterdir() if file.name != "lock")
-    kinds["store"] = Kind(inside, lambda: plain(store.read(folder / "corpus.store").select(np.arange(5))), [])
-    states = a_database(folder / "database")
-    inside = sorted(file for file in (folder / "database").iterdir() if file.name != "lock")
-    kinds["database"] = Kind(
-        inside, lambda: read_database(folder / "database"), states[2:], 1, states
-    )  # a journal cut off between two commits is whole
+    file = corpus.write(folder / "corpus.h5ad", [data.counts(ROWS, [*"abcd"], [*"vwxyz"])])
+    kinds["corpus"] = Kind([file], lambda: plain(corpus.read(folder / "corpus.h5ad").select(np.arange(5))), [])
+    a_database(folder / "database")
+    kinds["database"] = Kind([folder / "database" / blobs.FILE], lambda: read_database(folder / "database"), [])
     return {name: kind._replace(accepted=[*kind.accepted, kind.read()]) for name, kind in kinds.items()}
 
 
@@ -197,7 +190,7 @@ KINDS = (
     "sparse matrix, csr",
     "sparse matrix, coo",
     "gzipped text",
-    "store",
+    "corpus",
     "database",
 )
 
@@ -241,7 +234,7 @@ def attempt(kind: Kind, damaged: Iterator[bytes], file: Path, raw: bytes) -> Tal
             except Exception as error:
                 wrong.append(f"{file.name}: {type(error).__name__}: {error}")
             else:
-                if found in kind.accepted or (len(contents) < len(raw) and found in kind.shorter):
+                if found in kind.accepted:
                     unchanged += 1
                 else:
                     wrong.append(f"{file.name} of {len(contents)} bytes was let in")
@@ -360,14 +353,10 @@ def hostile_archives() -> dict[str, bytes]:
         "sizes after the contents": with_flags(zipped(good, ("a.npy", number)), 8),
         "two of one name": by_hand([(*good, {}), ("a.npy", number, {}), ("a.npy", npy(np.ones(3)), {})]),
         "two headers": by_hand([(*good, {}), (*good, {})]),
-        "other bytes first": b"#!/bin/sh\n" + zipped(good),
-        "other bytes last": zipped(good) + b"\0",
         "a comment": zipped(good, comment=b"hello"),
         "another archive inside": zipped(good, ("a.npy", zipped(good))),
         "overlapping": by_hand([(*good, {}), ("a.npy", number, {}), ("b.npy", b"", {"size": len(number), "offset": 0})]),
         "one member listed twice": by_hand([(*good, {}), ("a.npy", number, {})], [0, 1, 1]),
-        "a member not listed": by_hand([(*good, {}), ("a.npy", number, {})], [0]),
-        "listed in another order": by_hand([(*good, {}), ("a.npy", number, {})], [1, 0]),
         "longer than the file": by_hand([(*good, {}), ("a.npy", number, {"size": 2**31})]),
         "packed smaller than it is": by_hand([(*good, {}), ("a.npy", number, {"size": 2**30, "packed": len(number)})]),
         "another checksum": by_hand([(*good, {}), ("a.npy", number, {"crc": 1})]),
@@ -383,8 +372,6 @@ def hostile_archives() -> dict[str, bytes]:
         "another format": zipped(("header.npy", text({"format": 2}))),
         "a header of reals": zipped(("header.npy", number)),
         "a header in two dimensions": zipped(("header.npy", npy(np.zeros((2, 2), np.uint8)))),
-        "a digest of something else": zipped(("header.npy", text(HEADER | {"digest": "0" * 64})), ("a.npy", number)),
-        "a digest that is no text": zipped(("header.npy", text(HEADER | {"digest": [1]})), ("a.npy", number)),
     }
     names = (
         "../a.npy",
@@ -419,7 +406,7 @@ def hostile_archives() -> dict[str, bytes]:
         "a negative shape": head(form("<f8", "(-1, -1)"), bytes(8)),
         "a shape too small": head(form("<f8", "(1,)"), bytes(16)),
         "a shape too large": head(form("<f8", "(3,)"), bytes(16)),
-        "many dimensions": head(form("|u1", "(" + "1, " * 60 + "1)"), b"\0"),
+        "many dimensions": head(form("|u1", "(" + "1, " * 80 + "1)"), b"\0"),
         "code in it": head(form("<f8", "(__import__('os').getpid(),)")),
         "a long header": head(form("<f8", "(1,)") + " " * 60000, bytes(8)),
         "version 2": head(form("<f8", "(1,)"), bytes(8), b"\2\0"),
@@ -456,21 +443,6 @@ def test_the_constructions_are_refused_for_what_is_wrong_with_them(tmp_path):
         assert header == HEADER and arrays["a"].tolist() == [0, 1, 2]
     np.savez(file, header=np.frombuffer(b'{"format": 1}', np.uint8), a=np.arange(3.0), b=np.float32(2))  # as before there was `archives`
     assert plain(archives.read(file, "file", 1)[1]) == plain({"a": np.arange(3.0), "b": np.array(2, np.float32)})
-
-
-def test_no_array_can_be_exchanged(tmp_path):
-    """Two archives that are whole, and one with a member of each: only the digest tells."""
-    for name, value in (("one", 1.0), ("two", 2.0)):
-        archives.write(tmp_path / name, HEADER, {"a": np.full(3, value), "b": np.zeros(3)})
-    raw = {
-        name: {info.filename: archive.read(info) for info in archive.infolist()}
-        for name in ("one", "two")
-        for archive in [zipfile.ZipFile(tmp_path / name)]
-    }
-    for mixed in (raw["one"] | {"a.npy": raw["two"]["a.npy"]}, raw["one"] | {"a.npy": raw["one"]["b.npy"], "b.npy": raw["one"]["a.npy"]}):
-        (tmp_path / "mixed").write_bytes(zipped(*mixed.items()))
-        with pytest.raises(InputError, match="not those it was written with"):
-            archives.read(tmp_path / "mixed", "file", 1)
 
 
 @pytest.mark.parametrize(
@@ -541,8 +513,8 @@ LIES: dict[str, tuple[str, Callable[[dict[str, Any], dict[str, Any]], Any]]] = {
 }  # fmt: skip
 
 
-def lie(source: Path, file: Path, change: Callable[[dict[str, Any], dict[str, Any]], Any]) -> None:
-    header, arrays = archives.read(source, "file", 1)
+def lie(source: Path, file: Path, change: Callable[[dict[str, Any], dict[str, Any]], Any], version: int = 1) -> None:
+    header, arrays = archives.read(source, "file", version)
     change(header, arrays)
     archives.write(file, header, arrays)
 
@@ -598,7 +570,7 @@ STREAM_LIES: dict[str, Callable[[dict[str, Any], dict[str, Any]], Any]] = {
     "parameters of no distribution": lambda h, a: a.update({"shared/beta/0": -a["shared/beta/0"]}),
     "not finite": lambda h, a: a.update({"shared/beta/0": np.inf * a["shared/beta/0"]}),
     "history": lambda h, a: a.update({"history/step": np.arange(9)}),
-    "values": lambda h, a: a.pop("values/eta/0"),
+    "values": lambda h, a: a.pop("hyper/eta/0"),
     "key": lambda h, a: h.update(key=[0, 1]),
 }
 
@@ -606,7 +578,7 @@ STREAM_LIES: dict[str, Callable[[dict[str, Any], dict[str, Any]], Any]] = {
 @pytest.mark.parametrize("name", STREAM_LIES)
 def test_a_stream_that_lies_is_refused(kinds, tmp_path, name):
     shutil.copytree(kinds["stream"].files[0].parent, tmp_path / "stream")
-    lie(kinds["stream"].files[0], tmp_path / "stream" / "learned.npz", STREAM_LIES[name])
+    lie(kinds["stream"].files[0], tmp_path / "stream" / "learned.npz", STREAM_LIES[name], streams.FORMAT)
     with pytest.raises(InputError) as caught:
         read_stream(tmp_path / "stream")
     assert "\n" not in str(caught.value)
@@ -614,67 +586,7 @@ def test_a_stream_that_lies_is_refused(kinds, tmp_path, name):
     assert read_stream(tmp_path / "stream") == kinds["stream"].accepted[-1]  # the refusal has left everything as it was
 
 
-# Stores and databases that lie --------------------------------------------------------------------------------------------------
-
-
-def _entry(m: dict[str, Any], ending: str) -> dict[str, Any]:
-    return next(entry for entry in m["files"] if entry["name"].endswith(ending))
-
-
-STORE_LIES: dict[str, Callable[[dict[str, Any]], Any]] = {
-    "a path": lambda m: m["files"].append({"name": "../../etc/passwd", "bytes": 1, "crc32": 0}),
-    "another file's path": lambda m: _entry(m, ".rows").update(name="/etc/passwd"),
-    "a mark that is a path": lambda m: m.update(mark="../../xx"),
-    "negative rows": lambda m: m.update(num_rows=-5),
-    "more rows": lambda m: m.update(num_rows=10**12),
-    "more columns than can be": lambda m: m.update(num_columns=2**40),
-    "fewer columns": lambda m: m.update(num_columns=2),
-    "fewer entries": lambda m: m.update(num_entries=3),
-    "rows that are text": lambda m: m.update(num_rows="5"),
-    "a type of objects": lambda m: m["shards"][0].__setitem__(1, "|O"),
-    "a type of reals": lambda m: m["shards"][0].__setitem__(2, "<f8"),
-    "a shorter type": lambda m: m["shards"][0].__setitem__(2, "|u1"),
-    "a shard's end": lambda m: m["shards"][0].__setitem__(0, 3),
-    "a shard twice": lambda m: m["shards"].append(m["shards"][0]),
-    "no shards": lambda m: m.update(shards=[]),
-    "shards that are numbers": lambda m: m.update(shards=[1, 2]),
-    "a file missing": lambda m: m["files"].pop(),
-    "a file twice": lambda m: m["files"].append(m["files"][0]),
-    "a file without a checksum": lambda m: m["files"][0].pop("crc32"),
-    "a checksum that is text": lambda m: m["files"][0].update(crc32="0"),
-    "a size that is a fraction": lambda m: _entry(m, ".counts").update(bytes=float(_entry(m, ".counts")["bytes"])),
-    "files that are text": lambda m: m.update(files=["a"]),
-    "sizes beyond the file": lambda m: _entry(m, ".counts").update(bytes=10**9),
-    "names that are not there": lambda m: m.update(row_names=False),
-}
-
-
-@pytest.mark.parametrize("name", STORE_LIES)
-def test_a_store_that_lies_is_refused(kinds, tmp_path, name):
-    folder = Path(shutil.copytree(kinds["store"].files[0].parent, tmp_path / "lie.store"))
-    manifest = json.loads((folder / "manifest.json").read_bytes())
-    del manifest["checksum"]
-    STORE_LIES[name](manifest)
-    (folder / "manifest.json").write_text(json.dumps(manifest | {"checksum": store._digest(manifest)}))
-    with pytest.raises(InputError, match=r"lie\.store") as caught:
-        packaged.read(folder)
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(("what", "place", "value"), [("columns", 0, 4), ("counts", 0, 0), ("rows", 0, -1), ("rows", 0, 3)])
-def test_a_store_whose_files_lie_is_refused(kinds, tmp_path, what, place, value):
-    """With checksums that match."""
-    folder = Path(shutil.copytree(kinds["store"].files[0].parent, tmp_path / "lie.store"))
-    manifest = json.loads((folder / "manifest.json").read_bytes())
-    del manifest["checksum"]
-    entry = _entry(manifest, f".{what}")
-    raw = bytearray((folder / entry["name"]).read_bytes())
-    raw[place : place + 4 if what == "rows" else place + 1] = value.to_bytes(4 if what == "rows" else 1, "little", signed=True)
-    (folder / entry["name"]).write_bytes(raw)
-    entry["crc32"] = zlib.crc32(raw)
-    (folder / "manifest.json").write_text(json.dumps(manifest | {"checksum": store._digest(manifest)}))
-    with pytest.raises(InputError, match="do not fit together"):
-        store.read(folder)
+# Databases that lie -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -684,77 +596,64 @@ def test_a_store_whose_files_lie_is_refused(kinds, tmp_path, what, place, value)
         {"num_columns": "4"},
         {"kind": []},
         {"kind": "ratings"},
+        {"format": 9},
         {"column_names": 7},
         {"column_names": ["a"]},
         {"tags": 3},
-        {"more": 1},
         {"num_columns": 10**12},
     ],
 )
 def test_a_database_header_that_lies_is_refused(tmp_path, change):
+    """With a checksum that matches."""
     a_database(tmp_path / "database")
-    file = tmp_path / "database" / "header.json"
-    header = json.loads(file.read_bytes())
-    header.pop("checksum")
-    file.write_text(json.dumps(header | change))
-    with pytest.raises(InputError):
+    header = blobs.read_header(tmp_path / "database") | {"format": blobs.FORMAT} | change
+    forge(tmp_path / "database", "facts", blobs.HEADER, json.dumps(header).encode())
+    with pytest.raises(InputError) as caught:
         read_database(tmp_path / "database")
-    file.write_text(json.dumps(header))  # as before there were checksums
-    assert read_database(tmp_path / "database")[4] == float(ROWS.sum() + ROWS[:2].sum() + 8)
+    assert "\n" not in str(caught.value)
+
+
+def forge(folder: Path, table: str, row: int, blob: bytes) -> None:
+    with contextlib.closing(sqlite3.connect(folder / blobs.FILE)) as connection, connection:
+        connection.execute(f"REPLACE INTO {table} VALUES (?, ?, ?)", blobs._signed(row, blob))
 
 
 @pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("row", 99),
-        ("row", -1),
-        ("previous", 6),
-        ("previous", 99),
-        ("previous", -2),
-        ("start", -1),
-        ("start", 10**12),
-        ("length", 10**6),
-        ("length", -1),
-        ("depth", 0),
-        ("total", -1),
-    ],
+    "entries",
+    [[(4, 1)], [(-1, 1)], [(2, 1), (1, 1)], [(1, 1), (1, 1)], [(0, 0)], [(0, -1)], [(0, np.nan)], [(0, 2.0**24)], None],
 )
-def test_segments_that_lie_are_refused(tmp_path, field, value):
-    """With checksums that match: rows that are not there, chains in a circle, entries elsewhere."""
-    from pp_models.database import SEGMENT
-    from pp_models.logs import COMMIT, State
-
+def test_rows_that_lie_are_refused(tmp_path, entries):
+    """With checksums that match: columns that are not there or not in order, counts that cannot be, half an entry."""
     a_database(tmp_path / "database")
-    segments, journal = tmp_path / "database" / "segments.bin", tmp_path / "database" / "journal.bin"
-    table, commits = np.fromfile(segments, SEGMENT), np.fromfile(journal, COMMIT)
-    table[6][field] = value  # of the last commit
-    table.tofile(segments)
-    before, last = commits[-2], State(*commits[-1].tolist()[:-1])
-    journal.write_bytes(commits[:-1].tobytes() + last._replace(segments_check=zlib.crc32(table[before["num_segments"] :].tobytes())).record())
-    with pytest.raises(InputError, match="do not fit together"):
+    forge(tmp_path / "database", "rows", 2, b"1234" if entries is None else np.array(entries, ENTRY).tobytes())
+    with pytest.raises(InputError, match=r"is damaged \(a row has a wrong"):
         read_database(tmp_path / "database")
 
 
-@pytest.mark.parametrize(("num_rows", "total"), [(10**12, 1.0), (-1, 1.0), (7, float("nan"))])
-def test_a_journal_that_lies_is_refused_or_dropped(tmp_path, num_rows, total):
-    from pp_models.logs import COMMIT, State
+@pytest.mark.parametrize("state", [struct.pack("<qd", number, 1.0) for number in (10**12, -1, 44, 46)] + [b"7"])
+def test_a_number_of_rows_that_lies_is_refused(tmp_path, state):
+    a_database(tmp_path / "database")
+    forge(tmp_path / "database", "facts", blobs.STATE, state)
+    with pytest.raises(InputError, match="is damaged"):
+        read_database(tmp_path / "database")
 
-    states = a_database(tmp_path / "database")
-    journal = tmp_path / "database" / "journal.bin"
-    commits = np.fromfile(journal, COMMIT)
-    last = State(*commits[-1].tolist()[:-1])._replace(num_rows=num_rows, total=total)
-    journal.write_bytes(commits[:-1].tobytes() + last.record())
-    try:
-        assert read_database(tmp_path / "database") == states[2]
-    except InputError as error:
-        assert "too many" in str(error)
+
+def test_a_database_with_more_in_it_is_refused(tmp_path):
+    """A view or trigger of somebody else's never runs."""
+    a_database(tmp_path / "database")
+    with contextlib.closing(sqlite3.connect(tmp_path / "database" / blobs.FILE)) as connection:
+        connection.execute("CREATE TRIGGER t AFTER INSERT ON rows BEGIN DELETE FROM rows; END")
+    with pytest.raises(InputError, match="is damaged"):
+        read_database(tmp_path / "database")
 
 
 # What unpacks to far more than it is --------------------------------------------------------------------------------------------
 
 CHILD = """
 import json, resource, sys, time
-from pp_models import archives, packaged, readers, store
+from inference.io import archives
+from pp_models.data import packaged
+from pp_models.data.formats import readers
 from pp_models.errors import InputError
 import inference
 room = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize() + (1 << 30)
@@ -847,12 +746,12 @@ def test_unpacking_stops_early(tmp_path):
 
     What varies is read as a whole.
     """
-    some = scanning.SOME_BYTES + scanning.MOST_TIMES * (2 << 17)
+    some = opening.SOME_BYTES + opening.MOST_TIMES * (2 << 17)
     (tmp_path / "zeros.csv.gz").write_bytes(many_times(bytes(1 << 24), 64))
     (tmp_path / "good.csv.gz").write_bytes(gzip.compress(np.random.default_rng(0).bytes(1 << 21).hex().encode() * 8, 1))
     for name, most in (("zeros.csv.gz", some), ("good.csv.gz", 1 << 25)):
         number = 0
-        with contextlib.suppress(InputError), scanning.open_text(tmp_path / name) as stream:
+        with contextlib.suppress(InputError), opening.open_text(tmp_path / name) as stream:
             while part := stream.read(1 << 16):
                 number += len(part)
         assert number == most if name == "good.csv.gz" else 0 < number < most
@@ -893,7 +792,7 @@ if __name__ == "__main__":
             total += row
             print(f"{name:22} {row[0]:8} {row[1]:8} {row[2]:9} {row[3]:6}", *one.wrong[:3], flush=True)
         print(f"{'total':22} {total[0]:8} {total[1]:8} {total[2]:9} {total[3]:6}")
-        made = {"archives": HOSTILE, "fits": LIES, "references": REFERENCE_LIES, "streams": STREAM_LIES, "stores": STORE_LIES}
+        made = {"archives": HOSTILE, "fits": LIES, "references": REFERENCE_LIES, "streams": STREAM_LIES}
         print("constructions:", ", ".join(f"{len(some)} {what}" for what, some in made.items()))
     with tempfile.TemporaryDirectory() as folder:
         for kind, path, said, seconds, megabytes in set_off(Path(folder), 10):

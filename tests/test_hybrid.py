@@ -6,8 +6,10 @@ import pytest
 
 import inference
 import pp_models
-from inference import evaluate, fitting, hybrid
-from pp_models import starts
+from inference.core import completion
+from inference.engines import hybrid
+from inference.run import fit as fitting
+from pp_models.elimination import starts
 from pp_models.errors import InputError
 
 HYPER = {"num_topics": 3, "alpha": 0.2, "eta": 0.1}
@@ -54,7 +56,7 @@ def test_a_trial_that_does_not_help_leaves_no_trace(helps, monkeypatch):
     options = hybrid.settle(hybrid.Options(tolerance=0.0), data)
     scores = iter([-1.0, -0.5 if helps else -2.0])
     monkeypatch.setattr(
-        evaluate, "complete_rows", lambda problem, shared, data, rows, plan: np.full(len(rows), next(scores) * data.totals[rows].mean())
+        completion, "complete_rows", lambda problem, shared, data, rows, plan: np.full(len(rows), next(scores) * data.totals[rows].mean())
     )
     algorithm = hybrid.build(problem, options)
     state = algorithm.init(jax.random.key(0), {})

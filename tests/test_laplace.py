@@ -13,14 +13,19 @@ import scipy.optimize
 import scipy.stats
 
 import inference
-from inference import ascent, fitting, inla, laplace, path
-from pp_models import base, discovery, lg_nmf, lg_nmf_votes, lg_op
+from inference.engines import _ascent as ascent
+from inference.engines import _laplace, _mode_search, inla, laplace
+from inference.engines import _path as path
+from inference.run import fit as fitting
 from pp_models import data as data_
+from pp_models import discovery
 from pp_models import families as fam
-from pp_models import latent_gaussian as lg
-from pp_models.base import Model, documents
+from pp_models import model as base
 from pp_models.errors import InputError
 from pp_models.families import Pair
+from pp_models.model import Marginal, Model, documents
+from pp_models.models import _latent_gaussian as lg
+from pp_models.models import lg_nmf, lg_nmf_votes, lg_op
 
 # A linear Gaussian model, whose marginal is known: y_j ~ N(W s_j, I), s_j ~ N(0, I / alpha1) -------------------------------------------------
 
@@ -58,32 +63,26 @@ def linear_example(key):
 
 
 LINEAR = Model(
-    name="linear",
-    kind="dense",
     Hyper=Hyper,
     generate=generate,
-    guide=generate,
     families={"s": fam.normal, "alpha1": fam.gamma},
-    local=frozenset({"s"}),
     log_global=lg.log_precisions,
     log_local=log_local,
     init=init,
     predict=lambda hyper, values: values["s"] @ W.T,
     symmetry="none",
     example=linear_example,
-    observed="y",
-    resolve=lg.resolve,
     variant=lambda hyper, kind: LINEAR if hyper.alpha1 is None else LINEAR_FIXED,
-    gridded=("alpha1",),
+    marginal=Marginal(("alpha1",)),
 )
-LINEAR_FIXED = Model(**{**LINEAR.__dict__, "families": {"s": fam.normal}})
+LINEAR_FIXED = lg.with_given(LINEAR, alpha1=0.7)
 
 
 @pytest.fixture
 def linear(monkeypatch):
     """The model as if it had a file of its own."""
     real = discovery.load
-    monkeypatch.setattr(discovery, "load", lambda name: LINEAR if name == "linear" else real(name))
+    monkeypatch.setattr(discovery, "load", lambda name: LINEAR if name in ("linear", LINEAR.name) else real(name))
     return linear_example(None)[1]
 
 
@@ -94,7 +93,7 @@ def exact(data, theta):
     return rows + scipy.stats.gamma(3.0, scale=0.5).logpdf(np.exp(theta)) + theta
 
 
-@pytest.mark.parametrize("method", [pytest.param(name, marks=pytest.mark.slow) if name == "full" else name for name in laplace.METHODS])
+@pytest.mark.parametrize("method", [pytest.param(name, marks=pytest.mark.slow) if name == "full" else name for name in _laplace.METHODS])
 def test_linear_gaussian_marginal_is_exact(linear, method):
     """log p~(theta | D) is log p(D, theta), by every method (1e-6): the rows are normal given theta."""
     fit = inference.fit("linear", linear, "inla", progress=False, method=method, num_sweeps=100)
@@ -147,7 +146,7 @@ def test_curvature_is_the_hessians_blocks(model):
     batch = problem.data.pack()
     values = {site: x for site, x in base.simulate(problem.model, problem.hyper, batch, jax.random.key(1)).items() if site in problem.model.families}
     stats = {site: problem.model.families[site].stats(x) for site, x in values.items()}
-    for site, (g, P) in laplace.curvatures(problem.model, problem.hyper, stats, batch).items():
+    for site, (g, P) in _laplace.curvatures(problem.model, problem.hyper, stats, batch).items():
         x = values[site]
 
         def height(row, i, site=site, x=x):
@@ -169,7 +168,7 @@ def test_curvature_counts_the_utilities_that_votes_eliminated():
     def height(member):
         return base.log_joint(model, problem.hyper, {**values, "d2": values["d2"].at[0].set(member)}, batch)
 
-    g, P = jax.jit(lambda t: laplace.curvatures(model, problem.hyper, t, batch)["d2"])(stats)
+    g, P = jax.jit(lambda t: _laplace.curvatures(model, problem.hyper, t, batch)["d2"])(stats)
     slope, hessian = jax.jit(lambda x: (jax.grad(height)(x), jax.hessian(height)(x)))(values["d2"][0])
     np.testing.assert_allclose(g[0], slope, rtol=1e-6, atol=1e-8)
     np.testing.assert_allclose(P[0], -hessian, rtol=1e-6, atol=1e-8)
@@ -296,13 +295,13 @@ def test_bad_requests(model, hyper, options, complaint):
 
 def test_grid_grows_until_weights_are_small():
     """On a made-up surface: all neighbours of heavy points are tried, none of light ones."""
-    state = laplace.State((), (), np.zeros(2), np.ones(2), np.array([[1.0, 0.3], [0.0, 0.5]]), {})
+    state = _mode_search.State((), (), np.zeros(2), np.ones(2), np.array([[1.0, 0.3], [0.0, 0.5]]), {})
     for _ in range(50):
         state = inla.grow(state, 1.0)
         if not state.queue:
             break
         z = [np.linalg.solve(state.spread, theta) for theta in state.queue]
-        new = tuple(laplace.Found(theta, float(-0.5 * u @ u), None, {}, 1, True) for theta, u in zip(state.queue, z, strict=True))
+        new = tuple(_laplace.Found(theta, float(-0.5 * u @ u), None, {}, 1, True) for theta, u in zip(state.queue, z, strict=True))
         state = state._replace(found=(*state.found, *new), queue=())
     cells = inla.on_grid(state, 1.0)
     heavy = {(i, j) for i in range(-9, 10) for j in range(-9, 10) if -0.5 * (i * i + j * j) > np.log(1e-3)}
@@ -316,10 +315,10 @@ def test_newton_finds_the_top():
     def height(theta):
         return float(-0.5 * (theta - 3) @ precision @ (theta - 3))
 
-    state = laplace.State((), laplace.stencil(np.zeros(2), np.full(2, 0.25)), np.zeros(2), np.full(2, 0.25), None, {})
+    state = _mode_search.State((), _mode_search.stencil(np.zeros(2), np.full(2, 0.25)), np.zeros(2), np.full(2, 0.25), None, {})
     for _ in range(10):
-        new = tuple(laplace.Found(theta, height(theta), None, {}, 1, True) for theta in state.queue)
-        state = laplace.advance(state._replace(found=(*state.found, *new), queue=()), 2)
+        new = tuple(_laplace.Found(theta, height(theta), None, {}, 1, True) for theta in state.queue)
+        state = _mode_search.advance(state._replace(found=(*state.found, *new), queue=()), 2)
         if state.spread is not None:
             break
     np.testing.assert_allclose(state.centre, 3, atol=0.1)
@@ -334,22 +333,21 @@ def test_rows_that_say_they_rest_do():
     words, members, bills = np.abs(rng.normal(size=(40, 2))), rng.normal(size=(20, 2)), np.abs(rng.normal(size=(30, 2)))
     counts = np.maximum(np.round(4 * bills @ words.T / np.sqrt(2) + rng.normal(size=(30, 40))), 0)
     data = data_.text_and_votes(counts, (bills @ members.T + rng.normal(size=(30, 20)) > 0).astype(float))
-    problem, copies = laplace.in_double_precision(fitting.make_problem("lg_nmf_votes", data, {"num_topics": 2}))
+    problem, copies = _mode_search.in_double_precision(fitting.make_problem("lg_nmf_votes", data, {"num_topics": 2}))
     options = laplace.Options()
 
-    def more(x, values, model, structure):
-        hyper = laplace.obj.make(model, structure, values)
+    def more(x, hyper, model):
         return jax.lax.fori_loop(0, 30, lambda i, x: ascent.sweep(model, hyper, x, copies[0], "log_mode", 1.0)[0], x)
 
-    swept = jax.jit(more, static_argnames=("model", "structure"))
+    swept = jax.jit(more, static_argnames=("model",))
     with jax.enable_x64(True):
-        centre, start = laplace.first_theta(problem, jax.random.key(0), copies[0], options)
-        found = (laplace.evaluate(problem, centre, start, copies[0], options)(),)
+        centre, start = _mode_search.first_theta(problem, jax.random.key(0), copies[0], options)
+        found = (_laplace.evaluate(problem, centre, start, copies[0], options)(),)
         for step in ((-0.3, -1.5), (-0.3, -0.3), (0.3, -1.5), (0.3, -0.3), (0.3, 0.3)):
             theta = centre + np.array(step)
-            one = laplace.evaluate(problem, theta, laplace.nearest(found, theta).point, copies[0], options)()
-            given = laplace.fixed(problem, theta)
-            later = swept({site: jnp.asarray(x) for site, x in one.point.items()}, given.values, given.model, given.structure)
+            one = _laplace.evaluate(problem, theta, _mode_search.nearest(found, theta).point, copies[0], options)()
+            given = _laplace.fixed(problem, theta)
+            later = swept({site: jnp.asarray(x) for site, x in one.point.items()}, given.hyper, given.model)
             assert one.converged
             for site, x in one.point.items():
                 np.testing.assert_allclose(later[site], x, atol=0.01 * np.mean(np.abs(x)))

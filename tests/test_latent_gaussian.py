@@ -11,15 +11,19 @@ from numpyro.infer.util import log_density
 
 import inference
 import pp_models
-from inference import fitting, gibbs, objective
-from pp_models import base, lg_nmf, lg_nmf_votes, probit
+from inference.core import objective
+from inference.engines import _gibbs_sweep as gibbs
+from inference.run import fit as fitting
 from pp_models import data as data_
 from pp_models import families as fam
-from pp_models import latent_gaussian as lg
-from pp_models import positive_normal as pos
+from pp_models import model as base
+from pp_models.elimination import probit
+from pp_models.elimination.row_solver import RowOptions
 from pp_models.errors import InputError
-from pp_models.positive_normal import PositiveNormal
-from pp_models.rows import RowOptions
+from pp_models.families import positive_normal as pos
+from pp_models.families.positive_normal import PositiveNormal
+from pp_models.models import _latent_gaussian as lg
+from pp_models.models import lg_nmf, lg_nmf_votes
 
 # Positive normals -----------------------------------------------------------------------------------------------------------------------
 

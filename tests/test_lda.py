@@ -8,9 +8,9 @@ from jax.scipy.special import digamma, gammaln
 
 import inference
 import pp_models
-from inference import fitting
-from inference import objective as obj
-from pp_models import base
+from inference.core import objective as obj
+from inference.run import fit as fitting
+from pp_models import model
 from pp_models.errors import InputError
 
 
@@ -39,7 +39,7 @@ def responsibilities(q):
 def test_updates_are_x_12_and_13(problem, q):
     """dF/dmu gives gamma_d = alpha + sum_n phi and lambda_k = eta + sum_dn w phi, with the asymmetric alpha."""
     counts = problem.data.matrix.toarray()
-    gradient = jax.grad(lambda t: base.joint(problem.model, problem.hyper, t, problem.data.pack()))(obj.summarise(problem.model, q))
+    gradient = jax.grad(lambda t: model.joint(problem.model, problem.hyper, t, problem.data.pack()))(obj.summarise(problem.model, q))
     _, _, phi = responsibilities(q)
     np.testing.assert_allclose(gradient["theta"], jnp.asarray([0.3, 0.7, 1.9]) + jnp.einsum("dv,dvk->dk", counts, phi), rtol=1e-10)
     np.testing.assert_allclose(gradient["beta"], 1.2 + jnp.einsum("dv,dvk->kv", counts, phi), rtol=1e-10)
@@ -68,7 +68,7 @@ def test_bound_is_its_definition(problem, q):
     entropy = -jnp.einsum("dv,dvk->", counts, phi * jnp.log(phi))
     coefficient = gammaln(counts.sum(1) + 1.0).sum() - gammaln(counts + 1.0).sum()
     stats = obj.summarise(problem.model, q)
-    ours = base.joint(problem.model, hyper, stats, problem.data.pack())
+    ours = model.joint(problem.model, hyper, stats, problem.data.pack())
     ours += sum(jnp.sum(_entropy_part(families[s], q[s], stats[s])) for s in families)
     assert abs(ours - (terms.mean() + entropy + coefficient)) < 5 * terms.std() / np.sqrt(len(terms))
 

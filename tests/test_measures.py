@@ -8,8 +8,10 @@ from sklearn import metrics
 
 import inference
 import pp_models
-from inference import arviz_bridge, fitting, measures, ranking, splits
-from inference.posterior import Draws, Point
+from inference.core.posteriors import Draws, Point
+from inference.evaluation import measures, ranking, splits
+from inference.io import arviz as arviz_bridge
+from inference.run import fit as fitting
 from pp_models.errors import InputError
 
 
@@ -81,7 +83,7 @@ def test_rankings_agree_with_scikit_learn(corpus):
     found = inference.precision_recall_at(fit, held, M, observed=observed)
     problem = fit.problem
     draws = {"beta": topics[None]}
-    best, _ = ranking._best(problem.model, problem.structure, problem.values, draws, observed.pack(), ranking.RowOptions(50, 0.0), M)
+    best, _ = ranking._best(problem.model, problem.hyper, draws, observed.pack(), ranking.RowOptions(50, 0.0), M)
     predicted = np.zeros(data.matrix.shape, int)
     np.put_along_axis(predicted, np.asarray(best), 1, axis=1)
     liked = (held.matrix.toarray() > 0).astype(int)

@@ -8,8 +8,10 @@ import pytest
 import scipy.sparse
 
 import pp_models
-from inference import devices, fitting, minibatch
-from pp_models.rows import RowOptions
+from inference.core import devices
+from inference.engines import _minibatch as minibatch
+from inference.run import fit
+from pp_models.elimination.row_solver import RowOptions
 
 NUM_ROWS, NUM_COLUMNS, NUM_TOPICS = 400, 20_000, 64
 
@@ -26,12 +28,12 @@ def corpus():
 def test_a_step_holds_four_topic_tables(name, corpus):
     """Parameters, kernel table, statistics and gradient: below 4.2 V x K numbers beside the batch, in single precision."""
     with jax.enable_x64(False):
-        problem = fitting.make_problem(name, corpus, {"num_topics": NUM_TOPICS})
+        problem = fit.make_problem(name, corpus, {"num_topics": NUM_TOPICS})
         batch = corpus.pack(np.arange(100), 100)
         natural = problem.model.init(jax.random.key(0), problem.hyper, corpus)
         shared = {site: natural[site] for site in problem.model.shared}
-        program = devices.program(minibatch.solve_share, minibatch.Setting(problem.model, problem.structure, bound=True), problem.devices[:1])
-        compiled = program.lower((problem.values, shared, RowOptions(20, 1e-3)), (batch, None)).compile()
+        program = devices.program(minibatch.solve_share, minibatch.Setting(problem.model, bound=True), problem.devices[:1])
+        compiled = program.lower((problem.hyper, shared, RowOptions(20, 1e-3)), (batch, None)).compile()
     memory = compiled.memory_analysis()
     table, rows = 4 * NUM_COLUMNS * NUM_TOPICS, sum(leaf.nbytes for leaf in jax.tree.leaves(batch))
     used = memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes

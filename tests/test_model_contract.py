@@ -9,12 +9,12 @@ import numpy as np
 from numpyro import handlers
 from numpyro.infer.util import log_density
 
-from inference import fitting
-from inference import objective as obj
-from pp_models import base
+from inference.core import objective as obj
+from inference.run import fit
 from pp_models import families as fam
+from pp_models import model as base
 from pp_models.data import Data
-from pp_models.rows import RowOptions
+from pp_models.elimination.row_solver import RowOptions
 
 _KNOWN = {}  # draws and starting points that several tests begin with; compiled in one piece, which is faster than operation by operation
 
@@ -57,16 +57,14 @@ def bound(problem, natural, batch=None):
 ROUNDS = RowOptions(60, 0.0)
 
 
-@partial(jax.jit, static_argnames=("model", "structure"))
-def _solved(model, structure, values, stats, batch, options):
-    hyper = obj.make(model, structure, values)
+@partial(jax.jit, static_argnames=("model",))
+def _solved(model, hyper, stats, batch, options):
     return obj.local_part(model, hyper, stats, batch, obj.start_local(model, hyper, batch), options)
 
 
 def solved(model, hyper, stats, batch, options=ROUNDS):
     """The batch's local sites at their fixed point, and F's gradient there. Compiled once for all tests with batches of one shape."""
-    structure, values = base.split_hyper(hyper)
-    return _solved(model, tuple(sorted(structure.items())), values, stats, batch, options)
+    return _solved(model, base.as_arrays(hyper), stats, batch, options)
 
 
 def test_joint_is_numpyros_log_density(problem):
@@ -82,12 +80,12 @@ def test_joint_is_numpyros_log_density(problem):
 def test_guide_density_is_the_families(problem):
     """The hand-written guide draws from the declared families, and from nothing else."""
     model, batch = problem.model, problem.data.pack()
-    program = handlers.seed(model.guide, jax.random.key(3))
+    program = handlers.seed(base.guide_of(model), jax.random.key(3))
     trace = handlers.trace(program).get_trace(problem.hyper, batch)
     sampled = {name: site["value"] for name, site in trace.items() if site["type"] == "sample"}
     assert set(sampled) - {"documents"} == set(model.families)
     params = {name: site["value"] for name, site in trace.items() if site["type"] == "param"}
-    theirs, _ = log_density(model.guide, (problem.hyper, batch), {}, {**params, **{s: sampled[s] for s in model.families}})
+    theirs, _ = log_density(base.guide_of(model), (problem.hyper, batch), {}, {**params, **{s: sampled[s] for s in model.families}})
     ours = 0.0
     for site, family in model.families.items():
         natural = family.natural(trace[site]["fn"])
@@ -253,7 +251,7 @@ def test_single_precision(problem):
 
     exact = evaluate(problem, natural)
     with jax.enable_x64(False):
-        again = fitting.make_problem(problem.model.name, problem.data, problem.hyper)
+        again = fit.make_problem(problem.model.name, problem.data, problem.hyper)
         single = evaluate(again, jax.tree.map(lambda x: jnp.asarray(np.asarray(x, np.float32)), natural))
         single = jax.tree.map(np.asarray, single)
     for a, b in zip(jax.tree.leaves(single), jax.tree.leaves(exact), strict=True):

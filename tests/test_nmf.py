@@ -11,11 +11,12 @@ from numpyro.infer.util import log_density
 
 import inference
 import pp_models
-from inference import fitting
-from inference import objective as obj
-from pp_models import base, nmf
+from inference.core import objective as obj
+from inference.run import fit as fitting
+from pp_models import model as base
+from pp_models.elimination.row_solver import RowOptions
 from pp_models.errors import InputError
-from pp_models.rows import RowOptions
+from pp_models.models import nmf
 
 OBJECTIVES = ("divergence", "squared_error")
 KINDS = {"counts": pp_models.data.counts, "dense": pp_models.data.dense}

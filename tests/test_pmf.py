@@ -8,10 +8,12 @@ from scipy.stats import norm
 
 import inference
 import pp_models
-from inference import align
-from inference.ratings import predict_ratings, score_ratings, split_ratings
-from pp_models import InputError, base
+from inference.core import align
+from inference.evaluation.ratings import predict_ratings, score_ratings, split_ratings
+from inference.run.fit import make_problem
+from pp_models import InputError
 from pp_models import families as fam
+from pp_models import model as base
 
 
 def planted(num_users=60, num_items=40, rank=2, share=0.5, noise=0.3, seed=0):
@@ -56,7 +58,7 @@ def test_a_sweep_of_map_is_ridge_regression():
 def test_every_half_sweep_raises_the_objective():
     """C17's objective never falls, neither by the users' update nor by the items'."""
     data = planted()
-    problem = inference.fitting.make_problem("pmf", data, {"rank": 3})
+    problem = make_problem("pmf", data, {"rank": 3})
     batch, hyper = data.pack(), problem.hyper
     v = jax.random.normal(jax.random.key(0), (40, 3))
     heights = []
@@ -162,7 +164,7 @@ def test_priors_of_priors_find_the_noise(engine):
 def test_offsets():
     """Centring subtracts the mean rating; an offset given is used; without either it is zero."""
     data = planted()
-    make = inference.fitting.make_problem
+    make = make_problem
     assert make("pmf", data, {}).hyper.offset == pytest.approx(data.matrix.data.mean(), rel=1e-6)
     assert make("pmf", data, {"center": False}).hyper.offset == 0
     assert make("pmf", data, {"offset": 2}).hyper.offset == 2
@@ -238,14 +240,14 @@ def point():
         (lambda fit, data: predict_ratings(fit, [0], [1], num_draws=0), "num_draws must be at least 1"),
         (lambda fit, data: score_ratings(fit, data, limits=(5, 1)), "limits must be the lowest and the highest"),
         (lambda fit, data: score_ratings(fit, [1.0]), "needs held-out ratings"),
-        (lambda fit, data: inference.fitting.make_problem("pmf", data, {"lam": [1.0, 2.0]}), "lam must be one number"),
-        (lambda fit, data: inference.fitting.make_problem("pmf", data, {"center": "no"}), "center must be True or False"),
+        (lambda fit, data: make_problem("pmf", data, {"lam": [1.0, 2.0]}), "lam must be one number"),
+        (lambda fit, data: make_problem("pmf", data, {"center": "no"}), "center must be True or False"),
         (lambda fit, data: split_ratings(data, 1.5), "share must be between 0 and 1"),
-        (lambda fit, data: inference.fitting.make_problem("pmf", data, {"rank": 0}), "rank must be a whole number"),
-        (lambda fit, data: inference.fitting.make_problem("pmf", data, {"sigma2": -1}), "sigma2 must be positive"),
-        (lambda fit, data: inference.fitting.make_problem("pmf", data, {"offset": float("nan")}), "offset must be one finite number"),
-        (lambda fit, data: inference.fitting.make_problem("bayesian_pmf", data, {"rank": 4, "nu": 3.0}), "nu must be above rank - 1"),
-        (lambda fit, data: inference.fitting.make_problem("pmf", pp_models.data.counts(np.eye(3)), {}), "explains ratings data"),
+        (lambda fit, data: make_problem("pmf", data, {"rank": 0}), "rank must be a whole number"),
+        (lambda fit, data: make_problem("pmf", data, {"sigma2": -1}), "sigma2 must be positive"),
+        (lambda fit, data: make_problem("pmf", data, {"offset": float("nan")}), "offset must be one finite number"),
+        (lambda fit, data: make_problem("bayesian_pmf", data, {"rank": 4, "nu": 3.0}), "nu must be above rank - 1"),
+        (lambda fit, data: make_problem("pmf", pp_models.data.counts(np.eye(3)), {}), "explains ratings data"),
     ],
 )
 def test_bad_input(point, call, words):

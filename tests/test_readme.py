@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pp_models
-from inference.registry import engines
+from inference.core.registry import engines
 
 ROOT = Path(__file__).parent.parent
 
@@ -11,7 +11,7 @@ ROOT = Path(__file__).parent.parent
 def test_readme_names_what_there_is():
     """Every model and engine stands in the README's tables, and both commands."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    own = [name for name in pp_models.available() if (ROOT / "pp_models" / f"{name}.py").exists()]
+    own = [name for name in pp_models.available() if (ROOT / "pp_models" / "models" / f"{name}.py").exists()]
     assert all(f"| `{name}` |" in text for name in (*own, *engines()))
     assert "make compare" in text and "make test" in text
 
@@ -24,12 +24,13 @@ def models_by_engines():
     import jax
 
     import pp_models
-    from inference import fitting, registry
+    from inference.core import registry
+    from inference.run import fit
     from pp_models import InputError
 
     def able(problem, engine):
         try:
-            fitting.check_suits(registry.load_engine(engine), problem)
+            fit.check_suits(registry.load_engine(engine), problem)
         except InputError:
             return False
         return True
@@ -37,9 +38,9 @@ def models_by_engines():
     names = registry.engines()
     lines = [f"| | {' | '.join(f'`{name}`' for name in names)} |", f"|---|{':-:|' * len(names)}"]
     for name in pp_models.available():
-        if (ROOT / "pp_models" / f"{name}.py").exists():
+        if (ROOT / "pp_models" / "models" / f"{name}.py").exists():
             hyper, data = pp_models.load(name).example(jax.random.key(0))
-            problem = fitting.make_problem(name, data, hyper._asdict())
+            problem = fit.make_problem(name, data, hyper._asdict())
             lines.append(f"| `{name}` | {' | '.join('●' if able(problem, engine) else '' for engine in names)} |")
     return "\n".join(lines) + "\n"
 

@@ -9,13 +9,15 @@ import pytest
 
 import inference
 import pp_models
-from inference import align, arviz_bridge, reference, reference_runs
-from inference.fitting import Fit
-from inference.reference_recipes import RECIPES, WITHOUT, Recipe
+from inference.calibration import reference, runs
+from inference.calibration.recipes import RECIPES, WITHOUT, Recipe
+from inference.core import align
+from inference.io import arviz
+from inference.run.fit import Fit
 from pp_models import errors
 
 FOLDER = Path(__file__).parent / "references"
-OWN = {file.stem for file in Path(pp_models.__file__).parent.glob("*.py")}  # models from outside need no reference here
+OWN = {file.stem for file in (Path(pp_models.__file__).parent / "models").glob("*.py")}  # models from outside need no reference here
 MODELS = [name for name in pp_models.available() if name in OWN]
 STORED = [name for name in MODELS if name not in WITHOUT]
 
@@ -64,7 +66,7 @@ def test_density_is_the_models(stored):
     Draws are stored in single precision, and the density is that of the draws as stored: 1e-6 is ample.
     """
     fit = Fit(stored.problem, "reference", {}, None, {}, 0.0)
-    again = fit.log_joint({site: np.asarray(x, np.float64) for site, x in reference_runs.flatten(stored.draws).items()})
+    again = fit.log_joint({site: np.asarray(x, np.float64) for site, x in runs.flatten(stored.draws).items()})
     np.testing.assert_allclose(again, stored.log_joint.ravel(), rtol=1e-6)
     assert np.abs(again - np.roll(stored.log_joint.ravel(), 1)).max() > 1
 
@@ -75,13 +77,13 @@ def test_stored_draws_are_a_fair_sample(stored):
     Some 1,500 nearly independent draws, up to 205 correlated quantities: 4.5 is exceeded by chance in one of 700 such tests. R-hat of so few draws
     has a sampling error of some 0.005, so it is held to 1.03.
     """
-    found = reference_runs.quantities(stored.problem, stored.draws, stored.log_joint)
+    found = runs.quantities(stored.problem, stored.draws, stored.log_joint)
     assert found.labels == stored.labels
     np.testing.assert_array_equal(found.invariant, stored.invariant)
     n = stored.log_joint.size
     z = (found.values.mean((0, 1)) - stored.first["mean"]) / (stored.first["sd"] * np.sqrt(1 / min(n, 1000)))
     assert np.abs(z).max() < 4.5
-    assert arviz_bridge.chain_diagnostics(found.values[..., ::4])["rhat"] < 1.03
+    assert arviz.chain_diagnostics(found.values[..., ::4])["rhat"] < 1.03
     again = align.align_draws(stored.problem.model, stored.draws, stored.pivot)
     moved = [np.abs(again[site] - x).max() for site, x in stored.draws.items()]
     assert max(moved) < 1e-3 * max(np.abs(x).max() for x in stored.draws.values())
@@ -107,12 +109,12 @@ def test_monte_carlo_errors():
     noise[:, 1:] *= np.sqrt(1 - r**2)
     for t in range(1, 1000):
         noise[:, t] += r * noise[:, t - 1]
-    found = reference_runs.summarise(5 + 3 * noise)
+    found = runs.summarise(5 + 3 * noise)
     np.testing.assert_allclose(found["mcse_mean"], 3 / np.sqrt(4000 * (1 - r) / (1 + r)), rtol=0.15)
     np.testing.assert_allclose(found["mcse_sd"], 3 / np.sqrt(8000 * (1 - r**2) / (1 + r**2)), rtol=0.15)
     other = found | {"mean": found["mean"] + 2 * found["mcse_mean"], "sd": found["sd"] - found["mcse_sd"]}
-    np.testing.assert_allclose(reference_runs.differences(other, found, "mean"), np.sqrt(2), rtol=1e-6)
-    np.testing.assert_allclose(reference_runs.differences(other, found, "sd"), -np.sqrt(0.5), rtol=1e-6)
+    np.testing.assert_allclose(runs.differences(other, found, "mean"), np.sqrt(2), rtol=1e-6)
+    np.testing.assert_allclose(runs.differences(other, found, "sd"), -np.sqrt(0.5), rtol=1e-6)
 
 
 # Files -------------------------------------------------------------------------------------------------------------------------
@@ -207,6 +209,6 @@ def test_mean_field_is_too_narrow(name, site):
     here = np.array([label.startswith(f"{site}[") for label in kept.labels])
     ratio = draws[site].reshape(2000, -1).std(0) / kept.first["sd"][here]
     assert np.median(ratio) < 0.95
-    rates = reference_runs.expected(kept.problem, draws).reshape(2000, -1).mean(0)
-    entries = np.array([label.startswith(f"{reference_runs.EXPECTED}[") for label in kept.labels])
+    rates = runs.expected(kept.problem, draws).reshape(2000, -1).mean(0)
+    entries = np.array([label.startswith(f"{runs.EXPECTED}[") for label in kept.labels])
     assert np.median(np.abs(rates - kept.first["mean"][entries]) / kept.first["sd"][entries]) < 0.5

@@ -13,12 +13,17 @@ import xarray
 from scipy.stats import gaussian_kde
 
 import pp_models
-from inference import arviz_bridge, figures, figures_chains, figures_latent, palette, report, report_tables, selection, svg
-from inference.registry import engines as all_engines
-from pp_models import files
-from pp_models.base import declare, value_shapes
-from pp_models.data import Data
+from inference.core.registry import engines as all_engines
+from inference.core.registry import load_engine
+from inference.io import arviz
+from inference.report import page as report
+from inference.report import palette, selection, svg, tables
+from inference.report.figures import chains as figures_chains
+from inference.report.figures import common as figures
+from inference.report.figures import latent
+from pp_models.data import Data, files
 from pp_models.errors import InputError
+from pp_models.model import declare, value_shapes
 
 KINDS = {"gibbs": "draws", "nuts": "draws", "map": "point", "stochastic_map": "point", "inla": "mixture"}
 WIDTHS = {"cavi": 0.5, "svi": 0.7, "laplace": 1.2}
@@ -30,7 +35,7 @@ NOTHING = (
 
 
 class Comparison(NamedTuple):
-    """The fields of `inference.comparison.Comparison`, which the report reads."""
+    """The fields of `inference.comparison.compare.Comparison`, which the report reads."""
 
     model: Any
     hyper: Any
@@ -80,7 +85,7 @@ def _fit(rng, model, hyper, data, engine):
     kind = KINDS.get(engine, "variational")
     steps = np.arange(1, 30)
     history = {"step": steps, "seconds": 0.1 * steps, "bound": -100.0 - 50.0 / steps if kind == "variational" else np.full(len(steps), np.nan)}
-    names = tuple(model.gridded)
+    names = tuple(model.marginal.gridded)
     theta = rng.normal(size=(9, len(names))) * 0.3
     posterior = SimpleNamespace(kind=kind, names=names, theta=theta, weights=np.exp(-(theta**2).sum(1)) / np.exp(-(theta**2).sum(1)).sum())
     return SimpleNamespace(
@@ -321,7 +326,7 @@ def test_hyper_parameters_come_first(comparisons):
 def test_map_shows_the_principal_axes():
     """Points on a line through the origin in three dimensions: one axis holds all of their spread, and a projection keeps distances."""
     locations = np.outer(np.linspace(-2, 3, 20), [1.0, 2.0, 2.0])
-    axes = figures_latent.principal_axes(locations)
+    axes = latent.principal_axes(locations)
     assert axes.shares[0] == pytest.approx(1)
     assert np.ptp(axes.project(locations)[:, 0]) == pytest.approx(15)
 
@@ -353,7 +358,7 @@ def test_rhat_finds_chains_that_disagree():
 def test_rhat_is_that_of_the_table(length):
     """ArviZ's, so that no figure contradicts the badge."""
     values = np.random.default_rng(1).gamma(2, size=(4, length)) * np.array([1, 1, 1.5, 2])[:, None]
-    assert figures_chains.split_rhat(values) == pytest.approx(arviz_bridge.chain_diagnostics(values[..., None])["rhat"], abs=1e-12)
+    assert figures_chains.split_rhat(values) == pytest.approx(arviz.chain_diagnostics(values[..., None])["rhat"], abs=1e-12)
 
 
 def test_worst_functionals_are_traced(comparisons):
@@ -502,7 +507,7 @@ def test_terminal_table(comparisons):
     lines = report.table(changed(comparisons["lda"], engines=rows)).splitlines()
     assert [line.split()[0] for line in lines[: 1 + len(rows)]] == ["engine", *rows]
     assert lines[1 + len(rows) :] == ["", lines[-1]] and lines[-1].startswith("W1 and mean error: distance from the reference")
-    assert max(map(len, lines)) <= report_tables.TERMINAL_WIDTH
+    assert max(map(len, lines)) <= tables.TERMINAL_WIDTH
     assert "failed: FloatingPointError" in lines[1 + list(rows).index("svi")]
 
 
@@ -660,11 +665,11 @@ def contrast(one, other):
 
 
 def test_no_two_engines_look_alike():
-    assert set(all_engines()) <= set(palette.LOOKS)
-    looks = [*palette.LOOKS.values(), *palette.SPARE]
+    assert all(load_engine(name).look for name in all_engines())
+    looks = [*map(palette.look, all_engines()), *palette.SPARE]
     assert len({(look.hue, look.marker, look.is_open) for look in looks}) == len(looks)
     assert len({(look.hue, look.dash) for look in looks}) == len(looks)
-    assert len({palette.css_class(engine) for engine in palette.LOOKS}) == len(palette.LOOKS)
+    assert len({palette.css_class(engine) for engine in all_engines()}) == len(all_engines())
 
 
 def test_unknown_engines_have_a_look():

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import pp_models
+from pp_models.elimination.residuals import LONGEST, SMALL, STEP, regression, squared_error
 from pp_models.families import Pair
-from pp_models.residuals import LONGEST, SMALL, STEP, regression, squared_error
 
 RANK = 3
 
@@ -30,7 +30,7 @@ def side(size, seed, spread):
 
 
 def defined(table, rows, columns):
-    """By the definition, on the dense table."""
+    """The definition, on the dense table."""
     seen = jnp.asarray(~np.isnan(table))
     filled = jnp.asarray(np.nan_to_num(table))
     expected = filled**2 - 2 * filled * (rows.first @ columns.first.T) + jnp.einsum("iab,jab->ij", rows.second, columns.second)
@@ -39,7 +39,7 @@ def defined(table, rows, columns):
 
 @pytest.mark.parametrize("spread", [0.0, 0.7])
 def test_value_and_gradients_are_the_definitions(spread):
-    """Sums of seven terms in double precision: 1e-12."""
+    """Value and gradients equal the definition, to 1e-12 (sums of seven terms in double precision)."""
     table, data = observed()
     batch = data.pack()
     rows, columns = side(7, 1, spread), side(5, 2, spread)
@@ -47,14 +47,14 @@ def test_value_and_gradients_are_the_definitions(spread):
     theirs = jax.value_and_grad(lambda x, y: defined(table, x, y), (0, 1))(rows, columns)
     for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
-    for k in (0, 1):  # one side alone takes another way to the same value
+    for k in (0, 1):  # the gradient of one side alone computes the value differently
         value, gradient = jax.value_and_grad(lambda x, y: squared_error(x, y, batch.entries, batch.by_column), k)(rows, columns)
         np.testing.assert_allclose(value, theirs[0], rtol=1e-12)
         np.testing.assert_allclose(gradient.second, theirs[1][k].second, rtol=1e-12, atol=1e-12)
 
 
 def test_batches_add_up():
-    """Rows in padded batches, in any order, give the whole's value and column gradient; padding and empty rows give none."""
+    """Padded batches of rows, in any order, add up to the value and column gradient of the whole; padding and empty rows add nothing."""
     _, data = observed(num_rows=11, seed=3)
     rows, columns = side(11, 1, 0.5), side(5, 2, 0.5)
 
@@ -70,7 +70,7 @@ def test_batches_add_up():
 
 
 def test_points_and_distributions_meet():
-    """The fast way for points gives what the general one gives for vanishing covariances (1e-9 apart at covariances of 1e-10)."""
+    """The fast path for points is the limit of the general one (1e-9 apart at covariances of 1e-10)."""
     _, data = observed()
     batch, point = data.pack(), side(5, 2, 0.0)
     near = point._replace(second=point.second + 1e-10 * jnp.eye(RANK))
@@ -80,7 +80,7 @@ def test_points_and_distributions_meet():
 
 
 def test_ratings_have_no_gradient():
-    """They are data."""
+    """Entries that are passed as an argument do not stop the gradient of the rows."""
     _, data = observed()
     batch, rows, columns = data.pack(), side(7, 1, 0.0), side(5, 2, 0.0)
     gradient = jax.grad(lambda x, e: squared_error(x, columns, e, batch.by_column), 0)(rows, batch.entries)
@@ -90,7 +90,7 @@ def test_ratings_have_no_gradient():
 @pytest.mark.parametrize("rank", [RANK, SMALL + 1])  # added up one by one, and by products of matrices
 @pytest.mark.parametrize("single", [True, False])
 def test_rows_of_any_length_have_their_normal_equations(single, rank):
-    """(sum r y, sum y y') of rows empty, short, about as long as the products of matrices are wide, and several times as long."""
+    """(sum r y, sum y y') for rows that are empty, short, about as long as a matrix product is wide, and several times as long."""
     lengths = [0, 1, STEP - 1, STEP, STEP + 1, LONGEST - 1, LONGEST, LONGEST + 1, 2 * LONGEST, 2 * LONGEST + STEP + 1, 0]
     rng = np.random.default_rng(5)
     columns = np.concatenate([rng.choice(700, length, replace=False) for length in lengths])

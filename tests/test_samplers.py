@@ -13,11 +13,12 @@ from jax.scipy.special import gammaln
 from numpyro.infer import MCMC, NUTS, log_likelihood
 
 import inference
-from inference import collapsed_gibbs, gibbs, nuts
-from inference.registry import load_engine
-from pp_models import base
-from pp_models import tokens as tk
+from inference.core.registry import load_engine
+from inference.engines import _gibbs_sweep as gibbs
+from inference.engines import collapsed_gibbs, nuts
+from pp_models import model as base
 from pp_models.data import Data
+from pp_models.elimination import tokens as tk
 from pp_models.errors import InputError
 
 CHAINS, ROUNDS = 1500, 2
@@ -131,7 +132,7 @@ def collapsed_sweep(model, hyper, key, stats, batch):
     tokens = tk.arrange(batch.entries, batch.num_columns, MOST_STEPS)
     theta = model.families["theta"].value(stats["theta"])
     mine = jnp.take(theta, tokens.rows[tokens.groups], 0, mode="clip")
-    logits = jnp.log(mine) + jnp.take(model.odds(hyper, stats, batch).column_logits.T, tokens.columns, 0, mode="clip")
+    logits = jnp.log(mine) + jnp.take(model.tokens.odds(hyper, stats, batch).column_logits.T, tokens.columns, 0, mode="clip")
     nobody = tk.unallocated(tokens, theta.shape[1])
     drawn = jax.random.categorical(token_key, logits).astype(nobody.dtype)
     chain = collapsed_gibbs.Chain(stats, jnp.where(tokens.columns < batch.num_columns, drawn, nobody))

@@ -7,9 +7,11 @@ import pytest
 from scipy.stats import gamma, kstest
 
 import pp_models
-from inference import fitting
-from pp_models import base, lg_nmf_votes, scales
-from pp_models import latent_gaussian as lg
+from inference.run import fit
+from pp_models import model as base
+from pp_models.models import _latent_gaussian as lg
+from pp_models.models import _scales as scales
+from pp_models.models import lg_nmf_votes
 
 MOVED = {"pmf": ("u", "v", 0), "bayesian_nmf": ("theta", "beta", 1)}  # what is multiplied, what is divided, and along which axis of it numbers lie
 
@@ -27,7 +29,7 @@ def test_a_move_is_told_the_joint_density(name, few, monkeypatch):
     values, told = {site: drawn[site] for site in model.families}, []
 
     def moved(y):
-        monkeypatch.setattr(f"pp_models.{name}.along", lambda key, *line: told.append(line) or jnp.zeros_like(line[1]).at[0].set(y))
+        monkeypatch.setattr(f"pp_models.models.{name}.along", lambda key, *line: told.append(line) or jnp.zeros_like(line[1]).at[0].set(y))
         return model.moves(hyper, jax.random.key(2), values, batch)
 
     y, at_rest, there = 0.7, moved(0.0), moved(0.7)
@@ -47,7 +49,7 @@ def latent(name, **given):
     """A latent Gaussian model with these precisions given, its hyper-parameters, rows, and values from its prior."""
     hyper, data = pp_models.load(name).example(jax.random.key(0))
     given = {field: x for field, x in given.items() if field in hyper._fields}
-    problem = fitting.make_problem(name, data, hyper._replace(**given), devices=jax.local_devices()[:1])
+    problem = fit.make_problem(name, data, hyper._replace(**given), devices=jax.local_devices()[:1])
     batch = data.pack()
     drawn = base.simulate(problem.model, problem.hyper, batch, jax.random.key(1))
     return problem.model, problem.hyper, batch, {site: drawn[site] for site in problem.model.families}

@@ -7,13 +7,14 @@ import pytest
 
 import inference
 import pp_models
-from inference import empirical_bayes, fitting
-from inference import minibatch as mb
-from inference import objective as obj
-from pp_models.base import factor_axes, learnable, split_learned
-from pp_models.eliminate import UNIFORM
+from inference.core import objective as obj
+from inference.engines import _empirical_bayes as empirical_bayes
+from inference.engines import _minibatch as mb
+from inference.run import fit as fitting
+from pp_models.elimination.primitive import UNIFORM
+from pp_models.elimination.row_solver import RowOptions
 from pp_models.errors import InputError
-from pp_models.rows import RowOptions
+from pp_models.model import factor_axes, learnable, split_learned, values_of
 
 NOTHING_TO_LEARN = "the model has no hyper-parameters that can be learned"
 LOCAL = {"num_local": 12, "local_tolerance": 0.0}
@@ -206,8 +207,8 @@ def test_streaming_follows_the_arrivals(problem):
 def some_share(problem, batch, seed=1):
     """Rows solved given a random start, and the global sites moved towards them: a q that is no optimum."""
     shared = mb.first_natural(problem, jax.random.key(seed), {})
-    shares = mb.solve(problem, problem.values, shared, (batch,), RowOptions(30, 0.0), bound=True)
-    return mb.ascend(problem, problem.values, shared, mb.gradients(problem, shares), 1.0, 0.7, shared), shares
+    shares = mb.solve(problem, problem.hyper, shared, (batch,), RowOptions(30, 0.0), bound=True)
+    return mb.ascend(problem, problem.hyper, shared, mb.gradients(problem, shares), 1.0, 0.7, shared), shares
 
 
 def test_empirical_bayes_raises_the_bound_to_its_maximum(problem):
@@ -222,24 +223,24 @@ def test_empirical_bayes_raises_the_bound_to_its_maximum(problem):
     @jax.jit
     def height(logs):
         """F at fixed q, and its gradient, as a function of the logarithms of what is learned."""
-        hyper = obj.make(model, learning.structure, {**learning.values, **jax.tree.map(jnp.exp, logs)})
+        hyper = learning.hyper._replace(**jax.tree.map(jnp.exp, logs))
         return model.log_global(hyper, {s: stats[s] for s in model.shared}) + model.log_local(hyper, stats, batch)
 
-    def logs_of(values):
-        return {name: jnp.log(values[name]) for name in learning.learn}
+    def logs_of(hyper):
+        return {name: jnp.log(getattr(hyper, name)) for name in learning.learn}
 
     slopes = jax.jit(jax.grad(height))
     for factor in (1.0, 30.0, 0.03):
-        values = {name: x * factor if name in learning.learn else x for name, x in learning.values.items()}
-        heights = [float(height(logs_of(values)))]
+        hyper = learning.hyper._replace(**{name: factor * getattr(learning.hyper, name) for name in learning.learn})
+        heights = [float(height(logs_of(hyper)))]
         for _ in range(20):
-            values = empirical_bayes.learn(learning, values, shared, shares, (batch,), 1.0, 1.0)
-            heights.append(float(height(logs_of(values))))
+            hyper = empirical_bayes.learn(learning, hyper, shared, shares, (batch,), 1.0, 1.0)
+            heights.append(float(height(logs_of(hyper))))
         assert np.all(np.diff(heights) >= -1e-9 * np.abs(heights[1:])), np.diff(heights).min()
         assert heights[-1] > heights[0]
-        for name, slope in slopes(logs_of(values)).items():
-            edge = np.abs(np.asarray(logs_of(values)[name]) - np.log(np.asarray(learning.values[name]))) > empirical_bayes.RANGE - 1e-6
-            assert np.all(edge | (np.abs(np.asarray(slope)) < 1e-5 * abs(heights[-1]))), (name, values[name], slope)
+        for name, slope in slopes(logs_of(hyper)).items():
+            edge = np.abs(np.asarray(logs_of(hyper)[name]) - np.asarray(logs_of(learning.hyper)[name])) > empirical_bayes.RANGE - 1e-6
+            assert np.all(edge | (np.abs(np.asarray(slope)) < 1e-5 * abs(heights[-1]))), (name, getattr(hyper, name), slope)
 
 
 def test_empirical_bayes_scales_its_rows(problem):
@@ -249,10 +250,10 @@ def test_empirical_bayes_scales_its_rows(problem):
     batch = problem.data.pack()
     shared, shares = some_share(learning, batch)
     twice = learning._replace(devices=learning.devices * 2)
-    scaled = empirical_bayes.learn(learning, learning.values, shared, shares, (batch,), 2.0, 1.0)
-    doubled = empirical_bayes.learn(twice, learning.values, shared, shares * 2, (batch,) * 2, 1.0, 1.0)
+    scaled = empirical_bayes.learn(learning, learning.hyper, shared, shares, (batch,), 2.0, 1.0)
+    doubled = empirical_bayes.learn(twice, learning.hyper, shared, shares * 2, (batch,) * 2, 1.0, 1.0)
     for name in learning.learn:
-        np.testing.assert_allclose(scaled[name], doubled[name], rtol=1e-10)
+        np.testing.assert_allclose(getattr(scaled, name), getattr(doubled, name), rtol=1e-10)
 
 
 @pytest.mark.parametrize("engine", ["svi", *(pytest.param(name, marks=pytest.mark.slow) for name in ("trust_region", "streaming"))])
@@ -266,7 +267,7 @@ def test_learned_hyper_parameters_help(problem, engine):
     fixed, learned = (run(problem, engine, hyper, **options) for hyper in (problem.hyper, marked))
     assert learned.bound > fixed.bound
     assert learned.posterior.problem is learned.problem
-    assert any(np.any(np.asarray(learned.problem.values[name]) != np.asarray(fixed.problem.values[name])) for name in fixed.problem.values)
+    assert any(np.any(getattr(learned.hyper, name) != x) for name, x in values_of(fixed.hyper).items())
 
 
 @pytest.mark.slow
@@ -277,8 +278,8 @@ def test_devices_change_nothing(problem):
     name, device = problem.model.name, problem.devices[0]
     fits = [inference.fit(name, problem.data, "trust_region", marked, devices=[device] * size, **shared) for size in (1, 3)]
     assert_same(*fits, problem.model.shared, 1e-8)
-    for learned in fits[0].problem.values:
-        np.testing.assert_allclose(*(np.asarray(fit.problem.values[learned]) for fit in fits), rtol=1e-8)
+    for learned in values_of(fits[0].hyper):
+        np.testing.assert_allclose(*(getattr(fit.hyper, learned) for fit in fits), rtol=1e-8)
 
 
 def test_marks_for_learning():
@@ -291,8 +292,8 @@ def test_marks_for_learning():
     assert problem("learn").learn == ("alpha", "eta")
     assert problem({"num_topics": 3, "alpha": "learn"}).learn == ("alpha",)
     started = problem({"num_topics": 3, "alpha": ("learn", 0.7), "eta": 0.2})
-    assert started.learn == ("alpha",) and started.values["alpha"].shape == (3,)
-    np.testing.assert_allclose(started.values["alpha"], 0.7)
+    assert started.learn == ("alpha",) and started.hyper.alpha.shape == (3,)
+    np.testing.assert_allclose(started.hyper.alpha, 0.7)
     assert split_learned(started.model, {"num_topics": 3, "alpha": (0.1, 0.2, 0.3)})[1] == ()
     for bad, reason in (
         ("larn", "learn"),
@@ -337,9 +338,9 @@ def map_state(problem, seed=1):
 
 def map_target(problem, shared, points, batches, scaled=True):
     """What a step at rate one makes of batches."""
-    shares = mb.solve(problem, problem.values, points, batches, RowOptions(200, 1e-12), summary="log_mode")
+    shares = mb.solve(problem, problem.hyper, points, batches, RowOptions(200, 1e-12), summary="log_mode")
     scale = mb.total(problem, shares, problem.data.num_rows).scale if scaled else 1.0
-    return mb.ascend(problem, problem.values, shared, mb.gradients(problem, shares), scale, summary="log_mode", near=points)
+    return mb.ascend(problem, problem.hyper, shared, mb.gradients(problem, shares), scale, summary="log_mode", near=points)
 
 
 def assert_close(first, second, rtol):

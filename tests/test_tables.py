@@ -8,8 +8,9 @@ import scipy.sparse
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pp_models import InputError, datasets
-from pp_models.tables import read_dense, read_ratings
+from pp_models import InputError
+from pp_models.data import datasets
+from pp_models.data.formats.tables import read_dense, read_ratings
 
 TRIPLES = [(0, 1, 3.5), (0, 2, 0.0), (2, 0, 5.0), (1, 1, 1.0)]  # user 2 and item 2 are the last; a rating of zero is a rating
 
@@ -64,37 +65,36 @@ def test_dense_formats_agree(tmp_path):
     assert datasets.load(tmp_path / "x.npy", "gaussian_mixture").kind == "dense"
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "words"),
-    [
-        ("twice.csv", b"0,0,3\n0,0,4\n", "rated item 0 more than once"),
-        ("two.csv", b"0,1\n1,2\n", "2 column"),
-        ("gap.csv", b"1,1,5\n2,2,4\n", "user 0 has no ratings: number users consecutively from 0"),
-        ("item.csv", b"0,0,5\n1,2,4\n", "item 1 has no ratings"),
-        ("ids.csv", b"0,0,5\n900000000,1,4\n", "900000001 rows for 2 entries are too many: number the rows consecutively"),
-        ("comment.csv", b"0,0,5\n#1,1,4\n", "does not hold the numbers"),
-        ("first.csv", b"0,0,abc\n1,1,4\n", "does not hold the numbers"),
-        ("packed.npy.gz", b"", "only text may be gzipped"),
-        ("negative.csv", b"0,-1,3\n", "count both from 0"),
-        ("half.csv", b"0,1.5,3\n", "count both from 0"),
-        ("nan.csv", b"0,0,nan\n", "NaN or infinite"),
-        ("text.csv", b"u,i,r\n0,1,good\n", "does not hold the numbers"),
-        ("short.csv", b"0,1,3\n0,2\n", "does not hold the numbers"),
-        ("empty.csv", b"user,item,rating\n", "no entries"),
-        ("bytes.csv", b"\xff\xfe\x00\x01,,\n", "UTF-16"),
-        ("cut.csv.gz", gzip.compress(b"0,1,3\n" * 500, mtime=0)[:40], "cut short or damaged"),
-        ("cut.npz", b"PK\x03\x04 nothing", "not a complete sparse matrix"),
-        ("cut.npy", b"\x93NUMPY\x01\x00", "not a complete array"),
-        ("ratings.xls", b"0,1,3\n", "must end in"),
-    ],
-)
-def test_damage(tmp_path, name, content, words):
+BAD = [
+    ("twice.csv", b"0,0,3\n0,0,4\n", "rated item 0 more than once"),
+    ("two.csv", b"0,1\n1,2\n", "line 1: the line does not read as `user,item,rating`"),
+    ("gap.csv", b"1,1,5\n2,2,4\n", "user 0 has no ratings: number users consecutively from 0"),
+    ("item.csv", b"0,0,5\n1,2,4\n", "item 1 has no ratings"),
+    ("ids.csv", b"0,0,5\n900000000,1,4\n", "900000001 rows for 2 entries are too many: number the rows consecutively"),
+    ("comment.csv", b"0,0,5\n#1,1,4\n", "line 2: the line does not read as"),
+    ("first.csv", b"0,0,abc\n1,1,4\n", "line 1: the line does not read as"),
+    ("packed.npy.gz", b"", "only text may be gzipped"),
+    ("negative.csv", b"0,-1,3\n", "the column -1 is not a whole number from 0"),
+    ("half.csv", b"0,1.5,3\n", "the column 1.5 is not a whole number from 0"),
+    ("nan.csv", b"0,0,nan\n", "NaN or infinite"),
+    ("text.csv", b"u,i,r\n0,1,good\n", "line 2: the line does not read as"),
+    ("short.csv", b"0,1,3\n0,2\n", "line 2: the line does not read as"),
+    ("empty.csv", b"user,item,rating\n", "no entries"),
+    ("bytes.csv", b"\xff\xfe\x00\x01,,\n", "UTF-16"),
+    ("cut.csv.gz", gzip.compress(b"0,1,3\n" * 500, mtime=0)[:40], "cut short or damaged"),
+    ("cut.npz", b"PK\x03\x04 nothing", "not a complete sparse matrix"),
+    ("cut.npy", b"\x93NUMPY\x01\x00", "not a complete array"),
+    ("ratings.xls", b"0,1,3\n", "must end in"),
+]
+
+
+def test_damage(tmp_path):
     """One sentence, with the file's name in it."""
-    path = tmp_path / name
-    path.write_bytes(content)
-    with pytest.raises(InputError, match=words) as error:
-        read_ratings(path)
-    assert name in str(error.value)
+    for name, content, words in BAD:
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(InputError, match=words) as error:
+            read_ratings(tmp_path / name)
+        assert name in str(error.value)
 
 
 def test_a_shape_takes_no_memory(tmp_path):

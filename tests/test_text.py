@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pp_models import datasets, store, text
+from pp_models.data import corpus, datasets, text
 from pp_models.errors import InputError
 
 DOCUMENTS = ["The cat sat on the mat.", "", "A cat's CAT, isn't it?  Über-mat!", "dogs bark; dogs bite"]
@@ -51,12 +51,12 @@ def test_words(document, words):
 
 
 def test_counts(tmp_path):
-    """One document a line, empty ones kept, from a file, a compressed file, memory, or a store."""
+    """One document a line, empty ones kept, from a file, a compressed file, memory, or a corpus."""
     for path in (written(tmp_path), written(tmp_path, name="y.docs.gz")):
         data = text.read(path)
         assert table(data) == EXPECTED and list(data.column_names) == sorted(data.column_names) and data.row_names is None
         assert datasets.load(path).hash == data.hash
-        assert store.read(store.write(tmp_path / "z.store", path, overwrite=True)).hash == data.hash
+        assert corpus.read(corpus.write(tmp_path / "z.h5ad", path, overwrite=True)).hash == data.hash
     assert text.count(DOCUMENTS).hash == data.hash
 
 
@@ -162,7 +162,7 @@ def test_bad_files(tmp_path, monkeypatch):
     cut.write_bytes(gzip.compress(b"some words\n" * 999)[:-9])
     fails(cut, "cut short")
     fails(tmp_path / "missing.docs", "does not exist")
-    monkeypatch.setattr("pp_models.scanning.LINE_BYTES", 1000)
+    monkeypatch.setattr("pp_models.data.formats.opening.LINE_BYTES", 1000)
     fails(written(tmp_path, ["good", "word " * 1000]), "line 2", "longer than")
 
 

@@ -6,9 +6,9 @@ import pytest
 
 import inference
 import pp_models
-from inference import topic_tools
-from inference.fitting import Fit, make_problem
-from inference.posterior import Draws, Point
+from inference.core.posteriors import Draws, Point
+from inference.evaluation import topics
+from inference.run.fit import Fit, make_problem
 from pp_models.errors import InputError
 
 WORDS = tuple(f"word{i}" for i in range(7))
@@ -147,7 +147,7 @@ def test_table_for_terminals():
     [
         pytest.param(name, marks=[] if name == "lda" else pytest.mark.slow)
         for name in pp_models.available()
-        if topic_tools.has_topics(pp_models.load(name))
+        if topics.has_topics(pp_models.load(name))
     ],
 )
 def test_every_model_with_theta_and_beta_has_topics(name):
@@ -178,6 +178,6 @@ def test_empty_topics_and_rows_are_spread_evenly():
     """Nothing to normalise: no division by zero, and still distributions."""
     theta, beta, data = planted()
     theta[3], beta[1] = 0, 0
-    found = topic_tools.normalise(theta, beta, data.totals)
+    found = topics.normalise(theta, beta, data.totals)
     np.testing.assert_allclose(found.topics[1], 1 / 7)
     np.testing.assert_allclose(found.proportions[3], 1 / 3)

@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 import pytest
 
 import pp_models
-from inference import typeset
+from inference.report import typeset
 
 
 def well_formed(markup):

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from inference import verdicts
+from inference.comparison import verdicts
 
 GOOD = {"rhat": 1.004, "ess_bulk": 900.0, "divergences": 0, "ebfmi": 0.9, "modes": None}
 

@@ -11,12 +11,13 @@ import scipy.stats
 from scipy.special import log_ndtr, ndtr
 
 import inference
-from inference import votes
-from inference.posterior import Mixture
-from pp_models import base, lg_nmf_votes
+from inference.core.posteriors import Mixture
+from inference.evaluation import votes
 from pp_models import data as data_
+from pp_models import model
 from pp_models.errors import InputError
 from pp_models.families import Pair
+from pp_models.models import lg_nmf_votes
 
 # One topic: a member who voted on twelve bills, one who never did, and a new bill of three words ---------------------------------------------
 
@@ -57,8 +58,8 @@ def said():
 
     def answer(case, alpha1, alpha2):
         known, s, d1, counts = case
-        values = fit.problem.values | {"alpha1": jnp.asarray(alpha1), "alpha2": jnp.asarray(alpha2)}
-        fit.problem = fit.problem._replace(data=two(known), values=values)
+        hyper = fit.problem.hyper._replace(alpha1=jnp.asarray(alpha1), alpha2=jnp.asarray(alpha2))
+        fit.problem = fit.problem._replace(data=two(known), hyper=hyper)
         fit.posterior.values |= {"d1": d1[:, None], "d2": np.array([[mode(known, s, alpha2)], [0.0]]), "s": s[:, None]}
         # the largest total is part of a compiled program: a second bill keeps it the same
         bill = data_.text_and_votes(np.stack([counts, np.full(3, 9000.0)]), np.full((2, 2), np.nan))
@@ -128,7 +129,7 @@ def test_conditionals_are_the_log_joint(fitted):
     ):
 
         def height(x, site=site):
-            return base.log_joint(fitted.model, hyper, values | {site: values[site].at[1].set(x)}, batch)
+            return model.log_joint(fitted.model, hyper, values | {site: values[site].at[1].set(x)}, batch)
 
         x = values[site][1]
         expand = jax.jit(votes._expand)

@@ -1,0 +1,1 @@
+"""Calibration over data drawn from the prior, and reference posteriors."""

@@ -1,0 +1,1 @@
+"""Engines compared with a reference posterior."""

@@ -1,0 +1,1 @@
+"""Held-out scores, topics, ratings and votes of one fit."""

@@ -1,0 +1,1 @@
+"""Fits, states and draws on disk and as ArviZ objects."""

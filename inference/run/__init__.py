@@ -1,0 +1,1 @@
+"""The run around an engine: the loop, checkpoints, guards, progress, streams."""

@@ -1,0 +1,181 @@
+"""`fit`: a model, data and an engine in; batches, steps, callbacks; a `Fit` out."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+
+from inference.core import devices as devices_
+from inference.core.engine import Engine
+from inference.core.interruption import Interruption
+from inference.core.objective import Problem
+from inference.core.posteriors import Posterior
+from inference.core.problem import make_problem
+from inference.core.registry import load_engine, make_options
+from inference.io.fits import Fit
+from inference.run import callbacks as on
+from inference.run import checkpoint as checkpoints
+from inference.run.checks import check_evaluation, check_init, check_loop, check_suits, make_plan
+from inference.run.clock import Clock
+from inference.run.feed import feed, run_length, stream_rows
+from inference.run.guards import Guard
+from inference.run.loop import Callback, Run, advance
+from inference.run.progress import Progress
+from inference.run.saving import Resume, Save
+from pp_models.data.types import Data
+
+__all__ = [
+    "Fit",
+    "check_suits",
+    "feed",
+    "fit",
+    "load_engine",
+    "make_options",
+    "make_problem",
+    "run_length",
+    "stream_rows",
+]
+
+FEW_ENTRIES = 20_000  # a pass over so few takes milliseconds, as does handing them out
+
+
+def fit(
+    model: str,
+    data: Data,
+    engine: str = "cavi",
+    hyper: Any = None,
+    key: jax.Array | None = None,
+    *,
+    init: Mapping[str, Any] | None = None,
+    progress: bool | str | None = None,
+    devices: Any = None,
+    evaluate_every: int = 0,
+    max_seconds: float | None = None,
+    watch: Callable[[int, float, Callable[[], Posterior]], Any] | None = None,
+    checkpoint: str | Path | None = None,
+    checkpoint_seconds: float = 60.0,
+    checkpoint_steps: int = 0,
+    **options: Any,
+) -> Fit:
+    """Fit a model to data by an engine.
+
+    model, engine: names (see `pp_models.available()` and `inference.engines()`)
+    hyper:       dict or Hyper of hyper-parameters; the rest are the papers' defaults. "learn" as a
+                 value, or ("learn", start), learns that one by empirical Bayes; hyper="learn", or
+                 {"num_topics": 50, "learn": "all"}, learns all that can be; see `fit.hyper`
+    key:         JAX random key (default: jax.random.key(0))
+    init:        natural parameters of global sites (variational engines), or values of any site
+    progress:    True or False to force the bar; text to show on a terminal before its title
+    devices:     default: all, of all joined processes, but one of each for small data. Every
+                 process must make the same call
+    evaluate_every: score every so many-th batch of documents before it is learned from (P 11.6),
+                 into `fit.history["heldout"]`, in nats per word. The fit and its seconds are the
+                 same with and without (0: never)
+    max_seconds: the run ends with the first step that ends later, counted from the end of the
+                 first step, which compiles; see `fit.stopped`. A sampler keeps its draws; without
+                 any, or where the run would take ten times as long, it raises TooLarge
+    watch:       (step, seconds, posterior) called after each step, while the clock stands;
+                 `posterior()` is the posterior so far, in warm-up the chains' present values (all
+                 processes must ask, or none). Its attribute `memory`, if any, goes into checkpoints
+    checkpoint:  a file for the run's state. Where it is there, the run goes on from it and ends
+                 with the same bits as an undisturbed one. Ctrl-C and SIGTERM end a run after its
+                 step with its state safe (`Stopped`), a full disk with an InputError. When the run
+                 is over the file holds its end: remove it when the fit is saved
+    checkpoint_seconds, checkpoint_steps: between checkpoints; steps, where not 0, win
+    options:     the engine's own, e.g. num_epochs, batch_size; see its Options
+
+    >>> import inference, pp_models
+    >>> data = pp_models.data.counts([[4, 3, 0, 0], [3, 5, 0, 1], [0, 0, 6, 2], [0, 1, 3, 4]])
+    >>> fit = inference.fit("lda", data, engine="cavi", hyper={"num_topics": 2})
+    >>> fit.posterior.mean("beta").shape
+    (2, 4)
+    """
+    chosen = load_engine(engine)
+    checked = make_options(chosen, options)
+    check_loop(max_seconds, watch, progress)
+    plan = make_plan(checkpoint, checkpoint_seconds, checkpoint_steps)
+    wishes = Wishes(progress, evaluate_every, max_seconds, watch, plan)
+    problem = make_problem(model, data, hyper, devices)
+    return _run_checked(chosen, checked, problem, devices is None, key, init, wishes)
+
+
+class Wishes(NamedTuple):
+    """What a user asked for beside the fit itself: see `fit`."""
+
+    progress: bool | str | None
+    evaluate_every: int
+    max_seconds: float | None
+    watch: Any
+    plan: checkpoints.Plan | None
+
+
+def _run_checked(
+    engine: Engine,
+    options: Any,
+    problem: Problem,
+    all_devices: bool,
+    key: jax.Array | None,
+    init: Mapping[str, Any] | None,
+    wishes: Wishes,
+) -> Fit:
+    """Check what depends on engine and problem, choose the devices, and run."""
+    if not engine.sharded:  # every process does everything, and the first one keeps it
+        problem = problem._replace(devices=devices_.mine(problem.devices)[:1])
+        wishes = wishes if jax.process_index() == 0 else wishes._replace(plan=None)
+    elif all_devices and fits_one_device(engine, problem.data):
+        problem = problem._replace(devices=devices_.one_each(problem.devices))
+    options = engine.settle(options, problem.data)
+    check_suits(engine, problem)
+    check_evaluation(engine, problem, wishes.evaluate_every)
+    start = check_init(engine, problem, dict(init or {}))
+    key = jax.random.key(0) if key is None else key
+    return _run(engine, options, problem, key, start, wishes)
+
+
+def _run(
+    engine: Engine, options: Any, problem: Problem, key: jax.Array, start: Any, wishes: Wishes
+) -> Fit:
+    """Everything is checked: read the checkpoint, build the engine, and step."""
+
+    def recipe() -> dict[str, Any]:
+        chosen, every = options._asdict(), wishes.evaluate_every
+        return checkpoints.recipe_of(problem, engine.name, chosen, key, start, every)
+
+    title = f"{problem.model.name} by {engine.name}"
+    keeper = checkpoints.Checkpoints(wishes.plan, recipe, title, problem.devices)
+    saved = keeper.read()
+    clock = Clock(saved.seconds if saved else 0.0)
+    init_key, batch_key, step_key = jax.random.split(key, 3)
+    run = Run(problem, engine.build(problem, options), engine.name, options, clock)
+    if saved is None:
+        run.state = run.algorithm.init(init_key, start)
+    num_steps, window = run_length(engine, options, problem)
+    first = saved.step if saved else 0
+    shown = wishes.progress if jax.process_index() == 0 else False
+    data = problem.data
+    terms = float(max(data.num_entries, data.total if data.kind == "counts" else 0))
+    guard, limit = Guard(terms, engine.ascends), on.Limit(wishes.max_seconds, num_steps)
+    with (
+        Progress(title, num_steps, shown, first) as bar,
+        Interruption(wishes.plan is not None) as asked,
+    ):
+        callbacks: list[Callback | None] = [
+            Resume(saved, limit, wishes.watch) if saved else None,
+            guard,
+            on.Show(bar),
+            on.Score(wishes.evaluate_every) if wishes.evaluate_every else None,
+            on.Watch(wishes.watch) if wishes.watch else None,
+            on.Convergence(window, getattr(options, "tolerance", 0.0)),
+            limit,
+            Save(keeper, guard, limit, wishes.watch, asked),
+        ]
+        run.callbacks = [callback for callback in callbacks if callback is not None]
+        advance(run, feed(engine, options, problem, batch_key, num_steps, first), step_key)
+    seconds = saved.seconds if saved and saved.finished else clock.seconds
+    return run.as_fit(run.state, seconds, limit.stopped)
+
+
+def fits_one_device(engine: Engine, data: Data) -> bool:
+    """Whether the rows are too few to be worth sharing out. Chains and grids are always shared."""
+    return engine.kind in ("variational", "point") and data.num_entries < FEW_ENTRIES

@@ -1,0 +1,143 @@
+"""What stops a run that has gone wrong: numbers that are not finite, and a bound that falls.
+
+The error names the step, the block and the likely cause, and carries the last good state as a fit
+(`Diverged.fit`).
+"""
+
+from collections.abc import Iterable
+from typing import Any, NoReturn
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from inference.core import devices
+from inference.core.problem import likely_cause
+from inference.run.loop import Callback, Run
+from pp_models.errors import Diverged
+
+__all__ = ["Guard", "bad_sites", "check_row", "explained", "likely_cause"]
+
+FALL = {"float32": 1e-4, "float64": 1e-8}  # of the size of the bound's terms: far above rounding
+UNSEEN = ("kept", "last")  # parts of states that hold draws; their log joint density is checked
+NAMED = {"hyper": "hyper-parameters", "parameters": "the guide's parameters"}  # no site's fields
+LARGE_STATE = 500_000_000  # bytes; of larger states only one is held, not two
+
+
+class Guard(Callback):
+    """Stop a run whose numbers are not finite, or whose bound falls where it cannot."""
+
+    def __init__(self, size: float, ascends: bool) -> None:
+        """size: the number of terms of the bound. ascends: whether the bound cannot fall."""
+        self._size, self._ascends, self._highest = size, ascends, -np.inf
+        self._before: list[Any] = []  # states that the last steps began with
+
+    def begin(self, run: Run) -> bool:
+        bounds = [row["bound"] for row in run.history if np.isfinite(row["bound"])]
+        self._highest = max(bounds, default=-np.inf)
+        return False
+
+    def after_step(self, run: Run) -> bool:
+        bytes_ = sum(getattr(x, "nbytes", 0) for x in jax.tree.leaves(run.before))
+        self._before = [*(self._before[-1:] if bytes_ < LARGE_STATE else ()), run.before]
+        return False
+
+    def settled(self, run: Run, numbers: dict[str, float]) -> None:
+        step, highest = run.history[-1]["step"], self._highest if self._ascends else None
+        try:
+            check_row(step, numbers, highest, self._size)
+        except Diverged as error:
+            self._stop(run, str(error))
+        if np.isfinite(numbers.get("bound", np.nan)):
+            self._highest = max(self._highest, numbers["bound"])
+
+    def check_state(self, run: Run) -> None:
+        """Stop the run, in all processes, where the state holds numbers that are not finite."""
+        found = len(bad_sites(run.problem.model, run.state))
+        if devices.added(run.problem.devices, [found]).sum():
+            self._stop(run, f"numbers are not finite after step {len(run.history) - 1}")
+
+    def end(self, run: Run) -> None:
+        if not run.was_over:
+            self.check_state(run)
+
+    def _stop(self, run: Run, what: str) -> NoReturn:
+        error, good = explained(run.title, run.problem, [*self._before, run.state], what)
+        try:
+            known = good is not None
+            stopped = "numbers went wrong after this"
+            error.fit = run.as_fit(good, run.clock.seconds, stopped) if known else None
+        except Exception:  # a sampler may have no draw yet
+            error.fit = None
+        raise error from None
+
+
+def bad_sites(model: Any, state: Any) -> list[str]:
+    """Sites, or other named parts, whose numbers in the state of this process are not finite."""
+    found = dict.fromkeys(_bad(set(model.families) | set(NAMED), state, ""))
+    return [NAMED.get(name, name) for name in found]
+
+
+def _bad(names: set[str], tree: Any, site: str) -> Iterable[str]:
+    """Minus infinity is good: the logarithm of a zero, or of a draw too small to hold."""
+    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
+        fields = zip(tree._fields, tree, strict=True)
+        parts = [(name, part) for name, part in fields if name not in UNSEEN]
+    elif isinstance(tree, dict):
+        parts = list(tree.items())
+    elif isinstance(tree, tuple | list):
+        parts = [("", part) for part in tree]
+    else:
+        if site and hasattr(tree, "dtype") and jnp.issubdtype(tree.dtype, jnp.inexact):
+            here = isinstance(tree, jax.Array)
+            arrays = [shard.data for shard in tree.addressable_shards] if here else [tree]
+            if not all(np.all(np.isfinite(x) | np.isneginf(x)) for x in map(np.asarray, arrays)):
+                yield site
+        return
+    for name, part in parts:
+        yield from _bad(names, part, site or (name if name in names else ""))
+
+
+def check_row(
+    step: int, numbers: dict[str, float], highest: float | None = None, size: float = 0.0
+) -> None:
+    """Refuse numbers that are not finite, and a bound below the highest by more than rounding.
+
+    size: the number of terms of the bound. Terms may cancel while their rounding does not.
+    """
+    for name, value in numbers.items():
+        if not np.isfinite(value):
+            raise Diverged(f"{name} became {value} at step {step}")
+    if highest is None or "bound" not in numbers or not np.isfinite(highest):
+        return
+    least = highest - FALL[str(jnp.result_type(float))] * max(1.0, size, abs(highest))
+    if numbers["bound"] < least:
+        raise Diverged(
+            f"the bound, which cannot fall, fell from {highest:.9g} to {numbers['bound']:.9g} "
+            f"at step {step}"
+        )
+
+
+def explained(title: str, problem: Any, states: list[Any], what: str) -> tuple[Diverged, Any]:
+    """The error, with the block and the likely cause, and the newest good one of the states."""
+    bad = [bad_sites(problem.model, state) for state in states]
+    newest = zip(reversed(states), reversed(bad), strict=True)
+    good = next((state for state, sites in newest if not sites), None)
+    blamed = next((sites for sites in bad if sites), [])
+    if not blamed and len(states) > 2:
+        blamed = most_changed(problem.model, states[-3], states[-2])
+    block = f" in {' and '.join(blamed)}" if blamed else ""
+    cause = likely_cause(problem)
+    return Diverged(f"{title} went wrong{block}: {what}. Likely cause: {cause}."), good
+
+
+def most_changed(model: Any, before: Any, after: Any) -> list[str]:
+    """The global site that a step changed most, relative to its size."""
+    if not isinstance(getattr(before, "shared", None), dict):
+        return []
+    moved = {}
+    for site in model.shared:
+        trees = [jax.tree.leaves(state.shared[site]) for state in (before, after)]
+        old, new = (np.concatenate([np.ravel(np.asarray(x, float)) for x in t]) for t in trees)
+        moved[site] = float(np.linalg.norm(new - old) / (np.linalg.norm(old) or 1.0))
+    return [max(moved, key=moved.__getitem__)] if moved else []

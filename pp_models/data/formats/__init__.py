@@ -1,0 +1,1 @@
+"""Files of data: readers, writers and what they share."""
