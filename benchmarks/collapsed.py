@@ -44,22 +44,46 @@ def same_posterior(data, num_topics):
 
 def speed(data, num_topics, turns=5, warm=20):
     """Million tokens a second, and a second of processor time, which others on the machine disturb less; the best of some turns, one device."""
-    problem = fitting.make_problem("lda", data, {"num_topics": num_topics, "alpha": ALPHA, "eta": ETA}, devices=jax.local_devices()[:1])
+    problem = fitting.make_problem(
+        "lda",
+        data,
+        {"num_topics": num_topics, "alpha": ALPHA, "eta": ETA},
+        devices=jax.local_devices()[:1],
+    )
     model, hyper, batch = problem.model, problem.hyper, problem.data.pack()
     tokens = tk.arrange(batch.entries, data.num_columns, tk.num_steps(data.totals))
-    sweep = jax.jit(lambda key, chain, batch, tokens: collapsed_gibbs.sweep(model, hyper, key, chain, batch, tokens))
-    both = jax.jit(lambda key, chain, batch, tokens: gibbs.sweep(model, hyper, key, chain.stats, batch))
-    only = jax.jit(lambda key, chain, batch, tokens: tk.reallocate(key, tokens, chain.allocations, model.tokens.odds(hyper, chain.stats, batch)))
-    chain = collapsed_gibbs.Chain(gibbs.begin(problem, jax.random.key(0), {}), tk.unallocated(tokens, num_topics))
+    sweep = jax.jit(
+        lambda key, chain, batch, tokens: collapsed_gibbs.sweep(
+            model, hyper, key, chain, batch, tokens
+        )
+    )
+    both = jax.jit(
+        lambda key, chain, batch, tokens: gibbs.sweep(model, hyper, key, chain.stats, batch)
+    )
+    only = jax.jit(
+        lambda key, chain, batch, tokens: tk.reallocate(
+            key, tokens, chain.allocations, model.tokens.odds(hyper, chain.stats, batch)
+        )
+    )
+    chain = collapsed_gibbs.Chain(
+        gibbs.begin(problem, jax.random.key(0), {}), tk.unallocated(tokens, num_topics)
+    )
     for i in range(warm):
         chain = sweep(jax.random.key(i), chain, batch, tokens)
     peer = same_posterior(data, num_topics)
     peer.train(warm, workers=1)
     runs = {
         "gibbs": lambda i: jax.block_until_ready(both(jax.random.key(i), chain, batch, tokens)),
-        "collapsed_gibbs": lambda i: jax.block_until_ready(sweep(jax.random.key(i), chain, batch, tokens)),
-        "collapsed_gibbs, tokens alone": lambda i: jax.block_until_ready(only(jax.random.key(i), chain, batch, tokens)),
-        **{f"tomotopy, {n} workers": lambda i, n=n: peer.train(1, workers=n) for n in sorted({1, CORES})},
+        "collapsed_gibbs": lambda i: jax.block_until_ready(
+            sweep(jax.random.key(i), chain, batch, tokens)
+        ),
+        "collapsed_gibbs, tokens alone": lambda i: jax.block_until_ready(
+            only(jax.random.key(i), chain, batch, tokens)
+        ),
+        **{
+            f"tomotopy, {n} workers": lambda i, n=n: peer.train(1, workers=n)
+            for n in sorted({1, CORES})
+        },
     }
     best = dict.fromkeys(runs, np.array([np.inf, np.inf]))
     for i in range(turns + 1):  # the first compiles
@@ -68,13 +92,26 @@ def speed(data, num_topics, turns=5, warm=20):
             run(i)
             took = np.array([time.perf_counter(), time.process_time()]) - begin
             best[name] = np.minimum(best[name], took if i else np.inf)
-    return {name: np.round(float(data.total) / seconds / 1e6, 2).tolist() for name, seconds in best.items()}
+    return {
+        name: np.round(float(data.total) / seconds / 1e6, 2).tolist()
+        for name, seconds in best.items()
+    }
 
 
 def drawn(num_rows=300, num_columns=300, num_topics=8, length=60, seed=0):
     rng = np.random.default_rng(seed)
-    topics, shares = rng.dirichlet(np.full(num_columns, 0.1), num_topics), rng.dirichlet(np.full(num_topics, 0.3), num_rows)
-    return pp_models.data.counts(np.stack([rng.multinomial(n, p) for n, p in zip(rng.poisson(length, num_rows), shares @ topics, strict=True)]))
+    topics, shares = (
+        rng.dirichlet(np.full(num_columns, 0.1), num_topics),
+        rng.dirichlet(np.full(num_topics, 0.3), num_rows),
+    )
+    return pp_models.data.counts(
+        np.stack(
+            [
+                rng.multinomial(n, p)
+                for n, p in zip(rng.poisson(length, num_rows), shares @ topics, strict=True)
+            ]
+        )
+    )
 
 
 def functionals(fit, num_entries=60):
@@ -82,57 +119,109 @@ def functionals(fit, num_entries=60):
     rows, columns = fit.problem.data.matrix.nonzero()
     chosen = np.random.default_rng(0).choice(len(rows), num_entries, replace=False)
     theta, beta = (fit.posterior.draws[site] for site in ("theta", "beta"))
-    rates = np.einsum("csnk,csnk->csn", theta[:, :, rows[chosen]], np.moveaxis(beta[:, :, :, columns[chosen]], 2, 3))
+    rates = np.einsum(
+        "csnk,csnk->csn",
+        theta[:, :, rows[chosen]],
+        np.moveaxis(beta[:, :, :, columns[chosen]], 2, 3),
+    )
     squares = np.square(theta).sum(-1)
-    return np.concatenate([fit.posterior.sample_stats["lp"][..., None], rates, squares[:, :, :20], squares.mean(-1)[..., None]], -1).astype(float)
+    return np.concatenate(
+        [
+            fit.posterior.sample_stats["lp"][..., None],
+            rates,
+            squares[:, :, :20],
+            squares.mean(-1)[..., None],
+        ],
+        -1,
+    ).astype(float)
 
 
 def mixing(num_samples=2000, num_warmup=1000):
     """From where `cavi` ends, so that both are in one mode, with two chains each."""
     data, found, line = drawn(), {}, {}
-    start = inference.fit("lda", data, "cavi", {"num_topics": 8, "alpha": 0.3, "eta": 0.1}, progress=False).posterior.mean("beta")
+    start = inference.fit(
+        "lda", data, "cavi", {"num_topics": 8, "alpha": 0.3, "eta": 0.1}, progress=False
+    ).posterior.mean("beta")
     for engine in ("gibbs", "collapsed_gibbs"):
-        shared = {"hyper": {"num_topics": 8, "alpha": 0.3, "eta": 0.1}, "init": {"beta": start}, "progress": False, "num_chains": 2}
+        shared = {
+            "hyper": {"num_topics": 8, "alpha": 0.3, "eta": 0.1},
+            "init": {"beta": start},
+            "progress": False,
+            "num_chains": 2,
+        }
         inference.fit("lda", data, engine, num_samples=50, num_warmup=50, **shared)  # compiles
-        fit = inference.fit("lda", data, engine, num_samples=num_samples, num_warmup=num_warmup, **shared)
+        fit = inference.fit(
+            "lda", data, engine, num_samples=num_samples, num_warmup=num_warmup, **shared
+        )
         found[engine] = functionals(fit)
         effective = np.array([float(arviz.ess(x)) for x in np.moveaxis(found[engine], -1, 0)])
         seconds = fit.seconds * num_samples / (num_samples + num_warmup)
-        line[engine] = {"seconds": round(seconds, 1), "ess": [round(x) for x in np.quantile(effective, [0, 0.5, 1])]}
-        line[engine]["ess_per_second"] = [round(x / seconds, 2) for x in np.quantile(effective, [0, 0.5, 1])]
-        line[engine]["worst_rhat"] = round(max(float(arviz.rhat(x)) for x in np.moveaxis(found[engine], -1, 0)), 3)
+        line[engine] = {
+            "seconds": round(seconds, 1),
+            "ess": [round(x) for x in np.quantile(effective, [0, 0.5, 1])],
+        }
+        line[engine]["ess_per_second"] = [
+            round(x / seconds, 2) for x in np.quantile(effective, [0, 0.5, 1])
+        ]
+        line[engine]["worst_rhat"] = round(
+            max(float(arviz.rhat(x)) for x in np.moveaxis(found[engine], -1, 0)), 3
+        )
         line[engine]["ess_list"] = effective
     ratio = line["collapsed_gibbs"].pop("ess_list") / line["gibbs"]["ess_list"]
-    errors = [found[e].std((0, 1)) / np.sqrt(line["gibbs"]["ess_list"] * (1 if e == "gibbs" else ratio)) for e in found]
+    errors = [
+        found[e].std((0, 1)) / np.sqrt(line["gibbs"]["ess_list"] * (1 if e == "gibbs" else ratio))
+        for e in found
+    ]
     gap = (found["gibbs"] - found["collapsed_gibbs"]).mean((0, 1))
     del line["gibbs"]["ess_list"]
     line["ess_ratio"] = [round(x, 2) for x in np.quantile(ratio, [0, 0.5, 1])]
-    line["gap_in_sd"] = [round(x, 3) for x in np.quantile(np.abs(gap) / found["gibbs"].std((0, 1)), [0.5, 1])]
+    line["gap_in_sd"] = [
+        round(x, 3) for x in np.quantile(np.abs(gap) / found["gibbs"].std((0, 1)), [0.5, 1])
+    ]
     line["gap_in_standard_errors"] = round(float(np.max(np.abs(gap) / np.hypot(*errors))), 2)
-    line["sd_ratio"] = round(float(np.median(found["collapsed_gibbs"].std((0, 1)) / found["gibbs"].std((0, 1)))), 3)
+    line["sd_ratio"] = round(
+        float(np.median(found["collapsed_gibbs"].std((0, 1)) / found["gibbs"].std((0, 1)))), 3
+    )
     return line
 
 
 def curve(data, num_topics, sweeps, engines):
     """[sweeps, seconds, score] of one chain each."""
     train, heldout, _ = completion.hold_out(data, 0.1)
-    problem = fitting.make_problem("lda", train, {"num_topics": num_topics, "alpha": ALPHA, "eta": ETA}, devices=jax.local_devices()[:1])
+    problem = fitting.make_problem(
+        "lda",
+        train,
+        {"num_topics": num_topics, "alpha": ALPHA, "eta": ETA},
+        devices=jax.local_devices()[:1],
+    )
     model, hyper, batch = problem.model, problem.hyper, problem.data.pack()
 
     @jax.jit
     def topics_of(key, stats, batch):
         def joint(beta):
-            return model.log_global(hyper, {"beta": beta}) + model.log_local(hyper, {**stats, "beta": beta}, batch, key)
+            return model.log_global(hyper, {"beta": beta}) + model.log_local(
+                hyper, {**stats, "beta": beta}, batch, key
+            )
 
         natural = jax.grad(joint)(stats["beta"])
         return natural / jnp.sum(natural, 1, keepdims=True)
 
     def score(topics):
-        return round(float(inference.document_completion(Topics(problem, jnp.asarray(topics, jnp.float32)), heldout).value), 4)
+        return round(
+            float(
+                inference.document_completion(
+                    Topics(problem, jnp.asarray(topics, jnp.float32)), heldout
+                ).value
+            ),
+            4,
+        )
 
     curves = {}
     for name in filter(None, engines):
-        engine, options = {"gibbs": gibbs, "collapsed_gibbs": collapsed_gibbs}[name], {"num_samples": 10, "num_warmup": sweeps, "num_chains": 1}
+        engine, options = (
+            {"gibbs": gibbs, "collapsed_gibbs": collapsed_gibbs}[name],
+            {"num_samples": 10, "num_warmup": sweeps, "num_chains": 1},
+        )
         algorithm = engine.build(problem, engine.Options(**options))
         algorithm.step(jax.random.key(0), algorithm.init(jax.random.key(0), {}), ())  # compiles
         state, seconds, curves[name] = algorithm.init(jax.random.key(0), {}), 0.0, []
@@ -142,13 +231,25 @@ def curve(data, num_topics, sweeps, engines):
             seconds += time.perf_counter() - begin
             if done in (10, 20, 50) or done % 100 == 0:
                 chain = jax.tree.map(lambda x: x[0], state.chains[0])
-                curves[name].append([done, round(seconds, 2), score(topics_of(jax.random.key(1), chain if name == "gibbs" else chain.stats, batch))])
+                curves[name].append(
+                    [
+                        done,
+                        round(seconds, 2),
+                        score(
+                            topics_of(
+                                jax.random.key(1), chain if name == "gibbs" else chain.stats, batch
+                            )
+                        ),
+                    ]
+                )
     peer, seconds, curves["tomotopy"], last = same_posterior(train, num_topics), 0.0, [], 0
     for done in [10, 20, 50, *range(100, sweeps + 1, 100)]:
         begin = time.perf_counter()
         peer.train(done - last, workers=1)
         seconds, last = seconds + time.perf_counter() - begin, done
-        curves["tomotopy"].append([done, round(seconds, 2), score(tomotopy_topics(peer, train.num_columns))])
+        curves["tomotopy"].append(
+            [done, round(seconds, 2), score(tomotopy_topics(peer, train.num_columns))]
+        )
     return curves
 
 

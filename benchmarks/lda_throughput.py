@@ -49,14 +49,22 @@ def corpus(num_documents: int, seed: int = 0) -> scipy.sparse.csr_array:
     for k in range(TOPICS):  # one inverse-CDF look-up per topic
         mine = topic == k
         word[mine] = np.minimum(np.searchsorted(topics[k], rng.random(mine.sum())), WORDS - 1)
-    return scipy.sparse.csr_array((np.ones(len(word), np.int32), (document, word)), shape=(num_documents, WORDS))
+    return scipy.sparse.csr_array(
+        (np.ones(len(word), np.int32), (document, word)), shape=(num_documents, WORDS)
+    )
 
 
 class Topics:
     """Mean topics of any implementation, dressed as a fit so that one function scores all of them."""
 
     def __init__(self, problem: Problem, topics: np.ndarray) -> None:
-        self.problem, self.model, self.posterior, self._topics, self.kind = problem, problem.model, self, topics, "point"
+        self.problem, self.model, self.posterior, self._topics, self.kind = (
+            problem,
+            problem.model,
+            self,
+            topics,
+            "point",
+        )
         self.provenance = {"columns": topics.shape[1]}
 
     def mean(self, site: str) -> np.ndarray:
@@ -70,7 +78,9 @@ def ours(problem: Problem, batch_size: int = BATCH, **changes: Any) -> dict:
     state = algorithm.init(jax.random.key(0), {"beta": start})
     begin = time.perf_counter()
     warm = state
-    for i, batches in zip(range(2), problem.data.batches(jax.random.key(9), batch_size, problem.devices), strict=False):
+    for i, batches in zip(
+        range(2), problem.data.batches(jax.random.key(9), batch_size, problem.devices), strict=False
+    ):
         warm, _ = algorithm.step(jax.random.key(i), warm, batches)
     jax.block_until_ready(warm)
     compile_seconds = time.perf_counter() - begin
@@ -84,7 +94,12 @@ def ours(problem: Problem, batch_size: int = BATCH, **changes: Any) -> dict:
     jax.block_until_ready(state)
     seconds = time.perf_counter() - begin
     concentration = np.asarray(state.shared["beta"])
-    return {"seconds": seconds, "compile_seconds": compile_seconds, "iterations": float(np.mean(iterations)), "topics": concentration}
+    return {
+        "seconds": seconds,
+        "compile_seconds": compile_seconds,
+        "iterations": float(np.mean(iterations)),
+        "topics": concentration,
+    }
 
 
 def scikit_learn(matrix: scipy.sparse.csr_array) -> dict:
@@ -105,10 +120,28 @@ def gensim(matrix: scipy.sparse.csr_array) -> dict:
 
     documents = list(Sparse2Corpus(scipy.sparse.csr_matrix(matrix), documents_columns=False))
     words = {i: str(i) for i in range(WORDS)}
-    settings = {"num_topics": TOPICS, "id2word": words, "chunksize": BATCH, "passes": 1, "decay": KAPPA, "offset": TAU, "random_state": 0}
-    settings |= {"alpha": [ALPHA] * TOPICS, "eta": ETA, "iterations": 100, "gamma_threshold": 1e-3, "eval_every": None}
+    settings = {
+        "num_topics": TOPICS,
+        "id2word": words,
+        "chunksize": BATCH,
+        "passes": 1,
+        "decay": KAPPA,
+        "offset": TAU,
+        "random_state": 0,
+    }
+    settings |= {
+        "alpha": [ALPHA] * TOPICS,
+        "eta": ETA,
+        "iterations": 100,
+        "gamma_threshold": 1e-3,
+        "eval_every": None,
+    }
     begin = time.perf_counter()
-    lda = LdaMulticore(documents, workers=CORES, **settings) if CORES > 1 else LdaModel(documents, **settings)
+    lda = (
+        LdaMulticore(documents, workers=CORES, **settings)
+        if CORES > 1
+        else LdaModel(documents, **settings)
+    )
     return {"seconds": time.perf_counter() - begin, "topics": lda.state.get_lambda()}
 
 
@@ -119,13 +152,19 @@ def main() -> None:
     arguments = parser.parse_args()
     train, heldout, _ = completion.hold_out(pp_models.data.counts(corpus(arguments.documents)), 0.1)
     problem = fit.make_problem("lda", train, {"num_topics": TOPICS, "alpha": ALPHA, "eta": ETA})
-    runs = {"pp_models": ours(problem), "pp_models, means": ours(problem, num_local=40, weights="mean")}
+    runs = {
+        "pp_models": ours(problem),
+        "pp_models, means": ours(problem, num_local=40, weights="mean"),
+    }
     if not arguments.skip_peers:
         runs |= {"scikit_learn": scikit_learn(train.matrix), "gensim": gensim(train.matrix)}
     line: dict = {"benchmark": "lda_throughput", "documents": train.num_rows, "cores": CORES}
     for name, run in runs.items():
         topics = run.pop("topics")
-        score = inference.document_completion(Topics(problem, jnp.asarray(topics / topics.sum(1, keepdims=True), jnp.float32)), heldout)
+        score = inference.document_completion(
+            Topics(problem, jnp.asarray(topics / topics.sum(1, keepdims=True), jnp.float32)),
+            heldout,
+        )
         line[name] = {
             **{k: round(v, 3) for k, v in run.items()},
             "docs_per_second": round(train.num_rows / run["seconds"]),
@@ -135,7 +174,11 @@ def main() -> None:
         peers = max(line[name]["docs_per_second"] for name in ("scikit_learn", "gensim"))
         line["ratio"] = round(line["pp_models"]["docs_per_second"] / peers, 2)
         best = max(line[name]["heldout"] for name in ("scikit_learn", "gensim"))
-        good = [line[name]["docs_per_second"] for name in runs if name.startswith("pp_models") and line[name]["heldout"] >= best]
+        good = [
+            line[name]["docs_per_second"]
+            for name in runs
+            if name.startswith("pp_models") and line[name]["heldout"] >= best
+        ]
         line["ratio_at_equal_score"] = round(max(good, default=0) / peers, 2)
     print(json.dumps(line))
 

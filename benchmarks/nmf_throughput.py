@@ -37,11 +37,17 @@ def synthetic(num_documents: int = 2246, num_words: int = 10473, seed: int = 0) 
     return pp_models.data.counts(rng.multinomial(rng.poisson(194, num_documents), shares))
 
 
-def run(algorithm: Any, start: dict, batches: Any, iterations: int) -> tuple[float, float, list[float], Any]:
+def run(
+    algorithm: Any, start: dict, batches: Any, iterations: int
+) -> tuple[float, float, list[float], Any]:
     """(compile seconds, seconds per iteration, objective per iteration, final state)."""
     begin = time.perf_counter()
-    state, info = algorithm.step(jax.random.key(0), algorithm.init(jax.random.key(0), start), batches)
-    state, info = algorithm.step(jax.random.key(0), state, batches)  # the second step has its own shapes of locals
+    state, info = algorithm.step(
+        jax.random.key(0), algorithm.init(jax.random.key(0), start), batches
+    )
+    state, info = algorithm.step(
+        jax.random.key(0), state, batches
+    )  # the second step has its own shapes of locals
     jax.block_until_ready((state, info))
     compiled = time.perf_counter() - begin
     state, infos = algorithm.init(jax.random.key(0), start), []
@@ -53,7 +59,12 @@ def run(algorithm: Any, start: dict, batches: Any, iterations: int) -> tuple[flo
         state, info = algorithm.step(jax.random.key(0), state, batches)
         infos.append(info.bound)
     jax.block_until_ready((state, infos))
-    return compiled, (time.perf_counter() - begin) / (iterations - 1), [sum(float(term) for term in jax.tree.leaves(x)) for x in infos], state
+    return (
+        compiled,
+        (time.perf_counter() - begin) / (iterations - 1),
+        [sum(float(term) for term in jax.tree.leaves(x)) for x in infos],
+        state,
+    )
 
 
 def rates_at(matrix: Any, W: np.ndarray, H: np.ndarray) -> np.ndarray:
@@ -70,27 +81,41 @@ def log_likelihood(matrix: Any, W: np.ndarray, H: np.ndarray) -> float:
 
 def documents_update(matrix: Any, W: np.ndarray, H: np.ndarray) -> np.ndarray:
     """One multiplicative update of the documents' weights."""
-    ratio = scipy.sparse.csr_array((matrix.data / rates_at(matrix, W, H), matrix.indices, matrix.indptr), shape=matrix.shape)
+    ratio = scipy.sparse.csr_array(
+        (matrix.data / rates_at(matrix, W, H), matrix.indices, matrix.indptr), shape=matrix.shape
+    )
     return W * (ratio @ H.T) / H.sum(1)
 
 
-def scikit_learn(matrix: Any, W: np.ndarray, H: np.ndarray, iterations: int) -> tuple[float, np.ndarray, np.ndarray]:
+def scikit_learn(
+    matrix: Any, W: np.ndarray, H: np.ndarray, iterations: int
+) -> tuple[float, np.ndarray, np.ndarray]:
     """Seconds per iteration and the factors after the last."""
     from sklearn.decomposition import non_negative_factorization
 
     X = scipy.sparse.csr_matrix(matrix)
-    settings: dict = {"n_components": W.shape[1], "init": "custom", "solver": "mu", "beta_loss": "kullback-leibler", "tol": 0}
+    settings: dict = {
+        "n_components": W.shape[1],
+        "init": "custom",
+        "solver": "mu",
+        "beta_loss": "kullback-leibler",
+        "tol": 0,
+    }
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         begin = time.perf_counter()
-        Ws, Hs, _ = non_negative_factorization(X, W.copy(), H.copy(), max_iter=iterations, **settings)
+        Ws, Hs, _ = non_negative_factorization(
+            X, W.copy(), H.copy(), max_iter=iterations, **settings
+        )
         seconds = time.perf_counter() - begin
     return seconds / iterations, Ws, Hs
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", help="a corpus file; default: a synthetic one of the AP corpus's size")
+    parser.add_argument(
+        "--data", help="a corpus file; default: a synthetic one of the AP corpus's size"
+    )
     parser.add_argument("--topics", type=int, default=50)
     parser.add_argument("--iterations", type=int, default=30)
     arguments = parser.parse_args()
@@ -106,9 +131,13 @@ def main() -> None:
     constant = float(sum(batch.log_factorials.sum() for batch in jax.device_get(batches)))
 
     flat = map_.build(problem, map_.Options(basis="identity"))
-    compiled, ours, objective, _ = run(flat, {"theta": W, "beta": H}, batches, arguments.iterations + 1)
+    compiled, ours, objective, _ = run(
+        flat, {"theta": W, "beta": H}, batches, arguments.iterations + 1
+    )
     proper = fit.make_problem("bayesian_nmf", data, {"num_topics": K})
-    _, cavi_seconds, _, _ = run(cavi.build(proper, cavi.Options(num_local=1)), {}, batches, arguments.iterations)
+    _, cavi_seconds, _, _ = run(
+        cavi.build(proper, cavi.Options(num_local=1)), {}, batches, arguments.iterations
+    )
 
     theirs, trajectory = [], []
     for stop in sorted({1, 2, 5, 10, arguments.iterations}):

@@ -15,7 +15,9 @@ def tomotopy_model(data: Any, num_topics: int, **settings: Any) -> Any:
     names = np.array([f"w{v}" for v in range(data.num_columns)])
     for row in range(matrix.shape[0]):
         part = slice(matrix.indptr[row], matrix.indptr[row + 1])
-        model.add_doc(np.repeat(names[matrix.indices[part]], matrix.data[part].astype(int)).tolist())
+        model.add_doc(
+            np.repeat(names[matrix.indices[part]], matrix.data[part].astype(int)).tolist()
+        )
     model.train(0)
     return model
 

@@ -46,7 +46,9 @@ class Judge:
 
     def __call__(self, seconds, topics, alpha):
         alpha = np.broadcast_to(np.asarray(alpha, float), (self.num_topics,))
-        problem = fitting.make_problem("lda", self.train, {"num_topics": self.num_topics, "alpha": alpha})
+        problem = fitting.make_problem(
+            "lda", self.train, {"num_topics": self.num_topics, "alpha": alpha}
+        )
         shares = jnp.asarray(topics / topics.sum(1, keepdims=True), jnp.float32)
         score = inference.document_completion(Topics(problem, shares), self.heldout).value
         self.curve.append([round(float(seconds), 2), round(float(score), 4)])
@@ -66,10 +68,23 @@ def ours(train, heldout, num_topics, engine, options, seed=0, growth=1.25):
                 due["next"] = growth * seconds
 
         hyper = {"num_topics": num_topics, "alpha": "learn"}
-        fit = inference.fit("lda", train, engine, hyper, jax.random.key(seed), progress=False, watch=watch, **options)
+        fit = inference.fit(
+            "lda",
+            train,
+            engine,
+            hyper,
+            jax.random.key(seed),
+            progress=False,
+            watch=watch,
+            **options,
+        )
         judge(fit.seconds, fit.posterior.mean("beta"), fit.hyper.alpha)
         curves.append(judge.curve)
-    return {"curve": curves[1], "with_compilation": curves[0], "sum_alpha": round(float(np.sum(fit.hyper.alpha)), 2)}
+    return {
+        "curve": curves[1],
+        "with_compilation": curves[0],
+        "sum_alpha": round(float(np.sum(fit.hyper.alpha)), 2),
+    }
 
 
 def tomotopy(train, heldout, num_topics, most):
@@ -86,9 +101,19 @@ def tomotopy(train, heldout, num_topics, most):
 def scikit_learn(train, heldout, num_topics, passes):
     from sklearn.decomposition import LatentDirichletAllocation
 
-    settings = {"learning_method": "online", "batch_size": 500, "total_samples": train.num_rows, "n_jobs": CORES, "random_state": 0}
+    settings = {
+        "learning_method": "online",
+        "batch_size": 500,
+        "total_samples": train.num_rows,
+        "n_jobs": CORES,
+        "random_state": 0,
+    }
     model = LatentDirichletAllocation(num_topics, **settings)
-    judge, seconds, matrix = Judge(train, heldout, num_topics), 0.0, scipy.sparse.csr_matrix(train.matrix)
+    judge, seconds, matrix = (
+        Judge(train, heldout, num_topics),
+        0.0,
+        scipy.sparse.csr_matrix(train.matrix),
+    )
     for turn in range(passes):
         order = np.random.default_rng(turn).permutation(matrix.shape[0])
         begin = time.perf_counter()
@@ -105,7 +130,14 @@ def gensim(train, heldout, num_topics, passes):
     documents = list(Sparse2Corpus(scipy.sparse.csr_matrix(train.matrix), documents_columns=False))
     words = {i: str(i) for i in range(train.num_columns)}
     judge, seconds = Judge(train, heldout, num_topics), 0.0
-    model = LdaMulticore(num_topics=num_topics, id2word=words, chunksize=500, workers=CORES, eval_every=None, random_state=0)
+    model = LdaMulticore(
+        num_topics=num_topics,
+        id2word=words,
+        chunksize=500,
+        workers=CORES,
+        eval_every=None,
+        random_state=0,
+    )
     for _ in range(passes):
         begin = time.perf_counter()
         model.update(documents)
@@ -128,8 +160,14 @@ def draw(line, path):
     figure, axes = plt.subplots(figsize=(7, 4.5), layout="constrained")
     for name, run in line["runs"].items():
         axes.plot(*np.array(run["curve"]).T, marker="o", markersize=3, label=name)
-    axes.set(xscale="log", xlabel="seconds of fitting (compilation left out)", ylabel="held-out log probability per word (nats)")
-    axes.set_title(f"{line['corpus']}: {line['documents']:,} documents, {line['topics']} topics, {CORES} cores")
+    axes.set(
+        xscale="log",
+        xlabel="seconds of fitting (compilation left out)",
+        ylabel="held-out log probability per word (nats)",
+    )
+    axes.set_title(
+        f"{line['corpus']}: {line['documents']:,} documents, {line['topics']} topics, {CORES} cores"
+    )
     axes.legend()
     figure.savefig(path, dpi=120)
 
@@ -139,28 +177,54 @@ def main() -> None:
     parser.add_argument("corpus", help="synthetic, or a name for the data given")
     parser.add_argument("--data", help="documents x words, in any format that pp_models reads")
     parser.add_argument("--topics", type=int, default=100)
-    parser.add_argument("--engines", default="hybrid", help="ours, each with its options after colons: svi:weights=mean:num_epochs=3")
+    parser.add_argument(
+        "--engines",
+        default="hybrid",
+        help="ours, each with its options after colons: svi:weights=mean:num_epochs=3",
+    )
     parser.add_argument("--peers", default="tomotopy,gensim,scikit_learn")
     parser.add_argument("--sweeps", type=int, default=100, help="of tomotopy")
     parser.add_argument("--passes", type=int, default=2, help="of gensim and scikit-learn")
     parser.add_argument("--seed", type=int, default=0, help="of ours")
     parser.add_argument("--plot", help="a PNG to draw")
     chosen = parser.parse_args()
-    data = pp_models.readers.read(chosen.data) if chosen.data else pp_models.data.counts(corpus(20_000))
+    data = (
+        pp_models.readers.read(chosen.data)
+        if chosen.data
+        else pp_models.data.counts(corpus(20_000))
+    )
     train, heldout, _ = completion.hold_out(data, 0.1)
-    line: dict = {"benchmark": "race", "corpus": chosen.corpus, "documents": train.num_rows, "tokens": int(train.total), "topics": chosen.topics}
+    line: dict = {
+        "benchmark": "race",
+        "corpus": chosen.corpus,
+        "documents": train.num_rows,
+        "tokens": int(train.total),
+        "topics": chosen.topics,
+    }
     line |= {"cores": CORES, "runs": {}}
     for peer in filter(None, chosen.peers.split(",")):
         amount = chosen.sweeps if peer == "tomotopy" else chosen.passes
-        line["runs"][peer] = {"tomotopy": tomotopy, "gensim": gensim, "scikit_learn": scikit_learn}[peer](train, heldout, chosen.topics, amount)
+        line["runs"][peer] = {"tomotopy": tomotopy, "gensim": gensim, "scikit_learn": scikit_learn}[
+            peer
+        ](train, heldout, chosen.topics, amount)
     for given in chosen.engines.split(","):
         engine, *options = given.split(":")
-        named = {name: json.loads(value) if value[0] in "0123456789" else value for name, value in (one.split("=") for one in options)}
+        named = {
+            name: json.loads(value) if value[0] in "0123456789" else value
+            for name, value in (one.split("=") for one in options)
+        }
         line["runs"][given] = ours(train, heldout, chosen.topics, engine, named, chosen.seed)
         if "tomotopy" in line["runs"]:
             curves = {name: line["runs"][given][name] for name in ("curve", "with_compilation")}
             levels = line["runs"]["tomotopy"]["curve"]
-            reached = [{"score": s, "tomotopy": t, **{name: time_to(curve, s) for name, curve in curves.items()}} for t, s in levels]
+            reached = [
+                {
+                    "score": s,
+                    "tomotopy": t,
+                    **{name: time_to(curve, s) for name, curve in curves.items()},
+                }
+                for t, s in levels
+            ]
             line["runs"][given]["reached"] = reached
     print(json.dumps(line))
     if chosen.plot:

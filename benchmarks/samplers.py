@@ -50,19 +50,25 @@ class Run(NamedTuple):
     leapfrogs: float | None
 
 
-def simulate(name: str, num_rows: int, num_columns: int, num_factors: int, share: float, seed: int) -> tuple[dict[str, Any], Data]:
+def simulate(
+    name: str, num_rows: int, num_columns: int, num_factors: int, share: float, seed: int
+) -> tuple[dict[str, Any], Data]:
     """Hyper-parameters, and data drawn from the prior that they make; of ratings a share of all cells, at random."""
     hyper = {FACTORS[name]: num_factors, **PRIORS[name](num_columns)}
     drawn, _ = sbc.make_prior(name, num_rows, num_columns, hyper).simulate(jax.random.key(seed))
     matrix = drawn.matrix.tocoo()
     if drawn.kind == "counts":
         return hyper, pp_models.data.counts(matrix.toarray())
-    order = np.random.default_rng(seed).permutation(matrix.nnz)[: int(share * num_rows * num_columns)]
+    order = np.random.default_rng(seed).permutation(matrix.nnz)[
+        : int(share * num_rows * num_columns)
+    ]
     users, items = (place[order] for place in matrix.coords)
     return hyper, pp_models.data.ratings(users, items, matrix.data[order], shape=matrix.shape)
 
 
-def run(engine_name: str, name: str, hyper: dict[str, Any], data: Data, seed: int, **given: Any) -> Run:
+def run(
+    engine_name: str, name: str, hyper: dict[str, Any], data: Data, seed: int, **given: Any
+) -> Run:
     """The whole run, each step waited for."""
     engine = fitting.load_engine(engine_name)
     problem = fitting.make_problem(name, data, hyper)
@@ -70,7 +76,9 @@ def run(engine_name: str, name: str, hyper: dict[str, Any], data: Data, seed: in
     algorithm = engine.build(problem, options)
     key = jax.random.key(seed)
     began = time.perf_counter()
-    algorithm.step(key, algorithm.init(key, {}), None)  # both samplers have one program for warm-up and draws
+    algorithm.step(
+        key, algorithm.init(key, {}), None
+    )  # both samplers have one program for warm-up and draws
     compiling = time.perf_counter() - began
     began = time.perf_counter()
     state, seconds = algorithm.init(key, {}), {"warm-up": 0.0, "draws": 0.0}
@@ -81,12 +89,23 @@ def run(engine_name: str, name: str, hyper: dict[str, Any], data: Data, seed: in
         jax.block_until_ready(jax.tree.leaves(state))
         seconds[phase] += time.perf_counter() - began
     fit = fitting.Fit(problem, engine_name, {}, algorithm.posterior(state), {}, 0.0)
-    chains = measure.chains_of(fit, measure.draw(fit, key, options.num_chains * options.num_samples, 0))
-    kept = [i for i, name in enumerate(chains.names) if not name.startswith("row likelihoods")]  # which long runs are not asked for
+    chains = measure.chains_of(
+        fit, measure.draw(fit, key, options.num_chains * options.num_samples, 0)
+    )
+    kept = [
+        i for i, name in enumerate(chains.names) if not name.startswith("row likelihoods")
+    ]  # which long runs are not asked for
     stats = fit.posterior.sample_stats
     divergences = int(stats["diverging"].sum()) if "diverging" in stats else 0
     leapfrogs = float(stats["n_steps"].mean()) if "n_steps" in stats else None
-    return Run(compiling, seconds["warm-up"], seconds["draws"], chains.values[..., kept], divergences, leapfrogs)
+    return Run(
+        compiling,
+        seconds["warm-up"],
+        seconds["draws"],
+        chains.values[..., kept],
+        divergences,
+        leapfrogs,
+    )
 
 
 def figures(found: Run) -> dict[str, Any]:
@@ -111,7 +130,10 @@ def largest_difference(first: Run, second: Run) -> float:
     """Of the functionals' means, in standard errors by their effective sizes: about 3 where a hundred are compared and all is well."""
     stats = arviz.array_stats()
     means = [run.values.mean((0, 1)) for run in (first, second)]
-    errors = [np.array([float(stats.mcse(one)) for one in np.moveaxis(run.values, 2, 0)]) for run in (first, second)]
+    errors = [
+        np.array([float(stats.mcse(one)) for one in np.moveaxis(run.values, 2, 0)])
+        for run in (first, second)
+    ]
     return float(np.max(np.abs(means[0] - means[1]) / np.hypot(*errors)))
 
 
@@ -124,15 +146,52 @@ def rounded(figures: Any) -> Any:
 
 def compare(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """The line of one model."""
-    hyper, data = simulate(name, arguments.rows, arguments.columns, arguments.factors, arguments.share, arguments.seed)
-    gibbs = run("gibbs", name, hyper, data, 1, num_samples=arguments.sweeps, num_warmup=arguments.sweeps // 10)
-    nuts = run("nuts", name, hyper, data, 2, num_samples=arguments.samples, num_warmup=arguments.warmup)
-    both = {"gibbs": figures(gibbs), "nuts": {**figures(nuts), "divergences": nuts.divergences, "leapfrogs": nuts.leapfrogs}}
+    hyper, data = simulate(
+        name, arguments.rows, arguments.columns, arguments.factors, arguments.share, arguments.seed
+    )
+    gibbs = run(
+        "gibbs",
+        name,
+        hyper,
+        data,
+        1,
+        num_samples=arguments.sweeps,
+        num_warmup=arguments.sweeps // 10,
+    )
+    nuts = run(
+        "nuts", name, hyper, data, 2, num_samples=arguments.samples, num_warmup=arguments.warmup
+    )
+    both = {
+        "gibbs": figures(gibbs),
+        "nuts": {**figures(nuts), "divergences": nuts.divergences, "leapfrogs": nuts.leapfrogs},
+    }
     clocks = ("per_second", "per_second_with_warmup")
-    ratios = {clock: {which: both["gibbs"][clock][which] / both["nuts"][clock][which] for which in ("min", "median")} for clock in clocks}
-    size = {"rows": data.num_rows, "columns": data.num_columns, "entries": data.num_entries, "factors": arguments.factors, "cores": CORES}
-    agreement = {"functionals": gibbs.values.shape[2], "largest_difference_in_standard_errors": largest_difference(gibbs, nuts)}
-    return {"benchmark": "samplers", "model": name, **size, **agreement, **both, "gibbs_to_nuts": ratios}
+    ratios = {
+        clock: {
+            which: both["gibbs"][clock][which] / both["nuts"][clock][which]
+            for which in ("min", "median")
+        }
+        for clock in clocks
+    }
+    size = {
+        "rows": data.num_rows,
+        "columns": data.num_columns,
+        "entries": data.num_entries,
+        "factors": arguments.factors,
+        "cores": CORES,
+    }
+    agreement = {
+        "functionals": gibbs.values.shape[2],
+        "largest_difference_in_standard_errors": largest_difference(gibbs, nuts),
+    }
+    return {
+        "benchmark": "samplers",
+        "model": name,
+        **size,
+        **agreement,
+        **both,
+        "gibbs_to_nuts": ratios,
+    }
 
 
 def main() -> None:
@@ -141,7 +200,9 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=300)
     parser.add_argument("--columns", type=int, default=200)
     parser.add_argument("--factors", type=int, default=5)
-    parser.add_argument("--share", type=float, default=0.15, help="of ratings that are observed, at most 0.7")
+    parser.add_argument(
+        "--share", type=float, default=0.15, help="of ratings that are observed, at most 0.7"
+    )
     parser.add_argument("--sweeps", type=int, default=4000, help="of Gibbs, each chain")
     parser.add_argument("--samples", type=int, default=400, help="of NUTS, each chain")
     parser.add_argument("--warmup", type=int, default=500, help="of NUTS")

@@ -46,15 +46,26 @@ def fit_here(chosen: argparse.Namespace) -> dict[str, Any]:
     corpus = corpora.read(chosen.store, verify=False)
     jax.block_until_ready(jax.numpy.zeros(1))
     before = memory()
-    hyper, options = {"num_topics": chosen.topics, "alpha": 0.05, "eta": 0.05}, {"num_epochs": chosen.epochs, "batch_size": BATCH, "bound_every": 0}
+    hyper, options = (
+        {"num_topics": chosen.topics, "alpha": 0.05, "eta": 0.05},
+        {"num_epochs": chosen.epochs, "batch_size": BATCH, "bound_every": 0},
+    )
     if chosen.fixed:
         options |= {"num_local": chosen.fixed, "local_tolerance": 0.0}
     fit = inference.fit("lda", corpus, "svi", hyper, jax.random.key(0), progress=None, **options)
     if chosen.keep:
         np.save(chosen.keep, fit.posterior.natural("beta"))
     size = Path(chosen.store).stat().st_size
-    found = {name: np.round(fit.history[name], 4).tolist() for name in ("seconds", "local_iterations")}
-    return {**found, "entries": corpus.num_entries, "gb_before": before, "gb": memory(), "gb_of_store": round(size / 1e9, 3)}
+    found = {
+        name: np.round(fit.history[name], 4).tolist() for name in ("seconds", "local_iterations")
+    }
+    return {
+        **found,
+        "entries": corpus.num_entries,
+        "gb_before": before,
+        "gb": memory(),
+        "gb_of_store": round(size / 1e9, 3),
+    }
 
 
 def memory() -> float:
@@ -62,12 +73,16 @@ def memory() -> float:
     return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6, 3)
 
 
-def fit_apart(store: Path, environment: dict[str, str] | None = None, wait: bool = True, **options: Any) -> Any:
+def fit_apart(
+    store: Path, environment: dict[str, str] | None = None, wait: bool = True, **options: Any
+) -> Any:
     """`fit_here` in a new process: what it found, or, without waiting, the process."""
     command = [sys.executable, __file__, "fit", "--store", str(store)]
     for name, value in options.items():
         command += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, **(environment or {})})
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env={**os.environ, **(environment or {})}
+    )
     return finished(process) if wait else process
 
 
@@ -106,12 +121,20 @@ def million(chosen: argparse.Namespace, folder: Path) -> dict[str, Any]:
         make(path, chosen.documents)
     print(f"store written in {time.perf_counter() - begin:.0f} s", file=sys.stderr)
     found = fit_apart(path, devices=CORES, topics=TOPICS, fixed=chosen.iterations)
-    line: dict[str, Any] = {"documents": BATCH * len(found["seconds"]), "topics": TOPICS, "iterations": mean_iterations(found)}
+    line: dict[str, Any] = {
+        "documents": BATCH * len(found["seconds"]),
+        "topics": TOPICS,
+        "iterations": mean_iterations(found),
+    }
     line["seconds"] = found["seconds"][-1]
     for name, work in (("documents_per_second", False), ("document_iterations_per_second", True)):
         tenths = [round(rate(found, i / 10, (i + 1) / 10, work)) for i in range(10)]
         line[name] = {"by_tenths": tenths, "last_to_first": round(tenths[-1] / tenths[0], 3)}
-    return line | {"gb_of_store": found["gb_of_store"]} | {"gb_before_fitting": found["gb_before"], "gb_peak": found["gb"]}
+    return (
+        line
+        | {"gb_of_store": found["gb_of_store"]}
+        | {"gb_before_fitting": found["gb_before"], "gb_peak": found["gb"]}
+    )
 
 
 def devices(chosen: argparse.Namespace, folder: Path) -> dict[str, Any]:
@@ -121,25 +144,42 @@ def devices(chosen: argparse.Namespace, folder: Path) -> dict[str, Any]:
             rates[number].append(rate(fit_apart(path, devices=number, topics=TOPICS, epochs=2)))
     best = {number: float(np.median(found)) for number, found in rates.items()}
     ratios = [round(two / one, 2) for one, two in zip(rates[1], rates[2], strict=True)]
-    return {"documents_per_second": {number: round(x) for number, x in best.items()}, "ratio": round(best[2] / best[1], 2), "ratios": ratios}
+    return {
+        "documents_per_second": {number: round(x) for number, x in best.items()},
+        "ratio": round(best[2] / best[1], 2),
+        "ratios": ratios,
+    }
 
 
 def processes(chosen: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Lambda is compared in single and, on fewer documents, in double precision."""
     line: dict[str, Any] = {}
-    for name, documents, environment in (("float32", chosen.documents, {}), ("float64", 5 * BATCH, {"JAX_ENABLE_X64": "1"})):
+    for name, documents, environment in (
+        ("float32", chosen.documents, {}),
+        ("float64", 5 * BATCH, {"JAX_ENABLE_X64": "1"}),
+    ):
         path = make(folder / f"{name}.h5ad", documents)
-        alone = fit_apart(path, environment, devices=2, topics=TOPICS, keep=folder / f"{name}-alone.npy")
+        alone = fit_apart(
+            path, environment, devices=2, topics=TOPICS, keep=folder / f"{name}-alone.npy"
+        )
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             address = f"127.0.0.1:{free.getsockname()[1]}"
         shared = {"wait": False, "devices": 1, "topics": TOPICS, "address": address}
-        started = [fit_apart(path, environment, process_id=i, keep=folder / f"{name}-{i}.npy", **shared) for i in range(2)]
+        started = [
+            fit_apart(path, environment, process_id=i, keep=folder / f"{name}-{i}.npy", **shared)
+            for i in range(2)
+        ]
         together = [finished(process) for process in started]
-        one, *both = (np.load(folder / f"{name}-{which}.npy").astype(float) for which in ("alone", 0, 1))
+        one, *both = (
+            np.load(folder / f"{name}-{which}.npy").astype(float) for which in ("alone", 0, 1)
+        )
         line[name] = {
             "documents": documents,
-            "documents_per_second": {"one process, two devices": round(rate(alone)), "two processes": round(rate(together[0]))},
+            "documents_per_second": {
+                "one process, two devices": round(rate(alone)),
+                "two processes": round(rate(together[0])),
+            },
             "lambda, relative": float(f"{np.linalg.norm(both[0] - one) / np.linalg.norm(one):.2g}"),
             "lambda, largest relative": float(f"{np.max(np.abs(both[0] - one) / one):.2g}"),
             "same bits in both": bool(np.array_equal(*both)),
@@ -159,13 +199,29 @@ def cost(chosen: argparse.Namespace, folder: Path) -> dict[str, Any]:
         if not path.exists():
             make(path, documents, TOPICS, length)
         found = fit_apart(path, devices=CORES, topics=topics)
-        point = {"varied": name, "documents": documents, "entries_per_document": round(found["entries"] / documents, 1), "topics": topics}
-        points.append({**point, "iterations": mean_iterations(found), "us_per_document": round(1e6 / rate(found), 1)})
+        point = {
+            "varied": name,
+            "documents": documents,
+            "entries_per_document": round(found["entries"] / documents, 1),
+            "topics": topics,
+        }
+        points.append(
+            {
+                **point,
+                "iterations": mean_iterations(found),
+                "us_per_document": round(1e6 / rate(found), 1),
+            }
+        )
     line: dict[str, Any] = {"points": points}
     work = np.array([p["entries_per_document"] * p["topics"] * p["iterations"] for p in points])
     times = np.array([p["us_per_document"] for p in points])
     slope, begin = np.polyfit(work, times, 1)
-    line |= {"us_per_document": {"at no work": round(begin, 1), "per thousand units": round(1000 * slope, 4)}}
+    line |= {
+        "us_per_document": {
+            "at no work": round(begin, 1),
+            "per thousand units": round(1000 * slope, 4),
+        }
+    }
     line["explained"] = round(float(np.corrcoef(work, times)[0, 1] ** 2), 4)
     if chosen.plot:
         draw(points, work, times, slope, begin, chosen.plot)
@@ -181,20 +237,44 @@ def model(chosen: argparse.Namespace, folder: Path) -> dict[str, Any]:
     rows = []
     for name, words, topics in (("small", 8000, 100), ("large", 50_000, 500)):
         table = 4.0 * words * topics
-        per_document = 1e-6 * (chosen.row_us + 1e-3 * chosen.unit_ns * entries * topics * iterations)
+        per_document = 1e-6 * (
+            chosen.row_us + 1e-3 * chosen.unit_ns * entries * topics * iterations
+        )
         fixed = chosen.table_ns * 1e-9 * words * topics
         for hosts in (1, 8, 64):
             exchange = (
-                0.0 if hosts == 1 else 2 * (hosts - 1) / hosts * table / (1e9 * chosen.gb_per_second) + 2 * (hosts - 1) * 1e-6 * chosen.latency_us
+                0.0
+                if hosts == 1
+                else 2 * (hosts - 1) / hosts * table / (1e9 * chosen.gb_per_second)
+                + 2 * (hosts - 1) * 1e-6 * chosen.latency_us
             )
             per_host = 9 * (fixed + exchange) / per_document
             total = hosts / (1.1111 * per_document)
-            point = {"tables": name, "hosts": hosts, "table_mb": round(table / 1e6, 1), "exchange_ms": round(1e3 * exchange, 1)}
-            rows.append({**point, "batch_per_host": round(per_host), "batch": round(hosts * per_host), "documents_per_second": round(total)})
-    return {"entries": entries, "iterations": iterations, "gb_per_second": chosen.gb_per_second, "rows": rows}
+            point = {
+                "tables": name,
+                "hosts": hosts,
+                "table_mb": round(table / 1e6, 1),
+                "exchange_ms": round(1e3 * exchange, 1),
+            }
+            rows.append(
+                {
+                    **point,
+                    "batch_per_host": round(per_host),
+                    "batch": round(hosts * per_host),
+                    "documents_per_second": round(total),
+                }
+            )
+    return {
+        "entries": entries,
+        "iterations": iterations,
+        "gb_per_second": chosen.gb_per_second,
+        "rows": rows,
+    }
 
 
-def draw(points: list[dict[str, Any]], work: Any, times: Any, slope: float, begin: float, path: str) -> None:
+def draw(
+    points: list[dict[str, Any]], work: Any, times: Any, slope: float, begin: float, path: str
+) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
@@ -205,21 +285,41 @@ def draw(points: list[dict[str, Any]], work: Any, times: Any, slope: float, begi
         mine = np.array([p["varied"] == name for p in points])
         left.plot(work[mine], times[mine], "o", label=f"{name} varied")
     ends = np.array([0, work.max()])
-    left.plot(ends, begin + slope * ends, color="0.6", label=f"{begin:.0f} µs + {1000 * slope:.2f} ns a unit")
-    left.set(xlabel="entries x topics x iterations, per document", ylabel="microseconds per document", ylim=(0, None))
+    left.plot(
+        ends,
+        begin + slope * ends,
+        color="0.6",
+        label=f"{begin:.0f} µs + {1000 * slope:.2f} ns a unit",
+    )
+    left.set(
+        xlabel="entries x topics x iterations, per document",
+        ylabel="microseconds per document",
+        ylim=(0, None),
+    )
     left.legend()
     more = [p for p in points if p["varied"] == "documents"]
     right.plot([p["documents"] for p in more], [p["us_per_document"] for p in more], "o-")
-    right.set(xscale="log", xlabel="documents in the corpus", ylabel="microseconds per document", ylim=(0, None))
+    right.set(
+        xscale="log",
+        xlabel="documents in the corpus",
+        ylabel="microseconds per document",
+        ylim=(0, None),
+    )
     figure.suptitle(f"LDA by svi, batches of {BATCH:,}, {CORES} cores")
     figure.savefig(path, dpi=120)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=["million", "devices", "processes", "cost", "model", "fit"], help="fit is what the others start")
+    parser.add_argument(
+        "what",
+        choices=["million", "devices", "processes", "cost", "model", "fit"],
+        help="fit is what the others start",
+    )
     parser.add_argument("--documents", type=int)
-    parser.add_argument("--store", help="file to write to, or to use if it is there (default: a temporary one)")
+    parser.add_argument(
+        "--store", help="file to write to, or to use if it is there (default: a temporary one)"
+    )
     parser.add_argument(
         "--iterations",
         type=int,
@@ -228,7 +328,13 @@ def main() -> None:
     )
     parser.add_argument("--turns", type=int, default=3, help="of `devices`")
     parser.add_argument("--plot", help="a PNG to draw, of `cost`")
-    for name, kind, default in (("devices", int, CORES), ("topics", int, TOPICS), ("epochs", int, 1), ("process-id", int, None), ("fixed", int, 0)):
+    for name, kind, default in (
+        ("devices", int, CORES),
+        ("topics", int, TOPICS),
+        ("epochs", int, 1),
+        ("process-id", int, None),
+        ("fixed", int, 0),
+    ):
         parser.add_argument(f"--{name}", type=kind, default=default, help=argparse.SUPPRESS)
     figures = {
         "row-us": (60.0, "microseconds per document beside its iterations"),
@@ -238,7 +344,13 @@ def main() -> None:
         "latency-us": (50.0, "microseconds of each of the ring's messages"),
     }
     for name, (default, what) in figures.items():
-        parser.add_argument(f"--{name}", type=float, default=default, metavar="X", help=f"of `model`: {what} (default: {default})")
+        parser.add_argument(
+            f"--{name}",
+            type=float,
+            default=default,
+            metavar="X",
+            help=f"of `model`: {what} (default: {default})",
+        )
     for name in ("address", "keep"):
         parser.add_argument(f"--{name}", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
@@ -247,7 +359,13 @@ def main() -> None:
         return
     chosen.documents = chosen.documents or (1_000_000 if chosen.what == "million" else 20_000)
     with tempfile.TemporaryDirectory() as temporary:
-        found = {"million": million, "devices": devices, "processes": processes, "cost": cost, "model": model}[chosen.what](chosen, Path(temporary))
+        found = {
+            "million": million,
+            "devices": devices,
+            "processes": processes,
+            "cost": cost,
+            "model": model,
+        }[chosen.what](chosen, Path(temporary))
     print(json.dumps({"benchmark": f"scale {chosen.what}", "cores": CORES, **found}))
 
 

@@ -31,20 +31,33 @@ def draw(rng: np.random.Generator) -> scipy.sparse.csr_array:
     rows = []
     for weights in rng.dirichlet(np.full(TOPICS, 0.1), POOL):
         words = rng.choice(WORDS, LENGTH, p=weights @ topics)
-        rows.append(scipy.sparse.csr_array(np.bincount(words, minlength=WORDS)[None].astype(np.float32)))
+        rows.append(
+            scipy.sparse.csr_array(np.bincount(words, minlength=WORDS)[None].astype(np.float32))
+        )
     return scipy.sparse.vstack(rows).tocsr()
 
 
 def own_megabytes() -> float:
     """Memory that is this process's alone."""
-    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssAnon"))
+    line = next(
+        line
+        for line in Path("/proc/self/status").read_text().splitlines()
+        if line.startswith("RssAnon")
+    )
     return int(line.split()[1]) / 1024
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--minutes", type=float, default=60)
-    parser.add_argument("--lead", type=float, default=10, help="minutes of warming up, which are not counted (default: 10)")
+    parser.add_argument(
+        "--lead",
+        type=float,
+        default=10,
+        help="minutes of warming up, which are not counted (default: 10)",
+    )
     parser.add_argument("--folder", help="where to make the database (default: a temporary folder)")
     parser.add_argument("--log", help="a file to write every look into")
     chosen = parser.parse_args()
@@ -53,13 +66,23 @@ def main() -> int:
     import inference
 
     compiled = []
-    jax.monitoring.register_event_duration_secs_listener(lambda name, *_, **__: compiled.append(name) if "backend_compile" in name else None)
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda name, *_, **__: compiled.append(name) if "backend_compile" in name else None
+    )
     rng = np.random.default_rng(0)
     pool = draw(rng)
     looks = []
     with tempfile.TemporaryDirectory(dir=chosen.folder) as folder:
         hyper = {"num_topics": TOPICS, "alpha": "learn"}
-        stream = inference.stream("lda", WORDS, hyper=hyper, path=Path(folder) / "rows", checkpoint_seconds=10.0, batch_size=BATCH, num_inner=3)
+        stream = inference.stream(
+            "lda",
+            WORDS,
+            hyper=hyper,
+            path=Path(folder) / "rows",
+            checkpoint_seconds=10.0,
+            batch_size=BATCH,
+            num_inner=3,
+        )
         begin, number = time.perf_counter(), 0
         with stream:
             while (now := time.perf_counter() - begin) < 60 * chosen.minutes:
@@ -71,14 +94,34 @@ def main() -> int:
                 number += 1
                 if now >= 10 * len(looks):
                     files = len(os.listdir("/proc/self/fd"))
-                    looks.append({"seconds": now, "mb": own_megabytes(), "files": files, "compiled": len(compiled), "steps": number})
+                    looks.append(
+                        {
+                            "seconds": now,
+                            "mb": own_megabytes(),
+                            "files": files,
+                            "compiled": len(compiled),
+                            "steps": number,
+                        }
+                    )
                     if chosen.log:
-                        Path(chosen.log).write_text(json.dumps({"looks": looks, "rows": stream.num_rows}))
+                        Path(chosen.log).write_text(
+                            json.dumps({"looks": looks, "rows": stream.num_rows})
+                        )
             rows = stream.num_rows
     found = told(looks, 60 * chosen.lead) | {"rows": rows}
     print(json.dumps(found))
-    flat = max(abs(found["mb_most"] / found["mb_first"] - 1), abs(found["mb_least"] / found["mb_first"] - 1)) <= FLAT
-    return 0 if flat and found["compiled_since"] == 0 and found["files_last"] == found["files_first"] else 1
+    flat = (
+        max(
+            abs(found["mb_most"] / found["mb_first"] - 1),
+            abs(found["mb_least"] / found["mb_first"] - 1),
+        )
+        <= FLAT
+    )
+    return (
+        0
+        if flat and found["compiled_since"] == 0 and found["files_last"] == found["files_first"]
+        else 1
+    )
 
 
 def told(looks: list[dict[str, float]], lead: float) -> dict[str, float]:
@@ -91,10 +134,24 @@ def told(looks: list[dict[str, float]], lead: float) -> dict[str, float]:
     def speed(part: list[dict[str, float]]) -> float:
         return (part[-1]["steps"] - part[0]["steps"]) / (part[-1]["seconds"] - part[0]["seconds"])
 
-    found = {"minutes": seconds[-1] / 60, "steps": after[-1]["steps"], "mb_first": mb[0], "mb_least": mb.min(), "mb_most": mb.max()}
-    found |= {"mb_per_hour": slope, "percent_per_hour": 100 * slope / mb.mean(), "files_first": after[0]["files"], "files_last": after[-1]["files"]}
+    found = {
+        "minutes": seconds[-1] / 60,
+        "steps": after[-1]["steps"],
+        "mb_first": mb[0],
+        "mb_least": mb.min(),
+        "mb_most": mb.max(),
+    }
+    found |= {
+        "mb_per_hour": slope,
+        "percent_per_hour": 100 * slope / mb.mean(),
+        "files_first": after[0]["files"],
+        "files_last": after[-1]["files"],
+    }
     found |= {"compiled_since": after[-1]["compiled"] - after[0]["compiled"]}
-    found |= {"steps_per_second_first": speed(after[:tenth]), "steps_per_second_last": speed(after[-tenth:])}
+    found |= {
+        "steps_per_second_first": speed(after[:tenth]),
+        "steps_per_second_last": speed(after[-tenth:]),
+    }
     return {name: round(float(value), 3) for name, value in found.items()}
 
 

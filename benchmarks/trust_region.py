@@ -39,7 +39,14 @@ from pp_models.data.arrivals import Arrivals, feed, no_ids
 from pp_models.data.types import Data
 from pp_models.elimination.row_solver import RowOptions
 
-COLOURS = {"trust_region": "C0", "svi": "C1", "memoized 500": "C2", "memoized 10000": "C3", "svb": "C4", "streaming_batch": "C5"}
+COLOURS = {
+    "trust_region": "C0",
+    "svi": "C1",
+    "memoized 500": "C2",
+    "memoized 10000": "C3",
+    "svb": "C4",
+    "streaming_batch": "C5",
+}
 
 
 def finish(arguments: argparse.Namespace, figure: Any, line: dict[str, Any]) -> None:
@@ -49,10 +56,22 @@ def finish(arguments: argparse.Namespace, figure: Any, line: dict[str, Any]) -> 
     path = folder / f"{arguments.command}.png"
     figure.savefig(path, dpi=110, bbox_inches="tight")
     plt.close(figure)
-    print(json.dumps({"benchmark": f"trust_region {arguments.command}", **line, "figure": str(path)}), flush=True)
+    print(
+        json.dumps({"benchmark": f"trust_region {arguments.command}", **line, "figure": str(path)}),
+        flush=True,
+    )
 
 
-def run(model: str, data: Data, engine: str, hyper: Any, seed: int, probe: Any, every: int = 1, **options: Any) -> tuple[list[float], list[Any], Any]:
+def run(
+    model: str,
+    data: Data,
+    engine: str,
+    hyper: Any,
+    seed: int,
+    probe: Any,
+    every: int = 1,
+    **options: Any,
+) -> tuple[list[float], list[Any], Any]:
     """An engine stepped by hand: passes made and what `probe(problem, state)` saw, every so many passes, and the last state's posterior."""
     chosen = fitting.load_engine(engine)
     problem = fitting.make_problem(model, data, hyper)
@@ -76,8 +95,12 @@ def mean_bound(data: Data) -> Any:
     def probe(problem: obj.Problem, state: Any) -> float:
         hyper, total = getattr(state, "hyper", problem.hyper), 0.0
         for first in range(0, data.num_rows, 5000):
-            batches = data.shards(np.arange(first, min(first + 5000, data.num_rows)), 5000, problem.devices)
-            shares = mb.solve(problem, hyper, state.shared, batches, RowOptions(100, 1e-3), bound=True)
+            batches = data.shards(
+                np.arange(first, min(first + 5000, data.num_rows)), 5000, problem.devices
+            )
+            shares = mb.solve(
+                problem, hyper, state.shared, batches, RowOptions(100, 1e-3), bound=True
+            )
             total += sum(float(term) for share in shares for term in share.bound)
         prior = float(obj.shared_bound(problem.model, hyper, state.shared))
         return total / data.num_rows + prior / problem.data.num_rows
@@ -95,39 +118,72 @@ def read_counts(path: str) -> Data:
 def mnist(arguments: argparse.Namespace) -> None:
     """Forty Bernoulli components; each pixel is set with its grey value as probability."""
     with np.load(arguments.data) as file:
-        images = next(file[name] for name in ("x_train", "train_images", *file.files) if name in file.files and file[name].ndim >= 2)
+        images = next(
+            file[name]
+            for name in ("x_train", "train_images", *file.files)
+            if name in file.files and file[name].ndim >= 2
+        )
     grey = images.reshape(len(images), -1)[: arguments.rows].astype(np.float32)
     grey /= grey.max()
-    data = pp_models.data.dense((np.random.default_rng(0).random(grey.shape) < grey).astype(np.float32))
+    data = pp_models.data.dense(
+        (np.random.default_rng(0).random(grey.shape) < grey).astype(np.float32)
+    )
     settings = {
         "trust_region": {"num_epochs": 10, "num_inner": 2, "bound_every": 0},
         "svi": {"num_epochs": 20, "bound_every": 0},
     }
     probe = mean_bound(data.select(np.arange(min(10_000, data.num_rows))))
     full = mean_bound(data)
-    line: dict[str, Any] = {name: {"components": [], "bound": [], "seconds": []} for name in settings}
+    line: dict[str, Any] = {
+        name: {"components": [], "bound": [], "seconds": []} for name in settings
+    }
     figure, (left, *right) = plt.subplots(1, 3, figsize=(15, 4.5))
     for name, axes in zip(settings, right, strict=True):
         for seed in range(arguments.seeds):
             begin = time.perf_counter()
             shared = {"batch_size": 200, "kappa": 0.5, "tau": 100.0}
             hyper = {"num_components": 40}
-            passes, bounds, posterior = run("bernoulli_mixture", data, name, hyper, seed, probe, **shared, **settings[name])
+            passes, bounds, posterior = run(
+                "bernoulli_mixture", data, name, hyper, seed, probe, **shared, **settings[name]
+            )
             seconds = time.perf_counter() - begin
-            final = full(posterior.problem, argparse.Namespace(shared=posterior._shared, hyper=posterior.problem.hyper))
+            final = full(
+                posterior.problem,
+                argparse.Namespace(shared=posterior._shared, hyper=posterior.problem.hyper),
+            )
             weights = posterior.mean("pi")
-            record = {"components": int((weights > 1 / 400).sum()), "bound": round(final, 3), "seconds": round(seconds, 1)}
+            record = {
+                "components": int((weights > 1 / 400).sum()),
+                "bound": round(final, 3),
+                "seconds": round(seconds, 1),
+            }
             for key, value in record.items():
                 line[name][key].append(value)
-            left.plot(np.array(passes) * (2 if name == "trust_region" else 1) * data.num_rows / 200, bounds, color=COLOURS[name], alpha=0.7)
+            left.plot(
+                np.array(passes) * (2 if name == "trust_region" else 1) * data.num_rows / 200,
+                bounds,
+                color=COLOURS[name],
+                alpha=0.7,
+            )
         order = np.argsort(-weights)
-        tiles = posterior.mean("beta")[order].reshape(5, 8, 28, 28).transpose(0, 2, 1, 3).reshape(5 * 28, 8 * 28)
+        tiles = (
+            posterior.mean("beta")[order]
+            .reshape(5, 8, 28, 28)
+            .transpose(0, 2, 1, 3)
+            .reshape(5 * 28, 8 * 28)
+        )
         axes.imshow(tiles, cmap="gray_r")
         axes.set(title=f"{name}: E[beta] of the last seed", xticks=[], yticks=[])
-    left.set(xlabel="updates (inner steps counted)", ylabel="bound, nats per image", ylim=(-175, -145))
+    left.set(
+        xlabel="updates (inner steps counted)", ylabel="bound, nats per image", ylim=(-175, -145)
+    )
     left.set_title("blue: trust region, orange: natural gradient")
     gaps = np.subtract(line["trust_region"]["bound"], line["svi"]["bound"])
-    finish(arguments, figure, {**line, "images": data.num_rows, "least_gap": round(float(gaps.min()), 3)})
+    finish(
+        arguments,
+        figure,
+        {**line, "images": data.num_rows, "least_gap": round(float(gaps.min()), 3)},
+    )
 
 
 # T 4.2 -------------------------------------------------------------------------------------------------------------------------
@@ -159,10 +215,15 @@ def cut(images: list[np.ndarray], num_patches: int, seed: int = 0) -> np.ndarray
     patches = []
     for image, share in zip(images, rng.multinomial(num_patches, sizes / sizes.sum()), strict=True):
         top, left = (rng.integers(0, size - 7, share) for size in image.shape)
-        rows, columns = top[:, None, None] + np.arange(8)[:, None], left[:, None, None] + np.arange(8)
+        rows, columns = (
+            top[:, None, None] + np.arange(8)[:, None],
+            left[:, None, None] + np.arange(8),
+        )
         patches.append(np.log1p(image.astype(np.float64))[rows, columns].reshape(share, 64))
     values = rng.permutation(np.concatenate(patches))
-    values += rng.normal(0, 1e-2, values.shape)  # eight-bit intensities tie; a little noise keeps covariances of full rank
+    values += rng.normal(
+        0, 1e-2, values.shape
+    )  # eight-bit intensities tie; a little noise keeps covariances of full rank
     return ((values - values.mean()) / values.std()).astype(np.float32)
 
 
@@ -184,14 +245,31 @@ def patches(arguments: argparse.Namespace) -> None:
         for seed in range(arguments.seeds):
             begin = time.perf_counter()
             passes, bounds, posterior = run(
-                "gaussian_mixture", data, engine, {"num_components": 50}, seed, probe, num_epochs=arguments.passes, **options
+                "gaussian_mixture",
+                data,
+                engine,
+                {"num_components": 50},
+                seed,
+                probe,
+                num_epochs=arguments.passes,
+                **options,
             )
             weights = posterior.mean("pi")
-            record = {"bound": round(bounds[-1], 3), "components": int((weights > 1 / 500).sum()), "seconds": round(time.perf_counter() - begin, 1)}
+            record = {
+                "bound": round(bounds[-1], 3),
+                "components": int((weights > 1 / 500).sum()),
+                "seconds": round(time.perf_counter() - begin, 1),
+            }
             for key, value in record.items():
                 line[name][key].append(value)
-            axes.plot(passes, bounds, color=COLOURS[name], alpha=0.8, label=name if seed == 0 else None)
-    axes.set(xlabel="passes", ylabel="bound, nats per patch", title="Gaussian mixture, 50 components, 8 x 8 patches")
+            axes.plot(
+                passes, bounds, color=COLOURS[name], alpha=0.8, label=name if seed == 0 else None
+            )
+    axes.set(
+        xlabel="passes",
+        ylabel="bound, nats per patch",
+        title="Gaussian mixture, 50 components, 8 x 8 patches",
+    )
     top = max(max(part["bound"]) for part in line.values())
     axes.set_ylim(top - 8, top + 1)
     axes.legend()
@@ -217,14 +295,28 @@ def synthetic(arguments: argparse.Namespace) -> None:
         for seed in range(arguments.seeds):
             begin = time.perf_counter()
             start = {"beta": paper_start(seed, 100, train.num_columns)}
-            fit = inference.fit("lda", train, name.split()[0], hyper, jax.random.key(seed), init=start, **shared, **options)
+            fit = inference.fit(
+                "lda",
+                train,
+                name.split()[0],
+                hyper,
+                jax.random.key(seed),
+                init=start,
+                **shared,
+                **options,
+            )
             seconds.append(round(time.perf_counter() - begin, 1))
             scores.append(round(inference.document_completion(fit, heldout).value, 4))
         line[name] = {"heldout": scores, "seconds": seconds}
     figure, axes = plt.subplots(figsize=(5, 4))
     for i, part in enumerate(line.values()):
         axes.plot([i] * len(part["heldout"]), part["heldout"], "o")
-    axes.set(xticks=range(len(line)), xticklabels=list(line), ylabel="held-out log p per word, nats", title="one pass, synthetic corpus")
+    axes.set(
+        xticks=range(len(line)),
+        xticklabels=list(line),
+        ylabel="held-out log p per word, nats",
+        title="one pass, synthetic corpus",
+    )
     finish(arguments, figure, line)
 
 
@@ -236,26 +328,55 @@ def paper_start(seed: int, num_topics: int, num_columns: int) -> jax.Array:
 def learned(arguments: argparse.Namespace) -> None:
     """alpha and eta learned by empirical Bayes: held-out score after each of four passes, and with alpha and eta as given."""
     train, heldout, _ = completion.hold_out(read_counts(arguments.data), 0.1)
-    options = {"batch_size": 100, "num_inner": 10, "num_local": 20, "kappa": 0.5, "tau": 10.0, "bound_every": 0, "progress": False}
+    options = {
+        "batch_size": 100,
+        "num_inner": 10,
+        "num_local": 20,
+        "kappa": 0.5,
+        "tau": 10.0,
+        "bound_every": 0,
+        "progress": False,
+    }
     figure, axes = plt.subplots(figsize=(6, 4))
     line: dict[str, Any] = {}
-    for name, hyper in (("learned", {"alpha": ("learn", 0.05), "eta": ("learn", 0.05)}), ("fixed", {"alpha": 0.05, "eta": 0.05})):
+    for name, hyper in (
+        ("learned", {"alpha": ("learn", 0.05), "eta": ("learn", 0.05)}),
+        ("fixed", {"alpha": 0.05, "eta": 0.05}),
+    ):
         line[name] = {"heldout": [], "seconds": []}
         for seed in range(arguments.seeds):
             scores = []
             for num_epochs in range(1, 5):
                 begin = time.perf_counter()
                 fit = inference.fit(
-                    "lda", train, "trust_region", {"num_topics": arguments.topics, **hyper}, jax.random.key(seed), num_epochs=num_epochs, **options
+                    "lda",
+                    train,
+                    "trust_region",
+                    {"num_topics": arguments.topics, **hyper},
+                    jax.random.key(seed),
+                    num_epochs=num_epochs,
+                    **options,
                 )
                 seconds = time.perf_counter() - begin
                 scores.append(round(inference.document_completion(fit, heldout).value, 4))
             line[name]["heldout"].append(scores)
             line[name]["seconds"].append(round(seconds, 1))
-            axes.plot(range(1, 5), scores, color="C0" if name == "learned" else "C7", label=name if seed == 0 else None)
+            axes.plot(
+                range(1, 5),
+                scores,
+                color="C0" if name == "learned" else "C7",
+                label=name if seed == 0 else None,
+            )
         alpha = np.asarray(fit.hyper.alpha)
-        line[name] |= {"alpha": [round(float(alpha.min()), 4), round(float(alpha.max()), 4)], "eta": round(float(fit.hyper.eta), 4)}
-    axes.set(xlabel="passes", ylabel="held-out log p per word, nats", title=f"trust region, K = {arguments.topics}")
+        line[name] |= {
+            "alpha": [round(float(alpha.min()), 4), round(float(alpha.max()), 4)],
+            "eta": round(float(fit.hyper.eta), 4),
+        }
+    axes.set(
+        xlabel="passes",
+        ylabel="held-out log p per word, nats",
+        title=f"trust region, K = {arguments.topics}",
+    )
     axes.legend()
     finish(arguments, figure, line)
 
@@ -287,9 +408,19 @@ def sweep(arguments: argparse.Namespace) -> None:
     for number in range(arguments.settings):
         chosen = {name: choices[rng.integers(len(choices))] for name, choices in GRID.items()}
         inner, local = chosen["steps"]
-        hyper = {"num_topics": arguments.topics, "alpha": ("learn", chosen["alpha"]), "eta": ("learn", chosen["eta"])}
+        hyper = {
+            "num_topics": arguments.topics,
+            "alpha": ("learn", chosen["alpha"]),
+            "eta": ("learn", chosen["eta"]),
+        }
         tau = 1 + scale * chosen["tau"]
-        shared = {"batch_size": chosen["batch_size"], "kappa": chosen["kappa"], "tau": tau, "bound_every": 0, "local_tolerance": 1e-3}
+        shared = {
+            "batch_size": chosen["batch_size"],
+            "kappa": chosen["kappa"],
+            "tau": tau,
+            "bound_every": 0,
+            "local_tolerance": 1e-3,
+        }
         shared["init"] = {"beta": paper_start(number, arguments.topics, train.num_columns)}
         key, record = jax.random.key(number), dict(chosen)
         for name, options in (
@@ -303,12 +434,20 @@ def sweep(arguments: argparse.Namespace) -> None:
         rows.append(record)
         print(json.dumps(record), flush=True)
     scores = {name: np.array([row[name] for row in rows]) for name in ("trust_region", "svi")}
-    spread = {name: float(np.subtract(*np.percentile(score, [75, 25]))) for name, score in scores.items()}
+    spread = {
+        name: float(np.subtract(*np.percentile(score, [75, 25]))) for name, score in scores.items()
+    }
     figure, axes = plt.subplots(figsize=(5, 5))
     axes.plot(scores["svi"], scores["trust_region"], "o")
     limits = [min(map(np.min, scores.values())) - 0.05, max(map(np.max, scores.values())) + 0.05]
     axes.plot(limits, limits, "k:")
-    axes.set(xlabel="natural gradient", ylabel="trust region", title="held-out log p per word, random settings", xlim=limits, ylim=limits)
+    axes.set(
+        xlabel="natural gradient",
+        ylabel="trust region",
+        title="held-out log p per word, random settings",
+        xlim=limits,
+        ylim=limits,
+    )
     line = {
         "settings": len(rows),
         "documents": train.num_rows,
@@ -334,8 +473,14 @@ def streaming(arguments: argparse.Namespace) -> None:
     followers: dict[str, tuple[str, dict[str, Any]]] = {
         "trust_region": ("streaming", {"update": "trust_region", "kappa": 0.5, **start, **local}),
         "svi": ("streaming", {"update": "natural", "kappa": 0.5, **start, "num_local": 100}),
-        "svb": ("svb", {"batch_size": 1000, "num_inner": 20, "num_local": 20}),  # eta cannot be learned: the best of five, as T
-        "streaming_batch": ("streaming_batch", {"batch_size": 50_000, "num_inner": 100, "num_local": 10}),
+        "svb": (
+            "svb",
+            {"batch_size": 1000, "num_inner": 20, "num_local": 20},
+        ),  # eta cannot be learned: the best of five, as T
+        "streaming_batch": (
+            "streaming_batch",
+            {"batch_size": 50_000, "num_inner": 100, "num_local": 10},
+        ),
     }
     arrivals = len(range(0, train.num_rows, arguments.rate))
     figure, axes = plt.subplots(figsize=(7, 4.5))
@@ -344,30 +489,63 @@ def streaming(arguments: argparse.Namespace) -> None:
     for name, (engine, options) in followers.items():
         begin = time.perf_counter()
         # svb uses eta once and cannot learn it: the best of five, as in T 4.3
-        choices = [{**hyper, "eta": eta} for eta in (0.01, 0.05, 0.1, 0.2, 0.3)] if name == "svb" else [hyper]
-        curves = [follow(name, train, heldout, every, inference.stream("lda", train.num_columns, engine, h, **options), arguments) for h in choices]
+        choices = (
+            [{**hyper, "eta": eta} for eta in (0.01, 0.05, 0.1, 0.2, 0.3)]
+            if name == "svb"
+            else [hyper]
+        )
+        curves = [
+            follow(
+                name,
+                train,
+                heldout,
+                every,
+                inference.stream("lda", train.num_columns, engine, h, **options),
+                arguments,
+            )
+            for h in choices
+        ]
         seen, scores, stream = max(curves, key=lambda curve: curve[1][-1])
-        line[name] = {"heldout": round(scores[-1], 4), "steps": stream.num_steps, "seconds": round(time.perf_counter() - begin, 1)}
+        line[name] = {
+            "heldout": round(scores[-1], 4),
+            "steps": stream.num_steps,
+            "seconds": round(time.perf_counter() - begin, 1),
+        }
         alpha = np.asarray(stream.fit(np.arange(1)).hyper.alpha)
         line[name] |= {"alpha": [round(float(alpha.min()), 4), round(float(alpha.max()), 4)]}
         axes.plot(seen, scores, ".-", color=COLOURS[name], label=name)
         print(json.dumps({name: line[name]}), flush=True)
     natural = {"num_epochs": 8, "num_local": 100, "bound_every": 0}
     levels: dict[str, list[dict[str, Any]]] = {
-        "trust_region": [{"num_epochs": 4, "batch_size": 100, **local, "kappa": 0.5, "bound_every": 0}],
-        "svi": [{**natural, "batch_size": size, "kappa": kappa} for size in (100, 500) for kappa in (0.5, 0.7)],
+        "trust_region": [
+            {"num_epochs": 4, "batch_size": 100, **local, "kappa": 0.5, "bound_every": 0}
+        ],
+        "svi": [
+            {**natural, "batch_size": size, "kappa": kappa}
+            for size in (100, 500)
+            for kappa in (0.5, 0.7)
+        ],
     }
     for name, choices in levels.items():
-        fits = [inference.fit("lda", train, name, hyper, jax.random.key(0), progress=False, **options) for options in choices]
+        fits = [
+            inference.fit("lda", train, name, hyper, jax.random.key(0), progress=False, **options)
+            for options in choices
+        ]
         best = max(inference.document_completion(fit, heldout).value for fit in fits)
         line[f"offline {name}"] = round(best, 4)
         axes.axhline(best, color=COLOURS[name], linestyle="--", linewidth=1)
-    axes.set(xlabel="documents in the database, complete or not", ylabel="held-out log p per word, nats", title="dashed: offline, best setting")
+    axes.set(
+        xlabel="documents in the database, complete or not",
+        ylabel="held-out log p per word, nats",
+        title="dashed: offline, best setting",
+    )
     axes.legend()
     finish(arguments, figure, line)
 
 
-def follow(name: str, train: Data, heldout: Data, every: int, stream: Any, arguments: argparse.Namespace) -> tuple[list[int], list[float], Any]:
+def follow(
+    name: str, train: Data, heldout: Data, every: int, stream: Any, arguments: argparse.Namespace
+) -> tuple[list[int], list[float], Any]:
     """Play the corpus to a stream: rows in the database and held-out scores as they grow, and the stream at the end.
 
     One update a tick, once there are `--first` documents (T's N_0); of the streaming batch algorithm, a training run now and then.
@@ -388,7 +566,9 @@ def follow(name: str, train: Data, heldout: Data, every: int, stream: Any, argum
             stream.step(1, flush=shown == train.num_rows)
         else:
             feed(stream.database, tick, ids)
-            if stream.num_rows >= arguments.first and (name != "streaming_batch" or number % (3 * every) == every):
+            if stream.num_rows >= arguments.first and (
+                name != "streaming_batch" or number % (3 * every) == every
+            ):
                 stream.step(1)
         if number % (2 * every) == 2 * every - 1 and stream.num_steps:
             score()
@@ -417,18 +597,42 @@ def main() -> None:
         if needs_data:
             command.add_argument("--data", required=True, help="path of the data")
         if name in ("mnist", "patches", "sweep", "streaming"):
-            command.add_argument("--rows", type=int, default={"mnist": 60_000, "patches": 100_000}.get(name, 10**9), help="rows used")
+            command.add_argument(
+                "--rows",
+                type=int,
+                default={"mnist": 60_000, "patches": 100_000}.get(name, 10**9),
+                help="rows used",
+            )
         if name == "patches":
             command.add_argument("--passes", type=int, default=10)
         if name == "sweep":
             command.add_argument("--settings", type=int, default=20)
-            command.add_argument("--tau-per", type=float, default=3.8e6, help="documents for which tau is as T gives it; scaled for fewer")
+            command.add_argument(
+                "--tau-per",
+                type=float,
+                default=3.8e6,
+                help="documents for which tau is as T gives it; scaled for fewer",
+            )
             command.add_argument("--seed", type=int, default=0)
         if name == "streaming":
-            command.add_argument("--rate", type=int, default=10, help="documents per tick, on average")
-            command.add_argument("--probability", type=float, default=0.7, help="that an active document shows a word in a tick")
-            command.add_argument("--first", type=int, default=500, help="documents in the database before learning starts")
-            command.add_argument("--after", type=int, default=200, help="steps once everything has come")
+            command.add_argument(
+                "--rate", type=int, default=10, help="documents per tick, on average"
+            )
+            command.add_argument(
+                "--probability",
+                type=float,
+                default=0.7,
+                help="that an active document shows a word in a tick",
+            )
+            command.add_argument(
+                "--first",
+                type=int,
+                default=500,
+                help="documents in the database before learning starts",
+            )
+            command.add_argument(
+                "--after", type=int, default=200, help="steps once everything has come"
+            )
     arguments = parser.parse_args()
     arguments.function(arguments)
 

@@ -22,7 +22,11 @@ import pages  # noqa: E402
 from inference.core import registry  # noqa: E402
 
 HERE = ROOT / "docs"
-FROM_ROOT = {"MODEL_CONTRACT.md": "model-contract.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+FROM_ROOT = {
+    "MODEL_CONTRACT.md": "model-contract.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+}
 _LINK = re.compile(r"(?<!\!)\[([^\]]*)\]\(([^)\s]+)\)")
 _MENTION = re.compile(r"(?<![\[`(/])`((?:docs/)?[\w.-]+\.md)`(?!\])")
 
@@ -45,8 +49,15 @@ def generated() -> dict[str, str]:
     """Path in the site's sources -> text."""
     found = {f"models/{name}.md": pages.model_page(name) for name in pages.own_models()}
     found |= {f"engines/{name}.md": pages.engine_page(name) for name in registry.engines()}
-    found |= {f"reference/{pages.slug(heading)}.md": pages.reference_page(heading, *rest) for heading, rest in pages.groups().items()}
-    found |= {"models/index.md": pages.models_index(), "engines/index.md": pages.engines_index(), "reference/index.md": pages.reference_index()}
+    found |= {
+        f"reference/{pages.slug(heading)}.md": pages.reference_page(heading, *rest)
+        for heading, rest in pages.groups().items()
+    }
+    found |= {
+        "models/index.md": pages.models_index(),
+        "engines/index.md": pages.engines_index(),
+        "reference/index.md": pages.reference_index(),
+    }
     return found | {"models-and-engines.md": pages.matrix(), "notebooks.md": pages.notebooks()}
 
 
@@ -58,7 +69,12 @@ def write(path: Path, text: str) -> None:
 def rewritten(text: str, own: str) -> str:
     """Links to files of the repository lead to their pages, or, where these are none, are code; pages named in the text are links."""
     blocks = re.split(r"(^```.*?^```)", text, flags=re.MULTILINE | re.DOTALL)
-    return "".join(block if block.startswith("```") else _MENTION.sub(lambda m: _mention(m, own), _LINK.sub(_target, block)) for block in blocks)
+    return "".join(
+        block
+        if block.startswith("```")
+        else _MENTION.sub(lambda m: _mention(m, own), _LINK.sub(_target, block))
+        for block in blocks
+    )
 
 
 def page_of(path: str) -> str | None:
@@ -66,11 +82,18 @@ def page_of(path: str) -> str | None:
     name = path.removeprefix("../").removeprefix("docs/")
     if name in FROM_ROOT:
         return FROM_ROOT[name]
-    return name if (HERE / name).exists() or name in FROM_ROOT.values() or _is_generated(name) else None
+    return (
+        name
+        if (HERE / name).exists() or name in FROM_ROOT.values() or _is_generated(name)
+        else None
+    )
 
 
 def _is_generated(name: str) -> bool:
-    return name.split("/")[0] in ("models", "engines", "reference") or name in ("models-and-engines.md", "notebooks.md")
+    return name.split("/")[0] in ("models", "engines", "reference") or name in (
+        "models-and-engines.md",
+        "notebooks.md",
+    )
 
 
 def _target(match: re.Match[str]) -> str:
@@ -102,7 +125,10 @@ def _entry(one):
 
 def _members(folder: str) -> list:
     if folder == "reference":
-        return ["reference/index.md", *({heading: f"reference/{pages.slug(heading)}.md"} for heading in pages.groups())]
+        return [
+            "reference/index.md",
+            *({heading: f"reference/{pages.slug(heading)}.md"} for heading in pages.groups()),
+        ]
     names = pages.own_models() if folder == "models" else registry.engines()
     return [f"{folder}/index.md", *({name: f"{folder}/{name}.md"} for name in names)]
 
@@ -113,7 +139,9 @@ def build(sources: Path, site: Path) -> None:
     from mkdocs.config import load_config
 
     os.chdir(ROOT)
-    config = load_config(str(ROOT / "mkdocs.yml"), docs_dir=str(sources), site_dir=str(site), strict=True)
+    config = load_config(
+        str(ROOT / "mkdocs.yml"), docs_dir=str(sources), site_dir=str(site), strict=True
+    )
     config.nav = navigation(config.nav or [])
     config.plugins.on_startup(command="build", dirty=False)
     try:
@@ -124,9 +152,25 @@ def build(sources: Path, site: Path) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sources", type=Path, default=ROOT / "build" / "docs", metavar="DIR", help="where pages are put (default: build/docs)")
-    parser.add_argument("--site", type=Path, default=ROOT / "site", metavar="DIR", help="where the site is made (default: site)")
-    parser.add_argument("--pages-only", action="store_true", help="make the pages and not the site: for this MkDocs is not needed")
+    parser.add_argument(
+        "--sources",
+        type=Path,
+        default=ROOT / "build" / "docs",
+        metavar="DIR",
+        help="where pages are put (default: build/docs)",
+    )
+    parser.add_argument(
+        "--site",
+        type=Path,
+        default=ROOT / "site",
+        metavar="DIR",
+        help="where the site is made (default: site)",
+    )
+    parser.add_argument(
+        "--pages-only",
+        action="store_true",
+        help="make the pages and not the site: for this MkDocs is not needed",
+    )
     chosen = parser.parse_args()
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
     gather(chosen.sources)

@@ -15,7 +15,12 @@ from inference.core import registry
 from inference.report import typeset
 
 ROOT = Path(__file__).parent.parent
-KINDS = {"variational": "a distribution", "point": "a point", "draws": "draws", "mixture": "a mixture"}
+KINDS = {
+    "variational": "a distribution",
+    "point": "a point",
+    "draws": "draws",
+    "mixture": "a mixture",
+}
 RETURNS = {
     "variational": "A distribution q, with `mean`, `sd`, `sample` and `log_density` for every site.",
     "point": "A point: the best value of every site. It has no width, and `sd` is zero.",
@@ -66,14 +71,22 @@ def docstring(path: Path) -> str:
 
 def own_models() -> list[str]:
     """The models of this package, without those of folders in PP_MODELS_PATH."""
-    return [name for name in pp_models.available() if (ROOT / "pp_models" / "models" / f"{name}.py").exists()]
+    return [
+        name
+        for name in pp_models.available()
+        if (ROOT / "pp_models" / "models" / f"{name}.py").exists()
+    ]
 
 
 def refusal(model: Any, engine: Any) -> str:
     """Why the engine cannot fit the model with its default hyper-parameters, as `inference.fit` decides it; empty where it can."""
     if reason := engine.suits(model):
         return reason
-    return f"{model.name} has no proper prior, hence no posterior: only points apply." if engine.kind != "point" and not is_proper(model) else ""
+    return (
+        f"{model.name} has no proper prior, hence no posterior: only points apply."
+        if engine.kind != "point" and not is_proper(model)
+        else ""
+    )
 
 
 def is_proper(model: Any) -> bool:
@@ -89,21 +102,36 @@ def fields(declared: Any) -> dict[str, str]:
         return {name: f"{option.about}." for name, option in declared.described.items()}
     text = " ".join((inspect.getdoc(declared) or "").split())
     name = "|".join(sorted(declared._fields, key=len, reverse=True))
-    marks = list(re.finditer(rf"(?:(?<=^)|(?<=\s))((?:{name})(?: \(\w\))?(?:, (?:{name})(?: \(\w\))?)*): ", text))
+    marks = list(
+        re.finditer(
+            rf"(?:(?<=^)|(?<=\s))((?:{name})(?: \(\w\))?(?:, (?:{name})(?: \(\w\))?)*): ", text
+        )
+    )
     found: dict[str, str] = {}
     for mark, following in zip(marks, [*marks[1:], None], strict=True):
-        meaning = text[mark.end() : following.start() if following else len(text)].strip().rstrip(",;")
+        meaning = (
+            text[mark.end() : following.start() if following else len(text)].strip().rstrip(",;")
+        )
         found |= dict.fromkeys(re.findall(rf"\b(?:{name})\b", mark[1]), meaning)
     for field in declared._fields:
         if field not in found:
-            place = next((one for one, words in found.items() if re.search(rf"\b{field}\b", words)), None)
+            place = next(
+                (one for one, words in found.items() if re.search(rf"\b{field}\b", words)), None
+            )
             found[field] = f"see `{place}`" if place else ""
     return found
 
 
 def field_table(declared: Any, head: str) -> str:
     meanings, defaults = fields(declared), declared._field_defaults
-    rows = [[_field(name), _default(defaults[name]) if name in defaults else "–", prose.inline(meanings[name])] for name in declared._fields]
+    rows = [
+        [
+            _field(name),
+            _default(defaults[name]) if name in defaults else "–",
+            prose.inline(meanings[name]),
+        ]
+        for name in declared._fields
+    ]
     return table([head, "default", "meaning"], rows)
 
 
@@ -162,17 +190,30 @@ def _without_table(rest: str) -> tuple[str, str]:
     """The text, and the tables of symbols taken out of it."""
     blocks = re.split(r"\n[ \t]*\n", rest)
     tables = [block for block in blocks if block.lstrip().startswith("|")]
-    return "\n\n".join(block for block in blocks if block not in tables), "\n\n".join(map(prose.markdown, tables))
+    return "\n\n".join(block for block in blocks if block not in tables), "\n\n".join(
+        map(prose.markdown, tables)
+    )
 
 
 def _facts(model: Any) -> str:
-    laws = {site: family.name.replace("_tied", ", tied").replace("_", "-") for site, family in model.families.items()}
-    named = {site: re.sub("dirichlet|wishart", lambda law: law[0].capitalize(), law) for site, law in laws.items()}
-    sites = [f"`{site}` ({law}{', one row for each row of the data' if site in model.local else ''})" for site, law in named.items()]
+    laws = {
+        site: family.name.replace("_tied", ", tied").replace("_", "-")
+        for site, family in model.families.items()
+    }
+    named = {
+        site: re.sub("dirichlet|wishart", lambda law: law[0].capitalize(), law)
+        for site, law in laws.items()
+    }
+    sites = [
+        f"`{site}` ({law}{', one row for each row of the data' if site in model.local else ''})"
+        for site, law in named.items()
+    ]
     facts = {
         "Data": DATA.get(model.kind, model.kind),
         "Unknowns": ", ".join(sites),
-        "What the data cannot tell": " ".join((SYMMETRIES.get(model.symmetry, model.symmetry), _rotation(model))).strip(),
+        "What the data cannot tell": " ".join(
+            (SYMMETRIES.get(model.symmetry, model.symmetry), _rotation(model))
+        ).strip(),
         "Fit it": f'`inference.fit("{model.name}", data)` or `pp-models fit {model.name} --data FILE --out DIR`',
     }
     return "\n\n".join(f"**{name}**\n:   {words}" for name, words in facts.items())
@@ -181,14 +222,20 @@ def _facts(model: Any) -> str:
 def _rotation(model: Any) -> str:
     if not model.rotation.sites or model.symmetry in ("rotation", "signed_permutation"):
         return ""
-    return f"The space of {' and '.join(f'`{site}`' for site in model.rotation.sites)} may be rotated."
+    return (
+        f"The space of {' and '.join(f'`{site}`' for site in model.rotation.sites)} may be rotated."
+    )
 
 
 def _engines_of(model: Any) -> str:
     found = {name: refusal(model, registry.load_engine(name)) for name in registry.engines()}
     able = [f"[`{name}`](../engines/{name}.md)" for name, reason in found.items() if not reason]
     compared = [f"`{name}`" for name in registry.default_engines(model, model.Hyper())]
-    listed = "\n".join(f"- [`{name}`](../engines/{name}.md): {prose.inline(reason)}" for name, reason in found.items() if reason)
+    listed = "\n".join(
+        f"- [`{name}`](../engines/{name}.md): {prose.inline(reason)}"
+        for name, reason in found.items()
+        if reason
+    )
     return paragraph(
         f"These apply: {', '.join(able)}.",
         f"`pp-models compare {model.name} --out DIR` takes {', '.join(compared)}.",
@@ -200,8 +247,12 @@ def models_index() -> str:
     rows = []
     for name in own_models():
         model, text = pp_models.load(name), docstring(ROOT / "pp_models" / "models" / f"{name}.py")
-        number = sum(not refusal(model, registry.load_engine(engine)) for engine in registry.engines())
-        rows.append([f"[`{name}`]({name}.md)", prose.inline(title(text)), f"`{model.kind}`", str(number)])
+        number = sum(
+            not refusal(model, registry.load_engine(engine)) for engine in registry.engines()
+        )
+        rows.append(
+            [f"[`{name}`]({name}.md)", prose.inline(title(text)), f"`{model.kind}`", str(number)]
+        )
     return paragraph(
         "# Models",
         "Each is one file, which states the generative process, the guide and the log joint density. Cards show the process as equations, what its "
@@ -216,7 +267,10 @@ def models_index() -> str:
 
 
 def engine_page(name: str) -> str:
-    engine, text = registry.load_engine(name), docstring(ROOT / "inference" / "engines" / f"{name}.py")
+    engine, text = (
+        registry.load_engine(name),
+        docstring(ROOT / "inference" / "engines" / f"{name}.py"),
+    )
     first, _, rest = text.strip().partition("\n\n")
     head, _, more = " ".join(first.split()).partition(". ")
     begins = {
@@ -228,12 +282,22 @@ def engine_page(name: str) -> str:
         "Returns": RETURNS[engine.kind],
         "A step sees": ROWS[engine.rows],
         "Start": f"{begins[engine.init].capitalize() if engine.init == 'none' else begins[engine.init]}.",
-        "Hyper-parameters": "Can be learned while it runs (`learn`)." if engine.learns else "Are kept as given.",
-        "Streams": "Can follow a database that grows, by `inference.stream`." if engine.stream else "",
+        "Hyper-parameters": "Can be learned while it runs (`learn`)."
+        if engine.learns
+        else "Are kept as given.",
+        "Streams": "Can follow a database that grows, by `inference.stream`."
+        if engine.stream
+        else "",
     }
     suits = {model: refusal(pp_models.load(model), engine) for model in own_models()}
-    able = ", ".join(f"[`{model}`](../models/{model}.md)" for model, reason in suits.items() if not reason)
-    unable = "\n".join(f"- [`{model}`](../models/{model}.md): {prose.inline(reason)}" for model, reason in suits.items() if reason)
+    able = ", ".join(
+        f"[`{model}`](../models/{model}.md)" for model, reason in suits.items() if not reason
+    )
+    unable = "\n".join(
+        f"- [`{model}`](../models/{model}.md): {prose.inline(reason)}"
+        for model, reason in suits.items()
+        if reason
+    )
     return paragraph(
         f"# `{name}`",
         prose.inline(f"{head.rstrip('.')}." + (f" {more}" if more else "")),
@@ -254,8 +318,17 @@ def engine_page(name: str) -> str:
 def engines_index() -> str:
     rows = []
     for name in registry.engines():
-        engine, text = registry.load_engine(name), docstring(ROOT / "inference" / "engines" / f"{name}.py")
-        rows.append([f"[`{name}`]({name}.md)", prose.inline(" ".join(text.strip().split("\n\n")[0].split())), KINDS[engine.kind]])
+        engine, text = (
+            registry.load_engine(name),
+            docstring(ROOT / "inference" / "engines" / f"{name}.py"),
+        )
+        rows.append(
+            [
+                f"[`{name}`]({name}.md)",
+                prose.inline(" ".join(text.strip().split("\n\n")[0].split())),
+                KINDS[engine.kind],
+            ]
+        )
     return paragraph(
         "# Engines",
         "An engine knows families of distributions, the log joint density F and its gradients, and no model by name. "
@@ -268,17 +341,30 @@ def engines_index() -> str:
 def matrix() -> str:
     """Models against engines."""
     names = registry.engines()
-    heads = "".join(f'<th scope="col"><a href="../engines/{name}.html"><span>{name}</span></a></th>' for name in names)
+    heads = "".join(
+        f'<th scope="col"><a href="../engines/{name}.html"><span>{name}</span></a></th>'
+        for name in names
+    )
     body = []
     for model in own_models():
         declared, shown = pp_models.load(model), []
         default = registry.default_engines(declared, declared.Hyper())
         for name in names:
             reason = refusal(declared, registry.load_engine(name))
-            sign, words = ("no", reason) if reason else ("both", "applies, compared by default") if name in default else ("yes", "applies")
+            sign, words = (
+                ("no", reason)
+                if reason
+                else ("both", "applies, compared by default")
+                if name in default
+                else ("yes", "applies")
+            )
             mark = {"no": "–", "both": "●", "yes": "○"}[sign]
-            shown.append(f'<td class="{sign}" title="{typeset.escape(f"{model} by {name}: {words}")}">{mark}</td>')
-        body.append(f'<tr><th scope="row"><a href="../models/{model}.html">{model}</a></th>{"".join(shown)}</tr>')
+            shown.append(
+                f'<td class="{sign}" title="{typeset.escape(f"{model} by {name}: {words}")}">{mark}</td>'
+            )
+        body.append(
+            f'<tr><th scope="row"><a href="../models/{model}.html">{model}</a></th>{"".join(shown)}</tr>'
+        )
     grid = f'<div class="matrix"><table class="crossing"><thead><tr><td></td>{heads}</tr></thead><tbody>{"".join(body)}</tbody></table></div>'
     return paragraph(
         "# Models and engines",
@@ -298,9 +384,15 @@ def _names(package: str, *lines: str) -> list[str]:
 GROUPS: dict[str, tuple[str, list[str]]] = {
     "Fitting": (
         "Fit a model, follow a stream, and use what comes out.",
-        _names("inference", "fit load engines io.fits.Fit core.posteriors.Posterior stream run.stream.Stream"),
+        _names(
+            "inference",
+            "fit load engines io.fits.Fit core.posteriors.Posterior stream run.stream.Stream",
+        ),
     ),
-    "Comparing": ("Judge engines against MCMC.", _names("inference", "compare comparison.compare.Comparison report.page.write")),
+    "Comparing": (
+        "Judge engines against MCMC.",
+        _names("inference", "compare comparison.compare.Comparison report.page.write"),
+    ),
     "Evaluating": (
         "Held-out scores: documents, rows, ratings, votes.",
         _names(
@@ -319,7 +411,9 @@ GROUPS: dict[str, tuple[str, list[str]]] = {
     ),
     "Predicting": (
         "Ratings and votes that were not seen.",
-        _names("inference", "predict_ratings evaluation.ratings.Prediction predict_votes refit_members"),
+        _names(
+            "inference", "predict_ratings evaluation.ratings.Prediction predict_votes refit_members"
+        ),
     ),
     "Data": (
         "Data in memory, from files, on disk and by name.",
@@ -330,18 +424,30 @@ GROUPS: dict[str, tuple[str, list[str]]] = {
             "data.corpus.write data.corpus.read database.Database arrivals.Arrivals",
         ),
     ),
-    "Models": ("Finding models, and what one declares.", _names("pp_models", "available load model.Model InputError")),
-    "Engines": ("What an engine declares.", _names("inference", "core.engine.Engine core.engine.Algorithm core.engine.Stage")),
+    "Models": (
+        "Finding models, and what one declares.",
+        _names("pp_models", "available load model.Model InputError"),
+    ),
+    "Engines": (
+        "What an engine declares.",
+        _names("inference", "core.engine.Engine core.engine.Algorithm core.engine.Stage"),
+    ),
 }
 
 
 def groups() -> dict[str, tuple[str, list[str]]]:
     """The public names by purpose; those that no group names come last, so that none is missing."""
-    public = [f"{package.__name__}.{name}" for package in (pp_models, inference) for name in package.__all__]
+    public = [
+        f"{package.__name__}.{name}"
+        for package in (pp_models, inference)
+        for name in package.__all__
+    ]
     placed = {name for _, names in GROUPS.values() for name in names}
     modules = {name for name in public if inspect.ismodule(_value(name))}
     rest = [name for name in public if name not in placed and name not in modules]
-    unknown = sorted(name for name in modules - placed if not any(one.startswith(f"{name}.") for one in placed))
+    unknown = sorted(
+        name for name in modules - placed if not any(one.startswith(f"{name}.") for one in placed)
+    )
     return GROUPS | ({"Others": ("What else there is.", rest + unknown)} if rest + unknown else {})
 
 
@@ -364,13 +470,20 @@ def slug(heading: str) -> str:
 
 
 def reference_page(heading: str, about: str, names: list[str]) -> str:
-    entries = [f"::: {home(name)}\n    options:\n      heading: {name}\n      toc_label: {name}" for name in names]
+    entries = [
+        f"::: {home(name)}\n    options:\n      heading: {name}\n      toc_label: {name}"
+        for name in names
+    ]
     return paragraph(f"# {heading}", about, *entries)
 
 
 def reference_index() -> str:
     rows = [
-        [f"[{heading}]({slug(heading)}.md)", about, ", ".join(f"[`{name}`]({slug(heading)}.md#{home(name)})" for name in names)]
+        [
+            f"[{heading}]({slug(heading)}.md)",
+            about,
+            ", ".join(f"[`{name}`]({slug(heading)}.md#{home(name)})" for name in names),
+        ]
         for heading, (about, names) in groups().items()
     ]
     return paragraph(
@@ -396,13 +509,27 @@ LESSONS = (
 
 def notebooks() -> str:
     """The lessons, each with its own first heading and paragraph where its file exists."""
-    sources = {int(match[1]): path for path in sorted((ROOT / "notebooks").glob("[0-9]*_*.py")) if (match := re.match(r"0*(\d+)_", path.name))}
+    sources = {
+        int(match[1]): path
+        for path in sorted((ROOT / "notebooks").glob("[0-9]*_*.py"))
+        if (match := re.match(r"0*(\d+)_", path.name))
+    }
     parts = []
     for number in sorted({*range(1, len(LESSONS) + 1), *sources}):
         heading, text = lesson(sources[number]) if number in sources else ("", "")
-        heading = re.sub(r"^\d+[.:]?\s+", "", heading) or (LESSONS[number - 1] if number <= len(LESSONS) else f"Lesson {number}")
-        where = f"`notebooks/{sources[number].name}`" if number in sources else "Not in this version yet."
-        parts.append(f"## {number}. {heading}\n\n{text}\n\n{where}" if text else f"## {number}. {heading}\n\n{where}")
+        heading = re.sub(r"^\d+[.:]?\s+", "", heading) or (
+            LESSONS[number - 1] if number <= len(LESSONS) else f"Lesson {number}"
+        )
+        where = (
+            f"`notebooks/{sources[number].name}`"
+            if number in sources
+            else "Not in this version yet."
+        )
+        parts.append(
+            f"## {number}. {heading}\n\n{text}\n\n{where}"
+            if text
+            else f"## {number}. {heading}\n\n{where}"
+        )
     return paragraph(
         "# Notebooks",
         "Lessons, each one file in jupytext's percent format, each under three minutes on two cores. `make notebooks` runs them all and writes an "
@@ -413,9 +540,16 @@ def notebooks() -> str:
 
 def lesson(path: Path) -> tuple[str, str]:
     """First heading and first paragraph of a notebook's Markdown cells."""
-    cell = re.search(r"^# %% \[markdown\][^\n]*\n((?:#[^\n]*\n?)+)", path.read_text(encoding="utf-8"), re.MULTILINE)
+    cell = re.search(
+        r"^# %% \[markdown\][^\n]*\n((?:#[^\n]*\n?)+)",
+        path.read_text(encoding="utf-8"),
+        re.MULTILINE,
+    )
     lines = [] if cell is None else [re.sub(r"^# ?", "", line) for line in cell[1].splitlines()]
     blocks = [block for block in re.split(r"\n\s*\n", "\n".join(lines)) if block.strip()]
     heading = next((block.splitlines()[0] for block in blocks if block.startswith("#")), "")
-    said = ["\n".join(line for line in block.splitlines() if not line.startswith("#")).strip() for block in blocks]
+    said = [
+        "\n".join(line for line in block.splitlines() if not line.startswith("#")).strip()
+        for block in blocks
+    ]
     return heading.lstrip("# ").strip(), next((words for words in said if words), "")

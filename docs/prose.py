@@ -18,11 +18,15 @@ _POWER = r"(?:\^-?(?:\w+|\([^()]*\)))?"
 _STRONG = rf"(?:(?<![A-Za-z0-9_])sum_[a-z]{{1,3}}(?![A-Za-z0-9_])|{_LETTER}(?:{_INDEX})'?{_POWER}|\b(?:log|exp)\([^()]*\))"
 _WEAK = rf"(?:{_LETTER}(?![A-Za-z0-9_]){_POWER}|(?<![\w.])\d+(?:\.\d+)?(?: [A-Z](?![A-Za-z0-9_]))?{_POWER}|\([^()`,]*\){_POWER})"
 _SIGN = r" ?(?:=|\+|/|~|<-|<=|->) ?| - "
-_RUN = re.compile(rf"(?:{_STRONG}|{_WEAK})(?:(?:{_SIGN})(?:{_STRONG}|{_WEAK})| {_STRONG})*(?![\w'])")
+_RUN = re.compile(
+    rf"(?:{_STRONG}|{_WEAK})(?:(?:{_SIGN})(?:{_STRONG}|{_WEAK})| {_STRONG})*(?![\w'])"
+)
 _SIGNED = re.compile(_SIGN)
 _FIELD = re.compile(r"^(`?[A-Za-z_]\w*`?(?:, `?[A-Za-z_]\w*`?)*(?: \(\w+\))?):\s+(?=\S)")
 _FORMULA, _TAG = re.compile(r"\w_\w|\^| [-+=] "), re.compile(r"<math>.*?</math>|<[^>]*>")
-_UNKNOWN = re.compile(r"\bint_|\bd\^?2?[A-Z]?/d")  # integrals and derivatives, which the typesetter does not know
+_UNKNOWN = re.compile(
+    r"\bint_|\bd\^?2?[A-Z]?/d"
+)  # integrals and derivatives, which the typesetter does not know
 _ITEM = re.compile(r"^(- |\d+\. )")
 
 
@@ -59,7 +63,12 @@ def equations(lines: list[str], whole: bool = False) -> str:
     if whole and any(_UNKNOWN.search(line) for line in lines):
         return ""
     found = typeset.process(_joined(lines))
-    if whole and not all(one.relation and "<code>" not in one.left + one.right and not _FORMULA.search(_TAG.sub("", one.comment)) for one in found):
+    if whole and not all(
+        one.relation
+        and "<code>" not in one.left + one.right
+        and not _FORMULA.search(_TAG.sub("", one.comment))
+        for one in found
+    ):
         return ""
     rows = "".join(_row(one) for one in found)
     return f'<div class="equations"><table class="lines"><tbody>{rows}</tbody></table></div>'
@@ -117,8 +126,16 @@ def _looks_mathematical(word: str) -> bool:
 
 def _is_mathematics(run: str) -> bool:
     """A word that happens to be a letter is none."""
-    words = set(re.findall(r"[A-Za-z]{2,}", re.sub(r"_\w+|_\{[^}]*\}", "", run))) - set(typeset.GREEK) - {"log", "exp", "sum"}
-    if words or re.match(r"[A-Za-z] [A-Za-z]", run) or not (re.search(_STRONG, run) or (_SIGNED.search(run) and re.search(r"[A-Za-z]", run))):
+    words = (
+        set(re.findall(r"[A-Za-z]{2,}", re.sub(r"_\w+|_\{[^}]*\}", "", run)))
+        - set(typeset.GREEK)
+        - {"log", "exp", "sum"}
+    )
+    if (
+        words
+        or re.match(r"[A-Za-z] [A-Za-z]", run)
+        or not (re.search(_STRONG, run) or (_SIGNED.search(run) and re.search(r"[A-Za-z]", run)))
+    ):
         return False
     try:
         typeset.expression(run)
@@ -142,7 +159,9 @@ def _items(lines: list[str]) -> str:
             joined.append(line)
         else:
             joined[-1] += f" {line.strip()}"
-    return "\n".join(f"{_ITEM.match(line)[0]}{inline(line[_ITEM.match(line).end() :])}" for line in joined)  # type: ignore[index, union-attr]
+    return "\n".join(
+        f"{_ITEM.match(line)[0]}{inline(line[_ITEM.match(line).end() :])}" for line in joined
+    )  # type: ignore[index, union-attr]
 
 
 def _paragraph(lines: list[str]) -> str:
@@ -151,7 +170,9 @@ def _paragraph(lines: list[str]) -> str:
     terms: list[list[str]] = []
     for line in lines:
         match = _FIELD.match(line)
-        begins = not said or said[-1].endswith((".", ":", ";", ")"))  # or it is a sentence whose second line happens to look like a term
+        begins = not said or said[-1].endswith(
+            (".", ":", ";", ")")
+        )  # or it is a sentence whose second line happens to look like a term
         if match and (terms or (begins and (match[1][0].islower() or match[1][0] in "_`"))):
             terms.append([match[1].replace("`", ""), line[match.end() :]])
         elif terms:
@@ -173,11 +194,15 @@ def cells(line: str) -> list[str]:
 def _table(lines: list[str]) -> str:
     heads = cells(lines[0])
     body = [_table_row(heads, cells(line)) for line in lines[2:]]
-    return "\n".join(["| " + " | ".join(map(inline, heads)) + " |", "|" + " --- |" * len(heads), *body])
+    return "\n".join(
+        ["| " + " | ".join(map(inline, heads)) + " |", "|" + " --- |" * len(heads), *body]
+    )
 
 
 def _table_row(heads: list[str], row: list[str]) -> str:
-    shown = (_name(cell) if head == "here" else term(cell) for head, cell in zip(heads, row, strict=True))
+    shown = (
+        _name(cell) if head == "here" else term(cell) for head, cell in zip(heads, row, strict=True)
+    )
     return "| " + " | ".join(shown) + " |"
 
 
@@ -189,7 +214,12 @@ def term(cell: str) -> str:
     """A symbol, or words about one."""
     if cell in ("", "-"):
         return cell.replace("-", "–")
-    if set(re.findall(r"[A-Za-z]{2,}", re.sub(r"_\w+", "", cell))) - typeset.LAWS - typeset.FUNCTIONS - set(typeset.GREEK):
+    if (
+        set(re.findall(r"[A-Za-z]{2,}", re.sub(r"_\w+", "", cell)))
+        - typeset.LAWS
+        - typeset.FUNCTIONS
+        - set(typeset.GREEK)
+    ):
         return inline(cell)
     try:
         typeset.expression(cell)

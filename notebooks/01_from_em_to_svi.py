@@ -34,20 +34,35 @@ from scipy.stats import beta as beta_distribution
 import inference
 import pp_models
 
-warnings.filterwarnings("ignore", message="IProgress not found")  # of tqdm, in a Jupyter without ipywidgets
+warnings.filterwarnings(
+    "ignore", message="IProgress not found"
+)  # of tqdm, in a Jupyter without ipywidgets
 jax.config.update("jax_num_cpu_devices", 2)
-jax.config.update("jax_enable_x64", True)  # 16 digits instead of 7, so that we can see that two programs compute the same thing
+jax.config.update(
+    "jax_enable_x64", True
+)  # 16 digits instead of 7, so that we can see that two programs compute the same thing
 
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#777777"
-plt.rcParams.update({"figure.figsize": (7, 3.2), "figure.constrained_layout.use": True, "axes.spines.top": False, "axes.spines.right": False})
+plt.rcParams.update(
+    {
+        "figure.figsize": (7, 3.2),
+        "figure.constrained_layout.use": True,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+    }
+)
 
 
 def show_topics(rows, titles):
     """Each row is a set of topics; each topic is drawn as a 5 x 5 picture, darker where a word is more probable."""
-    fig, axes = plt.subplots(len(rows), len(rows[0]), figsize=(7, 1.25 * len(rows) + 0.4), squeeze=False)
+    fig, axes = plt.subplots(
+        len(rows), len(rows[0]), figsize=(7, 1.25 * len(rows) + 0.4), squeeze=False
+    )
     for line, (topics, title) in enumerate(zip(rows, titles, strict=True)):
         for k, topic in enumerate(topics):
-            axes[line, k].imshow(topic.reshape(5, 5), cmap="Greys", vmin=0, vmax=max(0.25, topic.max()))
+            axes[line, k].imshow(
+                topic.reshape(5, 5), cmap="Greys", vmin=0, vmax=max(0.25, topic.max())
+            )
             axes[line, k].set(xticks=[], yticks=[])
             axes[line, k].spines[["top", "right"]].set_visible(True)
         axes[line, 0].set_ylabel(title, fontsize=9)
@@ -85,16 +100,22 @@ def write_documents(num_documents):
     """Proportions at random, mostly few topics to a document; then words: X[d, v] counts word v in document d."""
     theta = rng.dirichlet(np.full(K, 0.3), num_documents)
     lengths = rng.integers(10, 61, num_documents)
-    return theta, np.array([rng.multinomial(n, p) for n, p in zip(lengths, theta @ true_beta, strict=True)])
+    return theta, np.array(
+        [rng.multinomial(n, p) for n, p in zip(lengths, theta @ true_beta, strict=True)]
+    )
 
 
 true_theta, X = write_documents(D)
 N = X.sum(1)  # words of each document
-print(f"{D} documents, {V} words in the vocabulary, {X.sum()} words in all, {N.min()} to {N.max()} to a document")
+print(
+    f"{D} documents, {V} words in the vocabulary, {X.sum()} words in all, {N.min()} to {N.max()} to a document"
+)
 
 # %%
 fig, axes = show_topics([true_beta, X[:5] / N[:5, None]], ["the topics", "5 documents"])
-fig.suptitle("Five topics, and documents that mix them: a pixel is a word, dark means frequent", fontsize=10)
+fig.suptitle(
+    "Five topics, and documents that mix them: a pixel is a word, dark means frequent", fontsize=10
+)
 plt.show()
 
 # %% [markdown]
@@ -133,7 +154,9 @@ print(f"log likelihood at the truth: {log_likelihood(true_theta, true_beta):.1f}
 def share_out(theta, beta):
     """phi[d, v, k]: the share of topic k in word v of document d."""
     phi = theta[:, None, :] * beta.T[None, :, :]
-    return phi / np.maximum(phi.sum(2, keepdims=True), 1e-300)  # the maximum guards words that no topic of the document has
+    return phi / np.maximum(
+        phi.sum(2, keepdims=True), 1e-300
+    )  # the maximum guards words that no topic of the document has
 
 
 def words_by_document(X, phi):
@@ -156,7 +179,9 @@ for _ in range(100):
     beta = counts / counts.sum(1, keepdims=True)
     em_path.append(log_likelihood(theta, beta))
 em_theta, em_beta = theta, beta
-print(f"EM from {em_path[0]:.1f} to {em_path[-1]:.1f}; the truth has {log_likelihood(true_theta, true_beta):.1f}")
+print(
+    f"EM from {em_path[0]:.1f} to {em_path[-1]:.1f}; the truth has {log_likelihood(true_theta, true_beta):.1f}"
+)
 
 # %% [markdown]
 # Neither of the two updates ever lowers the likelihood. We will see why below, under "The ELBO": it is the same reason for which everything else in
@@ -169,15 +194,27 @@ print(f"EM from {em_path[0]:.1f} to {em_path[-1]:.1f}; the truth has {log_likeli
 data = pp_models.data.counts(X)
 flat = {"num_topics": K, "alpha": 1.0, "eta": 1.0}
 em_fit = inference.fit(
-    "lda", data, "map", flat, init={"theta": np.full((D, K), 1 / K), "beta": start_beta}, num_epochs=100, tolerance=0.0, progress=False
+    "lda",
+    data,
+    "map",
+    flat,
+    init={"theta": np.full((D, K), 1 / K), "beta": start_beta},
+    num_epochs=100,
+    tolerance=0.0,
+    progress=False,
 )
-print("largest difference between the two topics' probabilities:", f"{np.abs(em_fit.posterior.mean('beta') - em_beta).max():.1e}")
+print(
+    "largest difference between the two topics' probabilities:",
+    f"{np.abs(em_fit.posterior.mean('beta') - em_beta).max():.1e}",
+)
 
 # %% tags=["check"]
 # EM never falls (rounding of a sum of about -20,000 aside), ends above the truth, and `map` with flat priors is the same loop.
 assert np.diff(em_path).min() > -1e-8
 assert em_path[-1] > log_likelihood(true_theta, true_beta)
-assert np.abs(em_fit.posterior.mean("beta") - em_beta).max() < 1e-6  # double precision over 100 sweeps
+assert (
+    np.abs(em_fit.posterior.mean("beta") - em_beta).max() < 1e-6
+)  # double precision over 100 sweeps
 
 
 # %%
@@ -186,7 +223,9 @@ def match(beta):
     return linear_sum_assignment(-np.sqrt(true_beta) @ np.sqrt(beta).T)[1]
 
 
-fig, axes = show_topics([true_beta, start_beta, em_beta[match(em_beta)]], ["the truth", "the start", "EM"])
+fig, axes = show_topics(
+    [true_beta, start_beta, em_beta[match(em_beta)]], ["the truth", "the start", "EM"]
+)
 fig.suptitle("EM finds the bars from random topics, up to their order", fontsize=10)
 plt.show()
 
@@ -228,7 +267,10 @@ assert em_theta[shortest].min() < 1e-3
 # %%
 alpha, eta = 0.3, 0.1
 for a in (0.1, 1.0, 10.0):
-    print(f"three draws from a Dirichlet of five numbers {a}:", *np.random.default_rng(0).dirichlet(np.full(5, a), 3).round(2))
+    print(
+        f"three draws from a Dirichlet of five numbers {a}:",
+        *np.random.default_rng(0).dirichlet(np.full(5, a), 3).round(2),
+    )
 
 # %% [markdown]
 # By Bayes' rule the belief after seeing the words, the **posterior**, is
@@ -252,9 +294,14 @@ for a in (0.1, 1.0, 10.0):
 # (Jensen's) is the engine of everything below.
 
 # %%
-q, p = rng.dirichlet(np.ones(6), 1000), rng.dirichlet(np.ones(6), 1000)  # a thousand pairs of distributions
+q, p = (
+    rng.dirichlet(np.ones(6), 1000),
+    rng.dirichlet(np.ones(6), 1000),
+)  # a thousand pairs of distributions
 kl = np.sum(q * (np.log(q) - np.log(p)), axis=1)
-print(f"smallest of 1000 divergences: {kl.min():.3f}; of a distribution from itself: {np.sum(q[0] * (np.log(q[0]) - np.log(q[0]))):.1f}")
+print(
+    f"smallest of 1000 divergences: {kl.min():.3f}; of a distribution from itself: {np.sum(q[0] * (np.log(q[0]) - np.log(q[0]))):.1f}"
+)
 
 # %% tags=["check"]
 # The divergence is positive for distributions that differ.
@@ -294,7 +341,9 @@ assert kl.min() > 0
 two_topics = np.array([[0.6, 0.3, 0.1], [0.1, 0.3, 0.6]])
 small = np.array([3, 2, 1])  # counts of the three words
 t = (np.arange(20000) + 0.5) / 20000  # a fine grid between 0 and 1
-joint = np.prod((t[:, None] * two_topics[0] + (1 - t[:, None]) * two_topics[1]) ** small, axis=1)  # p(words | t) p(t), and p(t) = 1
+joint = np.prod(
+    (t[:, None] * two_topics[0] + (1 - t[:, None]) * two_topics[1]) ** small, axis=1
+)  # p(words | t) p(t), and p(t) = 1
 log_evidence = np.log(joint.mean())  # the integral over t
 exact = joint / joint.mean()  # the posterior density
 print(f"log p(words) = {log_evidence:.4f}")
@@ -325,7 +374,9 @@ print("exp(digamma(x)) for x = .1, .5, 1, 2, 10:", np.exp(digamma([0.1, 0.5, 1, 
 # The formula of E log theta: 200,000 draws, sd of log theta_2 about 2.1, so a standard error of .005.
 assert np.allclose(np.log(draws).mean(0), digamma([3.0, 0.5]) - digamma(3.5), atol=0.03)
 # exp(psi(x)) is about x - 1/2 above 1, and falls quickly below.
-assert np.allclose(np.exp(digamma([2.0, 10.0])), [1.5, 9.5], atol=0.05) and np.exp(digamma(0.1)) < 1e-4
+assert (
+    np.allclose(np.exp(digamma([2.0, 10.0])), [1.5, 9.5], atol=0.05) and np.exp(digamma(0.1)) < 1e-4
+)
 
 
 # %% [markdown]
@@ -350,7 +401,9 @@ def log_normaliser(a):
 def kl_dirichlet(a, prior):
     """KL(Dir(a) || Dir(prior, ..., prior)), one number per row."""
     prior = np.full_like(a, prior)
-    return log_normaliser(a) - log_normaliser(prior) + np.sum((a - prior) * expected_log(a), axis=-1)
+    return (
+        log_normaliser(a) - log_normaliser(prior) + np.sum((a - prior) * expected_log(a), axis=-1)
+    )
 
 
 # %% [markdown]
@@ -386,7 +439,12 @@ left.set(xlabel="update", ylabel="nats", title="The bound rises, and stays below
 left.legend(frameon=False)
 right.plot(t, exact, color=BLUE, label="exact posterior")
 right.plot(t, q_density, color=ORANGE, label="mean field q")
-right.set(xlabel="share t of the first topic", ylabel="density", title="Right place, too narrow", ylim=(0, None))
+right.set(
+    xlabel="share t of the first topic",
+    ylabel="density",
+    title="Right place, too narrow",
+    ylim=(0, None),
+)
 right.legend(frameon=False, loc="upper left", fontsize=8)
 plt.show()
 
@@ -395,8 +453,12 @@ plt.show()
 assert np.diff(small_path).min() > -1e-12 and small_path[-1] < log_evidence
 # It is what its definition says: the expectation over q(t), on the grid, of log p(words, z, t) - log q.
 log_t = np.log(np.stack([t, 1 - t], axis=1))
-inner = np.einsum("v,vk,tvk->t", small, phi, log_t[:, None, :] + np.log(two_topics.T)[None] - np.log(phi)[None])
-by_grid = np.mean(beta_distribution.pdf(t, *gammas[-1]) * (inner - beta_distribution.logpdf(t, *gammas[-1])))
+inner = np.einsum(
+    "v,vk,tvk->t", small, phi, log_t[:, None, :] + np.log(two_topics.T)[None] - np.log(phi)[None]
+)
+by_grid = np.mean(
+    beta_distribution.pdf(t, *gammas[-1]) * (inner - beta_distribution.logpdf(t, *gammas[-1]))
+)
 assert abs(by_grid - small_path[-1]) < 1e-5  # the grid's error
 # "Too narrow": the sd under q is below the exact one; "right place": the means differ by less than half an exact sd.
 exact_mean = np.mean(t * exact)
@@ -426,8 +488,15 @@ orders = np.sum(gammaln(N + 1)) - np.sum(gammaln(X + 1))
 
 
 def elbo(gamma, lam):
-    scores = expected_log(gamma)[:, None, :] + expected_log(lam).T[None, :, :]  # (documents, words, topics)
-    return np.sum(X * logsumexp(scores, axis=2)) - kl_dirichlet(gamma, alpha).sum() - kl_dirichlet(lam, eta).sum() + orders
+    scores = (
+        expected_log(gamma)[:, None, :] + expected_log(lam).T[None, :, :]
+    )  # (documents, words, topics)
+    return (
+        np.sum(X * logsumexp(scores, axis=2))
+        - kl_dirichlet(gamma, alpha).sum()
+        - kl_dirichlet(lam, eta).sum()
+        + orders
+    )
 
 
 # %% [markdown]
@@ -447,13 +516,17 @@ def solve_documents(X, lam, gamma=None, rounds=50):
     """gamma for the documents X given the topics, from words spread evenly over the topics unless gamma is given."""
     gamma = alpha + np.repeat(X.sum(1, keepdims=True) / K, K, axis=1) if gamma is None else gamma
     for _ in range(rounds):
-        gamma = alpha + words_by_document(X, share_out(np.exp(expected_log(gamma)), np.exp(expected_log(lam))))
+        gamma = alpha + words_by_document(
+            X, share_out(np.exp(expected_log(gamma)), np.exp(expected_log(lam)))
+        )
     return gamma
 
 
 def topics_target(X, gamma, lam, scale=1.0):
     """What lambda becomes when the words of the documents X, each counted `scale` times, are shared out."""
-    return eta + scale * words_by_topic(X, share_out(np.exp(expected_log(gamma)), np.exp(expected_log(lam))))
+    return eta + scale * words_by_topic(
+        X, share_out(np.exp(expected_log(gamma)), np.exp(expected_log(lam)))
+    )
 
 
 def random_start(seed):
@@ -481,7 +554,9 @@ order = match(lam / lam.sum(1, keepdims=True))
 shown = [0, 3, 10, 80]
 means = [(snapshots[sweep] / snapshots[sweep].sum(1, keepdims=True))[order] for sweep in shown]
 fig, axes = show_topics(means, [f"sweep {sweep}" for sweep in shown])
-fig.suptitle("CAVI: from three random documents each, topics become bars in a few sweeps", fontsize=10)
+fig.suptitle(
+    "CAVI: from three random documents each, topics become bars in a few sweeps", fontsize=10
+)
 plt.show()
 
 # %% [markdown]
@@ -493,9 +568,13 @@ plt.show()
 # %%
 hyper = {"num_topics": K, "alpha": alpha, "eta": eta}
 exactly = {"local_tolerance": 0.0, "tolerance": 0.0, "progress": False}  # no early stop
-cavi = inference.fit("lda", data, "cavi", hyper, init={"beta": start}, num_epochs=80, num_local=10, **exactly)
+cavi = inference.fit(
+    "lda", data, "cavi", hyper, init={"beta": start}, num_epochs=80, num_local=10, **exactly
+)
 print(f"ELBO, ours and the library's: {cavi_path[-1]:.6f} and {cavi.history['bound'][-1]:.6f}")
-print(f"largest difference between mean topics: {np.abs(cavi.posterior.mean('beta') - lam / lam.sum(1, keepdims=True)).max():.1e}")
+print(
+    f"largest difference between mean topics: {np.abs(cavi.posterior.mean('beta') - lam / lam.sum(1, keepdims=True)).max():.1e}"
+)
 
 # %% tags=["check"]
 # The bound never falls; the library's sweeps are ours, every one of them.
@@ -517,7 +596,9 @@ new_theta, new_X = write_documents(300)
 new = pp_models.data.counts(new_X)
 for name, fit in (("EM", em_fit), ("CAVI", cavi)):
     score = inference.document_completion(fit, new)
-    print(f"{name:5s} {score.value:.3f} nats per hidden word (standard error {score.standard_error:.3f})")
+    print(
+        f"{name:5s} {score.value:.3f} nats per hidden word (standard error {score.standard_error:.3f})"
+    )
 
 # %% tags=["check"]
 # CAVI predicts new documents better than EM: the same documents and words, so the difference is judged document by document.
@@ -578,7 +659,9 @@ print("by formula:    ", by_formula[:5].round(4))
 assert np.allclose(by_differences, by_formula, atol=1e-4 * np.abs(by_formula).max())
 # Half delta' F delta is the divergence of a small move.
 delta = 0.01 * rng.normal(size=V) * lam[k]
-exact_kl = log_normaliser(lam[k] + delta) - log_normaliser(lam[k]) + delta @ expected_log(lam[k] + delta)
+exact_kl = (
+    log_normaliser(lam[k] + delta) - log_normaliser(lam[k]) + delta @ expected_log(lam[k] + delta)
+)
 assert abs(exact_kl / (0.5 * delta @ fisher(lam[k]) @ delta) - 1) < 0.1
 
 # %% [markdown]
@@ -619,7 +702,11 @@ axis.plot(natural[1.0], color=ORANGE, label=r"natural gradient, $\rho = 1$ (CAVI
 axis.plot(natural[0.3], color=ORANGE, ls="--", label=r"natural gradient, $\rho = 0.3$")
 axis.plot(plain[best], color=BLUE, label=f"plain gradient, best of four step sizes ({best})")
 axis.axhline(top, color=GREY, lw=0.8)
-axis.set(xlabel="steps, each over all documents", ylabel="ELBO (nats)", title="In 60 steps the plain gradient hardly leaves the start")
+axis.set(
+    xlabel="steps, each over all documents",
+    ylabel="ELBO (nats)",
+    title="In 60 steps the plain gradient hardly leaves the start",
+)
 axis.legend(frameon=False)
 plt.show()
 
@@ -679,20 +766,39 @@ def falling(step):
     return (1 + step) ** -0.7
 
 
-paths = {"falling": svi(start, 20, 200, falling, seed=1), "constant": svi(start, 20, 200, lambda step: 0.7, seed=1)}
+paths = {
+    "falling": svi(start, 20, 200, falling, seed=1),
+    "constant": svi(start, 20, 200, lambda step: 0.7, seed=1),
+}
 every = 5  # steps between two evaluations of the bound
-heights = {name: [elbo(solve_documents(X, lam), lam) for lam in path[::every]] for name, path in paths.items()}
+heights = {
+    name: [elbo(solve_documents(X, lam), lam) for lam in path[::every]]
+    for name, path in paths.items()
+}
 
 # %%
 fig, axis = plt.subplots()
-axis.plot(D * np.arange(len(cavi_path)), cavi_path, color=ORANGE, label="CAVI: 200 documents a step")
+axis.plot(
+    D * np.arange(len(cavi_path)), cavi_path, color=ORANGE, label="CAVI: 200 documents a step"
+)
 for name, label, colour, dash in (
     ("falling", r"SVI, 20 documents a step, $\rho_t = (1+t)^{-0.7}$", GREEN, "-"),
     ("constant", r"SVI, 20 documents a step, $\rho = 0.7$", GREY, "--"),
 ):
-    axis.plot(20 * every * np.arange(len(heights[name])), heights[name], color=colour, ls=dash, label=label)
+    axis.plot(
+        20 * every * np.arange(len(heights[name])),
+        heights[name],
+        color=colour,
+        ls=dash,
+        label=label,
+    )
 low = min(*heights["falling"][2:], *heights["constant"][2:])
-axis.set(xlim=(0, 4000), ylim=(low - 50, top + 30), xlabel="documents looked at", ylabel="ELBO of all documents (nats)")
+axis.set(
+    xlim=(0, 4000),
+    ylim=(low - 50, top + 30),
+    xlabel="documents looked at",
+    ylabel="ELBO of all documents (nats)",
+)
 axis.set_title("SVI starts faster; with a constant rate it never comes to rest")
 axis.legend(frameon=False, loc="lower right")
 plt.show()
@@ -718,17 +824,34 @@ assert top - heights["falling"][-1] < 0.02 * (top - heights["falling"][0])
 # the last sweep.
 
 # %%
-fitted = inference.fit("lda", data, "svi", hyper, init={"beta": start}, batch_size=20, num_epochs=20, tau=1.0, kappa=0.7, progress=False)
+fitted = inference.fit(
+    "lda",
+    data,
+    "svi",
+    hyper,
+    init={"beta": start},
+    batch_size=20,
+    num_epochs=20,
+    tau=1.0,
+    kappa=0.7,
+    progress=False,
+)
 svi_lam = np.asarray(fitted.posterior.natural("beta"))  # lambda
-print(f"ELBO: CAVI {top:.1f}, our SVI {heights['falling'][-1]:.1f}, the library's {elbo(solve_documents(X, svi_lam), svi_lam):.1f}")
+print(
+    f"ELBO: CAVI {top:.1f}, our SVI {heights['falling'][-1]:.1f}, the library's {elbo(solve_documents(X, svi_lam), svi_lam):.1f}"
+)
 
 options = {"num_epochs": 20, "num_local": 50, **exactly}
-full_batch = inference.fit("lda", data, "svi", hyper, init={"beta": start}, batch_size=D, tau=1.0, kappa=0.0, **options)
+full_batch = inference.fit(
+    "lda", data, "svi", hyper, init={"beta": start}, batch_size=D, tau=1.0, kappa=0.0, **options
+)
 sweeps = inference.fit("lda", data, "cavi", hyper, init={"beta": start}, **options)
 ours = svi(start, D, 20, lambda step: 1.0)[-1]
 difference = np.abs(ours / ours.sum(1, keepdims=True) - full_batch.posterior.mean("beta")).max()
 print(f"all documents, rho = 1: our topics against the library's {difference:.1e}")
-print(f"ELBO after 20 steps {full_batch.history['bound'][-1]:.3f}, of engine cavi {sweeps.history['bound'][-1]:.3f}")
+print(
+    f"ELBO after 20 steps {full_batch.history['bound'][-1]:.3f}, of engine cavi {sweeps.history['bound'][-1]:.3f}"
+)
 
 # %% tags=["check"]
 # The library's SVI ends where ours does, within a few nats of CAVI.
@@ -758,7 +881,9 @@ largest = cavi.posterior.mean("theta").max(1)
 mixed = largest < 0.8  # documents of one topic alone are certain anyway
 for low, high in ((10, 20), (20, 40), (40, 61)):
     chosen = mixed & (low <= N) & (high > N)
-    print(f"documents of {low} to {high - 1} words: typical sd of a proportion {theta_sd[chosen].max(1).mean():.3f}")
+    print(
+        f"documents of {low} to {high - 1} words: typical sd of a proportion {theta_sd[chosen].max(1).mean():.3f}"
+    )
 
 # %% [markdown]
 # But the small document taught us that mean field is too narrow. How much so here? A **Gibbs sampler** draws from the exact posterior, given time:
@@ -768,7 +893,17 @@ for low, high in ((10, 20), (20, 40), (40, 61)):
 
 # %%
 begin = {site: cavi.posterior.mean(site) for site in ("theta", "beta")}
-gibbs = inference.fit("lda", data, "gibbs", hyper, init=begin, num_samples=2000, num_warmup=300, num_chains=2, progress=False)
+gibbs = inference.fit(
+    "lda",
+    data,
+    "gibbs",
+    hyper,
+    init=begin,
+    num_samples=2000,
+    num_warmup=300,
+    num_chains=2,
+    progress=False,
+)
 print(gibbs.posterior.draws["theta"].shape, "chains, draws, documents, topics")
 
 # %%
@@ -778,7 +913,14 @@ for axis, site, name in zip(axes, ("theta", "beta"), ("proportions", "topics"), 
     limit = 1.05 * max(exact_sd.max(), q_sd.max())
     axis.plot([0, limit], [0, limit], color=GREY, lw=0.8)
     axis.plot(exact_sd, q_sd, ".", color=ORANGE, ms=3, alpha=0.5)
-    axis.set(xlabel="sd by Gibbs sampling", ylabel="sd under mean field", title=f"{name}", xlim=(0, limit), ylim=(0, limit), aspect="equal")
+    axis.set(
+        xlabel="sd by Gibbs sampling",
+        ylabel="sd under mean field",
+        title=f"{name}",
+        xlim=(0, limit),
+        ylim=(0, limit),
+        aspect="equal",
+    )
 fig.suptitle("Below the line: mean field is surer than it should be", fontsize=10)
 plt.show()
 
@@ -786,8 +928,13 @@ plt.show()
 for site in ("theta", "beta"):
     wide = gibbs.posterior.sd(site) > 0.01  # where there is something to be unsure of
     ratio = cavi.posterior.sd(site)[wide] / gibbs.posterior.sd(site)[wide]
-    error = np.abs(cavi.posterior.mean(site) - gibbs.posterior.mean(site))[wide] / gibbs.posterior.sd(site)[wide]
-    print(f"{site:5s}  median ratio of sds {np.median(ratio):.2f}; median error of the mean {np.median(error):.2f} sd")
+    error = (
+        np.abs(cavi.posterior.mean(site) - gibbs.posterior.mean(site))[wide]
+        / gibbs.posterior.sd(site)[wide]
+    )
+    print(
+        f"{site:5s}  median ratio of sds {np.median(ratio):.2f}; median error of the mean {np.median(error):.2f} sd"
+    )
 
 # %% tags=["check"]
 # The chains agree (their means differ by little against the sd), so that they can judge.
@@ -797,13 +944,22 @@ assert np.abs(means[0] - means[1]).max() < 0.3 * gibbs.posterior.sd("beta").max(
 for site in ("theta", "beta"):
     wide = gibbs.posterior.sd(site) > 0.01
     assert np.median(cavi.posterior.sd(site)[wide] / gibbs.posterior.sd(site)[wide]) < 0.97
-    assert np.median(np.abs(cavi.posterior.mean(site) - gibbs.posterior.mean(site))[wide] / gibbs.posterior.sd(site)[wide]) < 1
+    assert (
+        np.median(
+            np.abs(cavi.posterior.mean(site) - gibbs.posterior.mean(site))[wide]
+            / gibbs.posterior.sd(site)[wide]
+        )
+        < 1
+    )
 # "Most of all for words that a topic hardly uses": the ratio of sds there is far lower than on the bars.
 bar = cavi.posterior.mean("beta") > 0.1
 ratio = cavi.posterior.sd("beta") / gibbs.posterior.sd("beta")
 assert np.median(ratio[~bar]) < 0.7 * np.median(ratio[bar])
 # Longer documents are surer.
-spread = [theta_sd[mixed & (low <= N) & (high > N)].max(1).mean() for low, high in ((10, 20), (20, 40), (40, 61))]
+spread = [
+    theta_sd[mixed & (low <= N) & (high > N)].max(1).mean()
+    for low, high in ((10, 20), (20, 40), (40, 61))
+]
 assert spread[0] > spread[1] > spread[2]
 
 # %% [markdown]
@@ -836,7 +992,15 @@ assert spread[0] > spread[1] > spread[2]
 # %% tags=["solution"]
 ends = []
 for seed in range(10):
-    one = inference.fit("lda", data, "cavi", hyper, init={"beta": random_start(seed)}, num_epochs=300, progress=False)
+    one = inference.fit(
+        "lda",
+        data,
+        "cavi",
+        hyper,
+        init={"beta": random_start(seed)},
+        num_epochs=300,
+        progress=False,
+    )
     found = one.posterior.mean("beta")
     ends.append((one.bound, np.minimum(found[match(found)], true_beta).sum(1).min()))
 for bound, share in sorted(ends):
@@ -854,13 +1018,27 @@ assert max(ends)[0] - min(ends)[0] > 1 and max(ends)[1] > 0.9
 numbers = [3, 4, 5, 6, 7]
 bounds = []
 for number in numbers:
-    fits = [inference.fit("lda", data, "cavi", {**hyper, "num_topics": number}, key=jax.random.key(seed), progress=False) for seed in range(3)]
+    fits = [
+        inference.fit(
+            "lda",
+            data,
+            "cavi",
+            {**hyper, "num_topics": number},
+            key=jax.random.key(seed),
+            progress=False,
+        )
+        for seed in range(3)
+    ]
     bounds.append(max(fit.bound for fit in fits))
 print(dict(zip(numbers, np.round(bounds, 1).tolist(), strict=True)))
 fig, axis = plt.subplots()
 axis.plot(numbers, bounds, "o-", color=ORANGE)
 axis.set_xticks(numbers)
-axis.set(xlabel="number of topics K", ylabel="best ELBO of three starts (nats)", title="The bound prefers the true number of topics")
+axis.set(
+    xlabel="number of topics K",
+    ylabel="best ELBO of three starts (nats)",
+    title="The bound prefers the true number of topics",
+)
 plt.show()
 
 # %% tags=["check"]
@@ -889,7 +1067,16 @@ gamma_0 = words_by_document(X, share_out(some_theta, some_beta))  # alpha = 0
 mean_theta = gamma_0 / gamma_0.sum(1, keepdims=True)  # the mean of Dir(gamma)
 lam_0 = words_by_topic(X, share_out(mean_theta, some_beta))  # eta = 0
 mean_beta = lam_0 / lam_0.sum(1, keepdims=True)
-em = inference.fit("lda", data, "map", flat, init={"theta": some_theta, "beta": some_beta}, num_epochs=1, tolerance=0.0, progress=False)
+em = inference.fit(
+    "lda",
+    data,
+    "map",
+    flat,
+    init={"theta": some_theta, "beta": some_beta},
+    num_epochs=1,
+    tolerance=0.0,
+    progress=False,
+)
 print(f"{np.abs(em.posterior.mean('beta') - mean_beta).max():.1e}")
 
 # %% tags=["check"]

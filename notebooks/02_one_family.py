@@ -33,12 +33,23 @@ from scipy.stats import gamma as gamma_distribution
 import inference
 import pp_models
 
-warnings.filterwarnings("ignore", message="IProgress not found")  # of tqdm, in a Jupyter without ipywidgets
+warnings.filterwarnings(
+    "ignore", message="IProgress not found"
+)  # of tqdm, in a Jupyter without ipywidgets
 jax.config.update("jax_num_cpu_devices", 2)
-jax.config.update("jax_enable_x64", True)  # 16 digits instead of 7, so that we can see that two programs compute the same thing
+jax.config.update(
+    "jax_enable_x64", True
+)  # 16 digits instead of 7, so that we can see that two programs compute the same thing
 
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#777777"
-plt.rcParams.update({"figure.figsize": (7, 3.2), "figure.constrained_layout.use": True, "axes.spines.top": False, "axes.spines.right": False})
+plt.rcParams.update(
+    {
+        "figure.figsize": (7, 3.2),
+        "figure.constrained_layout.use": True,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+    }
+)
 rng = np.random.default_rng(0)
 
 # %% [markdown]
@@ -96,9 +107,22 @@ pairs = rng.poisson([3.0, 6.0], (400_000, 2))
 kept = pairs[pairs.sum(1) == 10, 0]
 share = np.bincount(kept, minlength=11) / len(kept)
 fig, axis = plt.subplots()
-axis.bar(np.arange(11), share, color=BLUE, alpha=0.6, label=f"Poisson pairs with sum 10 ({len(kept):,} of 400,000)")
-axis.plot(np.arange(11), binom.pmf(np.arange(11), 10, 1 / 3), "o", color=ORANGE, label="binomial(10, 1/3)")
-axis.set(xlabel="first count (words)", ylabel="probability", ylim=(0, 0.37), title="Poisson counts, given their sum, are dealt out like words")
+axis.bar(
+    np.arange(11),
+    share,
+    color=BLUE,
+    alpha=0.6,
+    label=f"Poisson pairs with sum 10 ({len(kept):,} of 400,000)",
+)
+axis.plot(
+    np.arange(11), binom.pmf(np.arange(11), 10, 1 / 3), "o", color=ORANGE, label="binomial(10, 1/3)"
+)
+axis.set(
+    xlabel="first count (words)",
+    ylabel="probability",
+    ylim=(0, 0.37),
+    title="Poisson counts, given their sum, are dealt out like words",
+)
 axis.legend(frameon=False)
 plt.show()
 
@@ -120,8 +144,12 @@ fig, (left, right) = plt.subplots(1, 2)
 grid = np.linspace(0.001, 0.999, 400)
 for k, colour in enumerate((BLUE, ORANGE, GREEN)):
     left.hist(shares[:, k], bins=50, density=True, color=colour, alpha=0.35)
-    left.plot(grid, beta_distribution.pdf(grid, a[k], a.sum() - a[k]), color=colour, label=f"a = {a[k]}")
-left.set(xlabel="share of the sum", ylabel="density", ylim=(0, 4), title="Shares of gammas: Dirichlet")
+    left.plot(
+        grid, beta_distribution.pdf(grid, a[k], a.sum() - a[k]), color=colour, label=f"a = {a[k]}"
+    )
+left.set(
+    xlabel="share of the sum", ylabel="density", ylim=(0, 4), title="Shares of gammas: Dirichlet"
+)
 left.legend(frameon=False)
 right.plot(size[:3000], shares[:3000, 2], ".", color=GREEN, ms=2, alpha=0.5)
 right.set(xlabel="sum s of the gammas", ylabel="third share", title="The sum tells nothing of them")
@@ -129,7 +157,9 @@ plt.show()
 
 # %% tags=["check"]
 # Means and variances of the shares are the Dirichlet's; 20,000 draws, standard errors below .002.
-assert np.allclose(shares.mean(0), dirichlet.mean(a), atol=0.01) and np.allclose(shares.var(0), dirichlet.var(a), atol=0.005)
+assert np.allclose(shares.mean(0), dirichlet.mean(a), atol=0.01) and np.allclose(
+    shares.var(0), dirichlet.var(a), atol=0.005
+)
 # Sum and shares are independent: no correlation, of the values nor of their squares (standard error .007).
 assert np.abs(np.corrcoef(size, shares.T)[0, 1:]).max() < 0.03
 assert np.abs(np.corrcoef(size, (shares**2).T)[0, 1:]).max() < 0.03
@@ -161,15 +191,21 @@ axis_grid = (np.arange(2500) + 0.5) * cell  # 0 to 50
 log_prior = gamma_distribution.logpdf(axis_grid, a0, scale=1 / b0)
 log_p = log_prior[:, None] + log_prior[None, :]
 for v in range(3):
-    log_p = log_p + poisson.logpmf(x[v], axis_grid[:, None] * two_topics[0, v] + axis_grid[None, :] * two_topics[1, v])
+    log_p = log_p + poisson.logpmf(
+        x[v], axis_grid[:, None] * two_topics[0, v] + axis_grid[None, :] * two_topics[1, v]
+    )
 gap = logsumexp(log_p) + 2 * np.log(cell)
 
 # LDA: integrate over the share t of the first topic
 t = (np.arange(20_000) + 0.5) / 20_000
-words = multinomial.logpmf(x, x.sum(), t[:, None] * two_topics[0] + (1 - t[:, None]) * two_topics[1])
+words = multinomial.logpmf(
+    x, x.sum(), t[:, None] * two_topics[0] + (1 - t[:, None]) * two_topics[1]
+)
 lda_evidence = logsumexp(words + beta_distribution.logpdf(t, a0, a0)) - np.log(len(t))
 length = nbinom.logpmf(x.sum(), 2 * a0, b0 / (1 + b0))
-print(f"GaP: {gap:.5f};  LDA plus the length: {lda_evidence:.5f} + {length:.5f} = {lda_evidence + length:.5f}")
+print(
+    f"GaP: {gap:.5f};  LDA plus the length: {lda_evidence:.5f} + {length:.5f} = {lda_evidence + length:.5f}"
+)
 
 # %% tags=["check"]
 # The evidences agree to the grid's error.
@@ -211,7 +247,15 @@ fig, axis = plt.subplots()
 bins = np.linspace(-3, 3, 121)
 for (size, (xi, _, _)), colour in zip(drawn.items(), (GREY, GREEN, BLUE, ORANGE), strict=True):
     label = f"V = {size:,}, $c_0$ = {0.05 * size:g}: sd of $\\log\\xi$ {np.log(xi).std():.2f}"
-    axis.hist(np.log(xi).ravel(), bins=bins, density=True, histtype="step", lw=1.5, color=colour, label=label)
+    axis.hist(
+        np.log(xi).ravel(),
+        bins=bins,
+        density=True,
+        histtype="step",
+        lw=1.5,
+        color=colour,
+        label=label,
+    )
 axis.set(
     xlabel=r"$\log\,\xi$ (0: as in LDA)",
     ylabel="density",
@@ -225,7 +269,9 @@ plt.show()
 # %% tags=["check"]
 # xi theta~ are the proportions of topics in the rates, and add up to one.
 for _, proportions, tokens in drawn.values():
-    assert np.allclose(proportions.sum(1), 1) and np.allclose(proportions, tokens / tokens.sum(1, keepdims=True))
+    assert np.allclose(proportions.sum(1), 1) and np.allclose(
+        proportions, tokens / tokens.sum(1, keepdims=True)
+    )
 # The sd of log xi falls as 1 / sqrt(c0): by a factor of about sqrt(10) from V = 4,000 to V = 40,000.
 spread = [np.log(xi).std() for xi, _, _ in drawn.values()]
 assert np.all(np.diff(spread) < 0) and 2.8 < spread[2] / spread[3] < 3.6 and spread[3] < 0.035
@@ -252,7 +298,16 @@ hyper_nmf = {"num_topics": num_topics, "a0": 0.1, "b0": 0.1, "c0": 0.05 * V}
 options = {"num_epochs": 80, "tolerance": 0.0, "progress": False}
 lda = inference.fit("lda", train, "cavi", hyper_lda, jax.random.key(1), **options)
 nmf = inference.fit("bayesian_nmf", train, "cavi", hyper_nmf, jax.random.key(1), **options)
-print(lda.model.name, "and", nmf.model.name, "fitted to", train.num_rows, "documents of", int(train.total), "words")
+print(
+    lda.model.name,
+    "and",
+    nmf.model.name,
+    "fitted to",
+    train.num_rows,
+    "documents of",
+    int(train.total),
+    "words",
+)
 
 # %%
 pairs = list(zip(inference.top_words(lda, 6), inference.top_words(nmf, 6), strict=True))
@@ -261,9 +316,14 @@ for k, (ours, theirs) in enumerate(pairs[:6]):
     print(f"   bayesian_nmf  {'  '.join(word for word, _ in theirs)}")
 
 # %%
-scores = {name: inference.document_completion(fit, held_out) for name, fit in (("lda", lda), ("bayesian_nmf", nmf))}
+scores = {
+    name: inference.document_completion(fit, held_out)
+    for name, fit in (("lda", lda), ("bayesian_nmf", nmf))
+}
 for name, score in scores.items():
-    print(f"{name:13s} {score.value:.4f} nats per hidden word (standard error {score.standard_error:.3f})")
+    print(
+        f"{name:13s} {score.value:.4f} nats per hidden word (standard error {score.standard_error:.3f})"
+    )
 
 # %%
 topics_lda, topics_nmf = inference.topics(lda), inference.topics(nmf)
@@ -274,22 +334,37 @@ for axis, one, other, what in (
 ):
     low, high = max(1e-6, one.min()), 1.3 * one.max()
     axis.plot([low, high], [low, high], color=GREY, lw=0.8)
-    axis.plot(one.ravel(), other.ravel(), "." if axis is left else "o", color=ORANGE, ms=2 if axis is left else 5, alpha=0.3 if axis is left else 1)
+    axis.plot(
+        one.ravel(),
+        other.ravel(),
+        "." if axis is left else "o",
+        color=ORANGE,
+        ms=2 if axis is left else 5,
+        alpha=0.3 if axis is left else 1,
+    )
     axis.set(xlabel="LDA", ylabel="Bayesian NMF", title=what)
 left.set(xscale="log", yscale="log")
-fig.suptitle("Two models, one answer: from the same start, topics and their shares nearly coincide", fontsize=10)
+fig.suptitle(
+    "Two models, one answer: from the same start, topics and their shares nearly coincide",
+    fontsize=10,
+)
 plt.show()
 
 # %% tags=["check"]
 # The two start from the same random topics.
-first = [pp_models.load(name).init(jax.random.key(5), fit.hyper, train)["beta"] for name, fit in (("lda", lda), ("bayesian_nmf", nmf))]
+first = [
+    pp_models.load(name).init(jax.random.key(5), fit.hyper, train)["beta"]
+    for name, fit in (("lda", lda), ("bayesian_nmf", nmf))
+]
 assert np.allclose(first[0], first[1].first)
 # They end with nearly the same topics: half the sum of absolute differences, topic by topic, no relabelling, is the share that is elsewhere.
 distances = 0.5 * np.abs(topics_lda.topics - topics_nmf.topics).sum(1)
 assert distances.max() < 0.1
 # The clouds off the line: less than one pair of topic and word in fifty, and typically two or three occurrences of the word.
 apart = np.abs(np.log(topics_lda.topics / topics_nmf.topics)) > np.log(10)
-occurrences = np.maximum(lda.posterior.natural("beta"), nmf.posterior.natural("beta").first)[apart] - 0.05
+occurrences = (
+    np.maximum(lda.posterior.natural("beta"), nmf.posterior.natural("beta").first)[apart] - 0.05
+)
 assert apart.mean() < 0.02 and np.median(occurrences) < 3.5
 # Held-out scores differ by less than a standard error of either.
 assert abs(scores["lda"].value - scores["bayesian_nmf"].value) < scores["lda"].standard_error
@@ -311,7 +386,10 @@ assert abs(scores["lda"].value - scores["bayesian_nmf"].value) < scores["lda"].s
 
 # %%
 lam = np.asarray(lda.posterior.natural("beta"))
-q_theta, q_beta = nmf.posterior.natural("theta"), nmf.posterior.natural("beta")  # gammas: .first is the shape, .second minus the rate
+q_theta, q_beta = (
+    nmf.posterior.natural("theta"),
+    nmf.posterior.natural("beta"),
+)  # gammas: .first is the shape, .second minus the rate
 by_lda = np.exp(digamma(lam.sum(1)))
 by_nmf = (-np.asarray(q_theta.second)[0]) * (-np.asarray(q_beta.second)[:, 0])
 print("LDA:         ", by_lda.round().astype(int))
@@ -342,7 +420,9 @@ assert np.abs(by_nmf / by_lda - 1).max() < 0.15
 # topic $k$ in document $d$ (E-step), and dividing by $\sum_v\beta_{kv}$ is the best rate for such a count (M-step). In NumPy:
 
 # %%
-X = train.matrix.toarray()[:, np.asarray(train.matrix.sum(0)).ravel() >= 20].astype(float)  # words that occur twenty times or more
+X = train.matrix.toarray()[:, np.asarray(train.matrix.sum(0)).ravel() >= 20].astype(
+    float
+)  # words that occur twenty times or more
 start = rng.gamma(2.0, 0.5, (len(X), 8)), rng.gamma(2.0, 0.5, (8, X.shape[1]))
 
 
@@ -369,12 +449,19 @@ print(f"divergence {path[0]:.1f} -> {path[-1]:.1f}")
 
 # %%
 counts = pp_models.data.counts(X)
-point = {"init": {"theta": start[0], "beta": start[1]}, "num_epochs": 60, "tolerance": 0.0, "progress": False}
+point = {
+    "init": {"theta": start[0], "beta": start[1]},
+    "num_epochs": 60,
+    "tolerance": 0.0,
+    "progress": False,
+}
 flat = inference.fit("bayesian_nmf", counts, "map", {"num_topics": 8, "flat": True}, **point)
 plain = inference.fit("nmf", counts, "map", {"num_topics": 8}, **point)
 for name, fit in (("bayesian_nmf, flat", flat), ("nmf", plain)):
     found = fit.posterior.mean("theta") @ fit.posterior.mean("beta")
-    print(f"{name:20s} largest difference from NumPy's product: {np.abs(found - theta @ beta).max():.1e}")
+    print(
+        f"{name:20s} largest difference from NumPy's product: {np.abs(found - theta @ beta).max():.1e}"
+    )
 
 # %% tags=["check"]
 # The divergence never rises (sums of about 1e5, in double precision), and the library's sweeps are Lee and Seung's.
@@ -382,7 +469,9 @@ assert np.diff(path).max() < 1e-6
 assert np.allclose(plain.posterior.mean("beta"), beta, rtol=1e-8, atol=1e-12)
 assert np.allclose(plain.posterior.mean("theta"), theta, rtol=1e-8, atol=1e-12)
 # `bayesian_nmf` keeps entries that vanish a little above zero: its product, of counts up to dozens, differs by 1e-5.
-assert np.abs(flat.posterior.mean("theta") @ flat.posterior.mean("beta") - theta @ beta).max() < 1e-3
+assert (
+    np.abs(flat.posterior.mean("theta") @ flat.posterior.mean("beta") - theta @ beta).max() < 1e-3
+)
 
 # %% [markdown]
 # The scale of the factors is free: twice $\theta_{\cdot k}$ and half of $\beta_k$ give the same product. Let the topics add up to one, and the rows
@@ -394,9 +483,13 @@ point["num_epochs"] = 1000
 ended = inference.topics(inference.fit("nmf", counts, "map", {"num_topics": 8}, **point))
 no_prior = {"num_topics": 8, "alpha": 1.0, "eta": 1.0}
 begin = {"theta": ended.proportions, "beta": ended.topics}
-em = inference.fit("lda", counts, "map", no_prior, init=begin, num_epochs=10, tolerance=0.0, progress=False)
+em = inference.fit(
+    "lda", counts, "map", no_prior, init=begin, num_epochs=10, tolerance=0.0, progress=False
+)
 rise = em.history["bound"][-1] - em.history["bound"][0]
-print(f"ten sweeps of LDA's EM raise its log likelihood of {em.history['bound'][0]:.0f} by {rise:.4f}")
+print(
+    f"ten sweeps of LDA's EM raise its log likelihood of {em.history['bound'][0]:.0f} by {rise:.4f}"
+)
 
 # %% tags=["check"]
 # What NMF ends with, EM for LDA leaves as it is: at most a thousandth of a nat per sweep is left, of tens of thousands.
@@ -422,8 +515,12 @@ for _ in range(60):
     beta = beta * (theta.T @ X) / (theta.T @ theta @ beta)
     squared_path.append(0.5 * np.sum((X - theta @ beta) ** 2))
 point["num_epochs"] = 60
-squared = inference.fit("nmf", counts, "map", {"num_topics": 8, "objective": "squared_error"}, **point)
-print(f"largest difference from NumPy's topics: {np.abs(squared.posterior.mean('beta') - beta).max():.1e}")
+squared = inference.fit(
+    "nmf", counts, "map", {"num_topics": 8, "objective": "squared_error"}, **point
+)
+print(
+    f"largest difference from NumPy's topics: {np.abs(squared.posterior.mean('beta') - beta).max():.1e}"
+)
 
 # %%
 fig, (left, right) = plt.subplots(1, 2)
@@ -451,21 +548,37 @@ assert np.allclose(squared.posterior.mean("beta"), beta, rtol=1e-5, atol=1e-9)
 # - **NMF**: nothing negative. Pictures can only be *added*, never taken away from each other.
 
 # %%
-faces = pp_models.datasets.load("faces").values.reshape(400, 28, 2, 23, 2).mean(axis=(2, 4)).reshape(400, -1)
+faces = (
+    pp_models.datasets.load("faces")
+    .values.reshape(400, 28, 2, 23, 2)
+    .mean(axis=(2, 4))
+    .reshape(400, -1)
+)
 rank = 16
 
 
 def k_means(X, centres, sweeps=30):
     for _ in range(sweeps):
         nearest = np.argmin(((X[:, None, :] - centres[None]) ** 2).sum(2), axis=1)
-        centres = np.array([X[nearest == k].mean(0) if np.any(nearest == k) else centres[k] for k in range(len(centres))])
+        centres = np.array(
+            [
+                X[nearest == k].mean(0) if np.any(nearest == k) else centres[k]
+                for k in range(len(centres))
+            ]
+        )
     return centres, np.eye(len(centres))[nearest]
 
 
 centres, member = k_means(faces, faces[rng.choice(400, rank, replace=False)])
 left_vectors, values, right_vectors = np.linalg.svd(faces, full_matrices=False)
 parts = inference.fit(
-    "nmf", pp_models.data.dense(faces), "map", {"num_topics": rank, "objective": "squared_error"}, jax.random.key(0), num_epochs=600, progress=False
+    "nmf",
+    pp_models.data.dense(faces),
+    "map",
+    {"num_topics": rank, "objective": "squared_error"},
+    jax.random.key(0),
+    num_epochs=600,
+    progress=False,
 )
 
 products = {
@@ -475,19 +588,28 @@ products = {
 }
 for name, (theta, beta) in products.items():
     error = np.linalg.norm(faces - theta @ beta) / np.linalg.norm(faces)
-    print(f"{name:8s} relative error {error:.3f}, share of negative entries in the pictures {np.mean(beta < 0):.2f}")
+    print(
+        f"{name:8s} relative error {error:.3f}, share of negative entries in the pictures {np.mean(beta < 0):.2f}"
+    )
 
 # %%
 fig, axes = plt.subplots(3, 8, figsize=(7, 4))
 for line, (name, (_, beta)) in zip(axes, products.items(), strict=True):
     for axis, picture in zip(line, beta, strict=False):
         limit = np.abs(picture).max()
-        scale = {"cmap": "RdBu_r", "vmin": -limit, "vmax": limit} if name == "SVD" else {"cmap": "gray", "vmin": 0, "vmax": limit}
+        scale = (
+            {"cmap": "RdBu_r", "vmin": -limit, "vmax": limit}
+            if name == "SVD"
+            else {"cmap": "gray", "vmin": 0, "vmax": limit}
+        )
         axis.imshow(picture.reshape(28, 23), **scale)
         axis.set(xticks=[], yticks=[])
         axis.spines[:].set_visible(False)
     line[0].set_ylabel(name)
-fig.suptitle("The first 8 of 16 pictures. K-means: whole faces; SVD: both signs (red and blue); NMF: closer to parts", fontsize=9)
+fig.suptitle(
+    "The first 8 of 16 pictures. K-means: whole faces; SVD: both signs (red and blue); NMF: closer to parts",
+    fontsize=9,
+)
 plt.show()
 
 # %% [markdown]
@@ -510,7 +632,10 @@ for name, (_, beta) in products.items():
 errors = {name: np.linalg.norm(faces - theta @ beta) for name, (theta, beta) in products.items()}
 assert errors["SVD"] < errors["NMF"] < errors["K-means"]
 assert 0.2 < np.mean(products["SVD"][1] < 0) < 0.8
-assert empty(products["NMF"][1]) > 2 * empty(products["SVD"][1]) and empty(products["K-means"][1]) < 0.05
+assert (
+    empty(products["NMF"][1]) > 2 * empty(products["SVD"][1])
+    and empty(products["K-means"][1]) < 0.05
+)
 # K-means' pictures are averages of faces: each is close to the mean face.
 likeness = [np.corrcoef(centre, faces.mean(0))[0, 1] for centre in centres]
 assert min(likeness) > 0.3
@@ -547,7 +672,11 @@ assert min(likeness) > 0.3
 # same key. How far do the topics move?
 
 # %% tags=["solution"]
-other = inference.topics(inference.fit("bayesian_nmf", train, "cavi", {**hyper_nmf, "b0": 1.0}, jax.random.key(1), **options))
+other = inference.topics(
+    inference.fit(
+        "bayesian_nmf", train, "cavi", {**hyper_nmf, "b0": 1.0}, jax.random.key(1), **options
+    )
+)
 moved = 0.5 * np.abs(other.topics - topics_nmf.topics).sum(1)
 print("half the sum of absolute differences, topic by topic:", moved.round(3))
 
@@ -560,8 +689,12 @@ assert np.median(moved) < 0.1
 
 # %% tags=["solution"]
 _, proportions, _ = drawn[25]
-print(f"sd of a proportion: Bayesian NMF {proportions.std():.3f}, Dirichlet {np.sqrt(dirichlet.var(np.full(10, a0))[0]):.3f}")
-both = [np.mean(np.max(p, axis=1)) for p in (proportions, rng.dirichlet(np.full(10, a0), num_draws))]
+print(
+    f"sd of a proportion: Bayesian NMF {proportions.std():.3f}, Dirichlet {np.sqrt(dirichlet.var(np.full(10, a0))[0]):.3f}"
+)
+both = [
+    np.mean(np.max(p, axis=1)) for p in (proportions, rng.dirichlet(np.full(10, a0), num_draws))
+]
 print(f"mean of the largest proportion: {both[0]:.3f} and {both[1]:.3f}")
 
 # %% tags=["check"]
@@ -584,8 +717,18 @@ assert np.allclose(again[0], theta) and np.allclose(again[1], beta)
 # **4.** Fit NMF to the faces by the divergence instead of the squared error. Are its pictures emptier?
 
 # %% tags=["solution"]
-by_divergence = inference.fit("nmf", pp_models.data.dense(faces), "map", {"num_topics": rank}, jax.random.key(0), num_epochs=300, progress=False)
-print(f"divergence {empty(by_divergence.posterior.mean('beta')):.0%} empty, squared error {empty(products['NMF'][1]):.0%}")
+by_divergence = inference.fit(
+    "nmf",
+    pp_models.data.dense(faces),
+    "map",
+    {"num_topics": rank},
+    jax.random.key(0),
+    num_epochs=300,
+    progress=False,
+)
+print(
+    f"divergence {empty(by_divergence.posterior.mean('beta')):.0%} empty, squared error {empty(products['NMF'][1]):.0%}"
+)
 
 # %% tags=["check"]
 # No: both leave about half of the pixels empty.

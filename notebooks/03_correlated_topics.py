@@ -30,7 +30,9 @@ import warnings
 
 import jax
 
-warnings.filterwarnings("ignore", message="IProgress not found")  # of progress bars, which are off here
+warnings.filterwarnings(
+    "ignore", message="IProgress not found"
+)  # of progress bars, which are off here
 jax.config.update("jax_num_cpu_devices", 2)
 
 import matplotlib.pyplot as plt
@@ -41,8 +43,21 @@ from scipy.special import softmax
 import inference
 import pp_models
 
-TRUTH, LDA, CTM, NMF, COUNTS = "#555555", "#009E73", "#D55E00", "#0072B2", "#CC79A7"  # one colour for each, throughout
-plt.rcParams.update({"figure.figsize": (7, 3.2), "axes.spines.top": False, "axes.spines.right": False, "font.size": 9})
+TRUTH, LDA, CTM, NMF, COUNTS = (
+    "#555555",
+    "#009E73",
+    "#D55E00",
+    "#0072B2",
+    "#CC79A7",
+)  # one colour for each, throughout
+plt.rcParams.update(
+    {
+        "figure.figsize": (7, 3.2),
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "font.size": 9,
+    }
+)
 
 # %% [markdown]
 # ## A Dirichlet cannot say it
@@ -86,14 +101,28 @@ logistic_normal = softmax(rng.multivariate_normal(np.zeros(3), C, 20_000), axis=
 # %%
 corners = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, np.sqrt(0.75)]])
 figure, panels = plt.subplots(1, 2)
-for axes, drawn, colour, title in zip(panels, (dirichlet, logistic_normal), (LDA, NMF), ("Dirichlet", "logistic normal"), strict=True):
+for axes, drawn, colour, title in zip(
+    panels, (dirichlet, logistic_normal), (LDA, NMF), ("Dirichlet", "logistic normal"), strict=True
+):
     axes.plot(*corners[[0, 1, 2, 0]].T, color=TRUTH, linewidth=0.8)
     axes.plot(*(drawn[:1500] @ corners).T, ".", color=colour, markersize=2.5, alpha=0.5)
-    for corner, name, below in zip(corners, ("politics", "army", "cooking"), (True, True, False), strict=True):
-        axes.annotate(name, corner, (0, -4 if below else 4), textcoords="offset points", ha="center", va="top" if below else "bottom")
+    for corner, name, below in zip(
+        corners, ("politics", "army", "cooking"), (True, True, False), strict=True
+    ):
+        axes.annotate(
+            name,
+            corner,
+            (0, -4 if below else 4),
+            textcoords="offset points",
+            ha="center",
+            va="top" if below else "bottom",
+        )
     axes.set(title=title, aspect="equal", xlim=(-0.15, 1.15), ylim=(-0.15, 1.0))
     axes.axis("off")
-figure.suptitle("Draws of the proportions of three topics: only the right one ties politics to the army", fontsize=10)
+figure.suptitle(
+    "Draws of the proportions of three topics: only the right one ties politics to the army",
+    fontsize=10,
+)
 plt.show()
 
 # %% [markdown]
@@ -105,8 +134,12 @@ plt.show()
 # "ties politics to the army": a positive correlation (0.3, known to 0.01), and shares of mixed documents differ as said.
 assert np.corrcoef(logistic_normal.T)[0, 1] > 0.2
 mixed = lambda drawn, i, j: np.mean(np.minimum(drawn[:, i], drawn[:, j]) > 0.25)  # noqa: E731
-assert mixed(logistic_normal, 0, 1) > 2 * max(mixed(logistic_normal, 0, 2), mixed(logistic_normal, 1, 2))
-assert abs(mixed(dirichlet, 0, 1) - mixed(dirichlet, 0, 2)) < 0.02  # alike, to the error of 20,000 draws
+assert mixed(logistic_normal, 0, 1) > 2 * max(
+    mixed(logistic_normal, 0, 2), mixed(logistic_normal, 1, 2)
+)
+assert (
+    abs(mixed(dirichlet, 0, 1) - mixed(dirichlet, 0, 2)) < 0.02
+)  # alike, to the error of 20,000 draws
 
 # %% [markdown]
 # ## Locations: a covariance one can draw
@@ -138,7 +171,9 @@ u = rng.normal(size=(2 * D, 2))
 theta = softmax(u @ ell.T, axis=1)
 X = rng.poisson(rng.gamma(4.0, 10.0, (2 * D, 1)) * theta @ topics)
 train, heldout = pp_models.data.counts(X[:D]), pp_models.data.counts(X[D:][X[D:].sum(1) > 2])
-print(f"{train.num_rows} documents to fit, {train.total / train.num_rows:.0f} tokens each on average; {train.num_columns} words")
+print(
+    f"{train.num_rows} documents to fit, {train.total / train.num_rows:.0f} tokens each on average; {train.num_columns} words"
+)
 
 # %% [markdown]
 # Three models are fitted by coordinate ascent (`cavi`): LDA, the CTM with a full covariance matrix (inverse Wishart prior, P (11.4)), and
@@ -147,10 +182,22 @@ print(f"{train.num_rows} documents to fit, {train.total / train.num_rows:.0f} to
 
 # %%
 def fit(model, seed=0, **hyper):
-    return inference.fit(model, train, "cavi", {"num_topics": K, **hyper}, jax.random.key(seed), num_epochs=60, progress=False)
+    return inference.fit(
+        model,
+        train,
+        "cavi",
+        {"num_topics": K, **hyper},
+        jax.random.key(seed),
+        num_epochs=60,
+        progress=False,
+    )
 
 
-fits = {"LDA": fit("lda", alpha=0.3), "CTM": fit("ctm"), "correlated NMF": fit("correlated_nmf", rank=2)}
+fits = {
+    "LDA": fit("lda", alpha=0.3),
+    "CTM": fit("ctm"),
+    "correlated NMF": fit("correlated_nmf", rank=2),
+}
 
 
 def planted_order(found):
@@ -184,12 +231,18 @@ for name in ("CTM", "correlated NMF"):
 # %%
 posterior = fits["correlated NMF"].posterior
 places, beta = (np.asarray(posterior.mean(site), float) for site in ("ell", "beta"))
-mu, precision = np.asarray(posterior.mean("u"), float), -2 * np.asarray(posterior.natural("u").second, float)
+mu, precision = (
+    np.asarray(posterior.mean("u"), float),
+    -2 * np.asarray(posterior.natural("u").second, float),
+)
 sigma = np.linalg.inv(precision)
 spread = np.einsum("ki,dij,kj->dk", places, sigma, places)
 w = posterior.mean("s")[:, None] * beta.sum(1) * np.exp(mu @ places.T + spread / 2)
 by_formula = np.eye(2) + np.einsum("dk,ki,kj->dij", w, places, places)
-print("largest relative difference from the fit:", f"{np.max(np.abs(by_formula - precision) / np.abs(precision).max((1, 2), keepdims=True)):.4f}")
+print(
+    "largest relative difference from the fit:",
+    f"{np.max(np.abs(by_formula - precision) / np.abs(precision).max((1, 2), keepdims=True)):.4f}",
+)
 
 # %% tags=["check"]
 # The formula for the precision is what the fit holds. Not exactly: topics moved once more after the documents were solved (2 % of the largest
@@ -224,7 +277,9 @@ def exact(d):
 
 lengths = X[:D].sum(1)
 short, long = int(np.flatnonzero(lengths == 8)[0]), int(lengths.argmax())
-around = np.stack([np.cos(np.linspace(0, 2 * np.pi, 100)), np.sin(np.linspace(0, 2 * np.pi, 100))], 1)
+around = np.stack(
+    [np.cos(np.linspace(0, 2 * np.pi, 100)), np.sin(np.linspace(0, 2 * np.pi, 100))], 1
+)
 figure, panels = plt.subplots(1, 2, sharey=True)
 for axes, d in zip(panels, (short, long), strict=True):
     density = exact(d)
@@ -234,12 +289,22 @@ for axes, d in zip(panels, (short, long), strict=True):
     for share in (0.5, 0.9):
         outline = mu[d] + np.sqrt(-2 * np.log(1 - share)) * around @ np.linalg.cholesky(sigma[d]).T
         axes.plot(*outline.T, "--", color=NMF)
-    axes.set(title=f"{lengths[d]} tokens", xlabel="first coordinate of $u_d$", aspect="equal", xlim=(-2.2, 2.2), ylim=(-2.2, 2.2))
+    axes.set(
+        title=f"{lengths[d]} tokens",
+        xlabel="first coordinate of $u_d$",
+        aspect="equal",
+        xlim=(-2.2, 2.2),
+        ylim=(-2.2, 2.2),
+    )
 panels[0].set_ylabel("second coordinate of $u_d$")
 panels[1].plot([], [], color=TRUTH, label="exact")
 panels[1].plot([], [], "--", color=NMF, label="$q$")
 panels[1].legend(frameon=False, loc="upper left")
-figure.suptitle("Regions that hold 50 and 90 % of $u_d$: $q$ has the right place, and is too narrow", fontsize=10, y=1.02)
+figure.suptitle(
+    "Regions that hold 50 and 90 % of $u_d$: $q$ has the right place, and is too narrow",
+    fontsize=10,
+    y=1.02,
+)
 plt.show()
 
 # %% [markdown]
@@ -276,7 +341,11 @@ assert np.linalg.det(sigma[short]) > 4 * np.linalg.det(sigma[long])
 # %%
 pairs = np.triu_indices(K, 1)
 planted = inference.topic_correlations(ell - ell.mean(0))
-found = {name: inference.topic_correlations(fits[name])[np.ix_(o, o)] for name in ("CTM", "correlated NMF") for o in [planted_order(fits[name])]}
+found = {
+    name: inference.topic_correlations(fits[name])[np.ix_(o, o)]
+    for name in ("CTM", "correlated NMF")
+    for o in [planted_order(fits[name])]
+}
 figure, panels = plt.subplots(1, 3, sharey=True, figsize=(7, 3.2))
 for axes, (name, values) in zip(panels, {"planted": planted, **found}.items(), strict=True):
     image = axes.imshow(values, cmap="PuOr_r", vmin=-1, vmax=1)
@@ -288,7 +357,9 @@ figure.suptitle("Both models find which topics go together", fontsize=10)
 plt.show()
 for name, values in found.items():
     signs = np.sign(values[pairs]) == np.sign(planted[pairs])
-    print(f"{name}: {signs.sum()} of {len(signs)} signs; correlation with the planted ones {np.corrcoef(values[pairs], planted[pairs])[0, 1]:.3f}")
+    print(
+        f"{name}: {signs.sum()} of {len(signs)} signs; correlation with the planted ones {np.corrcoef(values[pairs], planted[pairs])[0, 1]:.3f}"
+    )
 
 # %% tags=["check"]
 # All clear signs (those of correlations of at least 0.2 in size) are right, and the correlations agree to 0.25, their error with 600 short documents.
@@ -324,13 +395,22 @@ def turned(x, target):
 
 centred = ell - ell.mean(0)
 figure, panels = plt.subplots(1, 2, sharey=True)
-for axes, (a, b), title in zip(panels, ((first, second), (turned(first, centred), turned(second, centred))), ("as fitted", "turned"), strict=True):
+for axes, (a, b), title in zip(
+    panels,
+    ((first, second), (turned(first, centred), turned(second, centred))),
+    ("as fitted", "turned"),
+    strict=True,
+):
     axes.plot(*a.T, "o", color=NMF, label="seed 0")
     axes.plot(*b.T, "x", color=CTM, label="seed 1")
-    axes.set(title=title, xlabel="first coordinate", aspect="equal", xlim=(-2.6, 2.6), ylim=(-2.7, 2.3))
+    axes.set(
+        title=title, xlabel="first coordinate", aspect="equal", xlim=(-2.6, 2.6), ylim=(-2.7, 2.3)
+    )
     axes.axhline(0, color=TRUTH, linewidth=0.4)
     axes.axvline(0, color=TRUTH, linewidth=0.4)
-panels[1].plot(*centred.T, "s", color=TRUTH, fillstyle="none", markersize=9, label="planted, about their mean")
+panels[1].plot(
+    *centred.T, "s", color=TRUTH, fillstyle="none", markersize=9, label="planted, about their mean"
+)
 for name, at in zip(NAMES, centred, strict=True):
     panels[1].annotate(name, at, (0, 7), textcoords="offset points", ha="center", fontsize=8)
 panels[0].set_ylabel("second coordinate")
@@ -363,7 +443,9 @@ assert abs(ratio / np.sum((ell[0] - ell[3]) ** 2) - 1) < 0.2
 # higher is better). From a few words on the army, a correlated model expects some on politics.
 
 # %%
-scores = {name: inference.document_completion(found_fit, heldout) for name, found_fit in fits.items()}
+scores = {
+    name: inference.document_completion(found_fit, heldout) for name, found_fit in fits.items()
+}
 for name, score in scores.items():
     print(f"{name:15s} {score.value:.3f} (standard error {score.standard_error:.3f})")
 
@@ -375,7 +457,10 @@ for name, score in scores.items():
 # %% tags=["check"]
 # Correlated models beat LDA by more than a standard error, and lie together.
 assert len(set(planted_order(fits["LDA"]))) == K - 1  # two planted topics share a fitted one
-assert min(scores["CTM"].value, scores["correlated NMF"].value) > scores["LDA"].value + scores["LDA"].standard_error
+assert (
+    min(scores["CTM"].value, scores["correlated NMF"].value)
+    > scores["LDA"].value + scores["LDA"].standard_error
+)
 assert abs(scores["CTM"].value - scores["correlated NMF"].value) < 0.03
 
 # %% [markdown]
@@ -391,20 +476,35 @@ unit = X[:D] / np.maximum(np.linalg.norm(X[:D], axis=1, keepdims=True), 1e-9)
 cosine = unit @ unit.T
 np.fill_diagonal(cosine, -1)
 nearest = {
-    "locations $u_d$": np.stack([inference.nearest_documents(fits["correlated NMF"], d, most) for d in queries]),
+    "locations $u_d$": np.stack(
+        [inference.nearest_documents(fits["correlated NMF"], d, most) for d in queries]
+    ),
     "counts": np.argsort(-cosine[queries], axis=1, kind="stable")[:, :most],
 }
-precision_at = {name: np.cumsum(labels[rows] == labels[queries, None], 1).mean(0) / np.arange(1, most + 1) for name, rows in nearest.items()}
+precision_at = {
+    name: np.cumsum(labels[rows] == labels[queries, None], 1).mean(0) / np.arange(1, most + 1)
+    for name, rows in nearest.items()
+}
 chance = np.sum((np.bincount(labels) / D) ** 2)
 
 figure, axes = plt.subplots()
 for (name, values), colour in zip(precision_at.items(), (NMF, COUNTS), strict=True):
     axes.plot(np.arange(1, most + 1), values, color=colour, label=name)
 axes.axhline(chance, color=TRUTH, linestyle=":", label="chance")
-axes.set(xlabel="documents retrieved, $n$", ylabel="share that are alike", ylim=(0, 1), title="Two coordinates find more than 480 counts do")
+axes.set(
+    xlabel="documents retrieved, $n$",
+    ylabel="share that are alike",
+    ylim=(0, 1),
+    title="Two coordinates find more than 480 counts do",
+)
 axes.legend(frameon=False, loc="upper right", ncols=3)
 plt.show()
-print("precision at 10:", {name: round(float(values[9]), 3) for name, values in precision_at.items()}, "chance:", round(float(chance), 3))
+print(
+    "precision at 10:",
+    {name: round(float(values[9]), 3) for name, values in precision_at.items()},
+    "chance:",
+    round(float(chance), 3),
+)
 
 # %% [markdown]
 # Short documents on one subject share few words, and their counts are nearly orthogonal. Locations see through the words to the topics. The
@@ -426,8 +526,18 @@ assert precision_at["counts"][9] > chance + 0.2
 # %%
 reuters = pp_models.datasets.load("reuters")
 words = np.sort(np.argsort(-np.asarray(reuters.matrix.sum(0)).ravel(), kind="stable")[100:1100])
-reuters = pp_models.data.counts(reuters.matrix[:, words], [reuters.column_names[v] for v in words], reuters.row_names)
-news = inference.fit("correlated_nmf", reuters, "cavi", {"num_topics": 12, "rank": 4}, jax.random.key(0), num_epochs=40, progress=False)
+reuters = pp_models.data.counts(
+    reuters.matrix[:, words], [reuters.column_names[v] for v in words], reuters.row_names
+)
+news = inference.fit(
+    "correlated_nmf",
+    reuters,
+    "cavi",
+    {"num_topics": 12, "rank": 4},
+    jax.random.key(0),
+    num_epochs=40,
+    progress=False,
+)
 print(inference.format_topics(news, 7))
 
 # %%
@@ -448,7 +558,9 @@ i, j = np.triu_indices(size, 1)
 by_size = np.argsort(correlations[i, j])
 for title, chosen in (("together", by_size[::-1][:3]), ("apart", by_size[:3])):
     for pair in chosen:
-        print(f"{title:9s}{correlations[i[pair], j[pair]]:6.2f}   {labelled[i[pair]]}  |  {labelled[j[pair]]}")
+        print(
+            f"{title:9s}{correlations[i[pair], j[pair]]:6.2f}   {labelled[i[pair]]}  |  {labelled[j[pair]]}"
+        )
 
 # %% [markdown]
 # Here there is no truth to check against, and 395 stories are few. Fit again from another seed before you believe a block. Topics may split
@@ -483,7 +595,9 @@ assert np.allclose(inference.topic_correlations(two - two.mean(0)), [[1, -1], [-
 uncentred = inference.topic_correlations(ell)
 for a, b in zip(*pairs, strict=True):
     if uncentred[a, b] * planted[a, b] < 0:
-        print(f"{NAMES[a]}, {NAMES[b]}: {uncentred[a, b]:.2f} as planted, {planted[a, b]:.2f} about the mean")
+        print(
+            f"{NAMES[a]}, {NAMES[b]}: {uncentred[a, b]:.2f} as planted, {planted[a, b]:.2f} about the mean"
+        )
 
 # %% tags=["check"]
 changed = uncentred[pairs] * planted[pairs] < 0
@@ -494,12 +608,20 @@ assert changed.any() and np.abs(planted[pairs][changed]).max() < 0.6
 # is too weak to stop it. A distribution of u_d pays for long ell_k: exp(ell' Sigma ell / 2) raises the expected counts.
 point = fit("correlated_nmf", rank=2, point_u=True)
 length = {
-    name: np.linalg.norm(x, axis=1).mean() for name, x in (("planted", centred), ("normal q(u)", first), ("point u", point.posterior.mean("ell")))
+    name: np.linalg.norm(x, axis=1).mean()
+    for name, x in (
+        ("planted", centred),
+        ("normal q(u)", first),
+        ("point u", point.posterior.mean("ell")),
+    )
 }
 print({name: round(float(x), 2) for name, x in length.items()})
 
 # %% tags=["check"]
-assert length["point u"] > 1.2 * length["normal q(u)"] and abs(length["normal q(u)"] / length["planted"] - 1) < 0.2
+assert (
+    length["point u"] > 1.2 * length["normal q(u)"]
+    and abs(length["normal q(u)"] / length["planted"] - 1) < 0.2
+)
 
 # %% tags=["solution"]
 # 4. As good: a document's proportions are a function of u_d. What they leave out is q's covariance, and how purely a document is about its
@@ -507,8 +629,12 @@ assert length["point u"] > 1.2 * length["normal q(u)"] and abs(length["normal q(
 roots = np.sqrt(inference.topics(fits["correlated NMF"]).proportions)
 alike = roots @ roots.T
 np.fill_diagonal(alike, -1)
-by_proportions = np.mean(labels[np.argsort(-alike[queries], axis=1)[:, :10]] == labels[queries, None])
-print(f"precision at 10 by proportions {by_proportions:.3f}, by locations {precision_at['locations $u_d$'][9]:.3f}")
+by_proportions = np.mean(
+    labels[np.argsort(-alike[queries], axis=1)[:, :10]] == labels[queries, None]
+)
+print(
+    f"precision at 10 by proportions {by_proportions:.3f}, by locations {precision_at['locations $u_d$'][9]:.3f}"
+)
 
 # %% tags=["check"]
 assert abs(by_proportions - precision_at["locations $u_d$"][9]) < 0.08

@@ -28,7 +28,9 @@ import warnings
 
 import jax
 
-warnings.filterwarnings("ignore", message="IProgress not found")  # of progress bars, which are off here
+warnings.filterwarnings(
+    "ignore", message="IProgress not found"
+)  # of progress bars, which are off here
 jax.config.update("jax_num_cpu_devices", 2)
 
 import matplotlib.pyplot as plt
@@ -37,8 +39,20 @@ import numpy as np
 import inference
 import pp_models
 
-MAP, BAYES, OTHER, GREY = "#D55E00", "#0072B2", "#009E73", "#555555"  # one colour for each, throughout
-plt.rcParams.update({"figure.figsize": (7, 3.2), "axes.spines.top": False, "axes.spines.right": False, "font.size": 9})
+MAP, BAYES, OTHER, GREY = (
+    "#D55E00",
+    "#0072B2",
+    "#009E73",
+    "#555555",
+)  # one colour for each, throughout
+plt.rcParams.update(
+    {
+        "figure.figsize": (7, 3.2),
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "font.size": 9,
+    }
+)
 
 # %% [markdown]
 # ## Ratings, most of them missing
@@ -57,16 +71,25 @@ data = pp_models.data.ratings(*cells.coords, cells.data, shape=cells.shape, colu
 train, heldout = inference.split_ratings(data, 0.2, 0)
 ratings = train.matrix.tocoo()
 users, items, values = *(np.asarray(x) for x in ratings.coords), np.asarray(ratings.data, float)
-per_user, per_film = np.bincount(users, minlength=data.num_rows), np.bincount(items, minlength=data.num_columns)
+per_user, per_film = (
+    np.bincount(users, minlength=data.num_rows),
+    np.bincount(items, minlength=data.num_columns),
+)
 seen = len(values) / (data.num_rows * data.num_columns)
-print(f"{data.num_rows} users, {data.num_columns} films, {len(values)} ratings to fit ({seen:.0%} of all pairs), {heldout.num_entries} to predict")
+print(
+    f"{data.num_rows} users, {data.num_columns} films, {len(values)} ratings to fit ({seen:.0%} of all pairs), {heldout.num_entries} to predict"
+)
 
 # %%
 figure, (left, right) = plt.subplots(1, 2)
 left.bar(np.arange(1, 6), np.bincount(values.astype(int), minlength=6)[1:], color=GREY)
 left.set(xlabel="rating", ylabel="number of ratings", title="Ratings are high on average")
 right.plot(np.sort(per_user)[::-1], color=GREY)
-right.set(xlabel="user, the busiest first", ylabel="ratings to learn from", title="A few users rate a lot, most little")
+right.set(
+    xlabel="user, the busiest first",
+    ylabel="ratings to learn from",
+    title="A few users rate a lot, most little",
+)
 figure.tight_layout()
 plt.show()
 
@@ -131,7 +154,10 @@ print(f"largest difference: users {apart[0]:.1e}, films {apart[1]:.1e}")
 
 # %% tags=["check"]
 # "five lines equal a sweep": single precision, numbers of size one.
-assert np.abs(sweep.posterior.mean("u") - u).max() < 1e-3 and np.abs(sweep.posterior.mean("v") - v).max() < 1e-3
+assert (
+    np.abs(sweep.posterior.mean("u") - u).max() < 1e-3
+    and np.abs(sweep.posterior.mean("v") - v).max() < 1e-3
+)
 
 # %% [markdown]
 # **The penalty is a ratio of variances.** Only the product $\lambda\sigma^2$ enters the update, and $\lambda\sigma^2 = \sigma^2 / \lambda^{-1}$:
@@ -141,8 +167,19 @@ assert np.abs(sweep.posterior.mean("u") - u).max() < 1e-3 and np.abs(sweep.poste
 # **The penalty is needed.** Without it, a user with fewer ratings than $d$ leaves the equations singular. The prior makes them solvable.
 
 # %%
-same = inference.fit("pmf", train, "map", {"rank": 2, "lam": 6.0, "sigma2": 0.3}, init={"v": start}, num_epochs=1, progress=False)
-print("largest difference between the two settings:", f"{np.abs(same.posterior.mean('u') - sweep.posterior.mean('u')).max():.1e}")
+same = inference.fit(
+    "pmf",
+    train,
+    "map",
+    {"rank": 2, "lam": 6.0, "sigma2": 0.3},
+    init={"v": start},
+    num_epochs=1,
+    progress=False,
+)
+print(
+    "largest difference between the two settings:",
+    f"{np.abs(same.posterior.mean('u') - sweep.posterior.mean('u')).max():.1e}",
+)
 
 # %% tags=["check"]
 # Same product, same sweep; another product, another sweep. And the sparsest user's equations of rank 20 are singular without a penalty.
@@ -175,8 +212,19 @@ def settings(rank, lam=3.0):
 
 points, chains = {}, {}
 for rank in RANKS:
-    points[rank] = inference.fit("pmf", train, "map", settings(rank), num_epochs=100, progress=False)
-    chains[rank] = inference.fit("pmf", train, "gibbs", settings(rank), num_samples=150, num_warmup=100, num_chains=2, progress=False)
+    points[rank] = inference.fit(
+        "pmf", train, "map", settings(rank), num_epochs=100, progress=False
+    )
+    chains[rank] = inference.fit(
+        "pmf",
+        train,
+        "gibbs",
+        settings(rank),
+        num_samples=150,
+        num_warmup=100,
+        num_chains=2,
+        progress=False,
+    )
 
 
 def rmse(fits, where):
@@ -189,13 +237,27 @@ errors = {
     for part, where in (("training", train), ("held out", heldout))
 }
 for key, found in errors.items():
-    print(f"{key[0]:5s} {key[1]:8s} " + "  ".join(f"rank {rank}: {x:.3f}" for rank, x in zip(RANKS, found, strict=True)))
+    print(
+        f"{key[0]:5s} {key[1]:8s} "
+        + "  ".join(f"rank {rank}: {x:.3f}" for rank, x in zip(RANKS, found, strict=True))
+    )
 
 # %%
 figure, axes = plt.subplots()
 for (name, part), found in errors.items():
-    axes.plot(RANKS, found, "o-" if part == "held out" else "o:", color=MAP if name == "MAP" else BAYES, label=f"{name}, {part}")
-axes.set(xlabel="rank $d$", ylabel="RMSE (stars)", xticks=RANKS, title="With rank, MAP learns the noise; the average over the posterior hardly does")
+    axes.plot(
+        RANKS,
+        found,
+        "o-" if part == "held out" else "o:",
+        color=MAP if name == "MAP" else BAYES,
+        label=f"{name}, {part}",
+    )
+axes.set(
+    xlabel="rank $d$",
+    ylabel="RMSE (stars)",
+    xticks=RANKS,
+    title="With rank, MAP learns the noise; the average over the posterior hardly does",
+)
 axes.legend(frameon=False, fontsize=8, loc="lower left")
 plt.show()
 
@@ -217,7 +279,10 @@ assert np.all(np.array(errors["Bayes", "held out"]) < np.array(errors["MAP", "he
 
 # %%
 penalties = np.array([0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0])
-tuned = [inference.fit("pmf", train, "map", settings(10, penalty / 0.6), num_epochs=100, progress=False) for penalty in penalties]
+tuned = [
+    inference.fit("pmf", train, "map", settings(10, penalty / 0.6), num_epochs=100, progress=False)
+    for penalty in penalties
+]
 curve = {part: rmse(tuned, where) for part, where in (("training", train), ("held out", heldout))}
 bayes = errors["Bayes", "held out"][RANKS.index(10)]
 
@@ -225,12 +290,19 @@ figure, axes = plt.subplots()
 axes.plot(penalties, curve["held out"], "o-", color=MAP, label="MAP, held out")
 axes.plot(penalties, curve["training"], "o:", color=MAP, label="MAP, training")
 axes.axhline(bayes, color=BAYES, label="Bayes with $\\lambda\\sigma^2 = 1.8$, held out")
-axes.set(xscale="log", xlabel="penalty $\\lambda\\sigma^2$", ylabel="RMSE (stars)", title="Rank 10: a tuned penalty helps MAP, and has to be found")
+axes.set(
+    xscale="log",
+    xlabel="penalty $\\lambda\\sigma^2$",
+    ylabel="RMSE (stars)",
+    title="Rank 10: a tuned penalty helps MAP, and has to be found",
+)
 axes.set_xticks(penalties, [f"{x:g}" for x in penalties])
 axes.minorticks_off()
 axes.legend(frameon=False, fontsize=8)
 plt.show()
-print(f"MAP at its best penalty, {penalties[np.argmin(curve['held out'])]:g}: {min(curve['held out']):.3f}; Bayes: {bayes:.3f}")
+print(
+    f"MAP at its best penalty, {penalties[np.argmin(curve['held out'])]:g}: {min(curve['held out']):.3f}; Bayes: {bayes:.3f}"
+)
 
 # %% [markdown]
 # The best penalty is several times the $\lambda\sigma^2$ that we believe in: MAP needs a prior that is too strong, to make up for treating its
@@ -283,7 +355,9 @@ axes.set_title("Intervals that keep their promise, and others")
 axes.legend(frameon=False, fontsize=8, loc="upper left")
 plt.show()
 score = inference.score_ratings(bayesian, heldout)
-print(f"90 % intervals hold {score.coverage:.1%} of {score.num_ratings} ratings by the posterior, {covered['MAP with its residuals'][4]:.1%} by MAP")
+print(
+    f"90 % intervals hold {score.coverage:.1%} of {score.num_ratings} ratings by the posterior, {covered['MAP with its residuals'][4]:.1%} by MAP"
+)
 
 # %% tags=["check"]
 # The posterior's intervals hold about what they promise (within 0.05), MAP's far less at every level.
@@ -300,12 +374,19 @@ assert abs(score.coverage - covered["Bayes"][4]) < 1e-6  # the two ways to count
 # %%
 some = np.arange(0, data.num_columns, 3)
 grid = np.repeat(np.arange(data.num_rows), len(some)), np.tile(some, data.num_rows)
-unknown = np.sqrt(np.maximum(inference.predict_ratings(bayesian, *grid).sd ** 2 - 0.6, 0)).reshape(data.num_rows, len(some))
+unknown = np.sqrt(np.maximum(inference.predict_ratings(bayesian, *grid).sd ** 2 - 0.6, 0)).reshape(
+    data.num_rows, len(some)
+)
 per_user_sd = unknown.mean(1)
 
 figure, axes = plt.subplots()
 axes.plot(per_user, per_user_sd, ".", color=BAYES)
-axes.set(xscale="log", xlabel="ratings of the user (training)", ylabel="sd of $u_i^\\top v_j$ (stars)", ylim=(0, None))
+axes.set(
+    xscale="log",
+    xlabel="ratings of the user (training)",
+    ylabel="sd of $u_i^\\top v_j$ (stars)",
+    ylim=(0, None),
+)
 axes.set_xticks((10, 30, 100, 300), ("10", "30", "100", "300"))
 axes.minorticks_off()
 axes.set_title("Users with few ratings get the widest predictions")
@@ -321,7 +402,10 @@ rank_of = lambda x: np.argsort(np.argsort(x))  # noqa: E731
 assert np.corrcoef(rank_of(per_user), rank_of(per_user_sd))[0, 1] < -0.5
 assert np.corrcoef(rank_of(per_film[some]), rank_of(unknown.mean(0)))[0, 1] < -0.3
 taste = inference.predict_ratings(bayesian, *grid).mean.reshape(unknown.shape).std(1)
-assert np.linalg.lstsq(np.stack([np.ones(len(taste)), np.log(per_user), taste], 1), per_user_sd)[0][2] > 0.1
+assert (
+    np.linalg.lstsq(np.stack([np.ones(len(taste)), np.log(per_user), taste], 1), per_user_sd)[0][2]
+    > 0.1
+)
 
 # %% [markdown]
 # ## A list of recommendations
@@ -347,7 +431,10 @@ for axes, (name, shown) in zip(panels, lists.items(), strict=True):
     axes.set_yticks(rows, [titles[j][:24] + f" ({per_film[j]})" for j in shown], fontsize=7)
     axes.invert_yaxis()
     axes.set(xlabel="expected rating (stars)", title=name)
-figure.suptitle(f"User with {per_user[user]} ratings: means (dots), 10 to 90 % of the posterior (lines); ratings of the film in brackets", fontsize=9)
+figure.suptitle(
+    f"User with {per_user[user]} ratings: means (dots), 10 to 90 % of the posterior (lines); ratings of the film in brackets",
+    fontsize=9,
+)
 figure.tight_layout()
 plt.show()
 print(f"{len(set(by_mean) & set(by_quantile))} films are on both lists")
@@ -362,7 +449,9 @@ print(f"{len(set(by_mean) & set(by_quantile))} films are on both lists")
 assert set(by_mean) != set(by_quantile)
 shorter, popular = [], []
 for i in np.flatnonzero(per_user <= 25):
-    w = np.einsum("sd,sjd->sj", draws["u"][:, i], draws["v"])[:, np.setdiff1d(np.arange(data.num_columns), items[users == i])]
+    w = np.einsum("sd,sjd->sj", draws["u"][:, i], draws["v"])[
+        :, np.setdiff1d(np.arange(data.num_columns), items[users == i])
+    ]
     count = per_film[np.setdiff1d(np.arange(data.num_columns), items[users == i])]
     a, b = np.argsort(-w.mean(0))[:10], np.argsort(-np.quantile(w, 0.1, axis=0))[:10]
     shorter.append(w.std(0)[b].mean() - w.std(0)[a].mean())
@@ -380,16 +469,26 @@ assert np.mean(shorter) < 0 and np.mean(popular) > 0, (np.mean(shorter), np.mean
 chain = bayesian.posterior.draws  # site -> (chains, draws, ...)
 busy, film = int(per_user.argmax()), int(per_film.argmax())
 coordinate = chain["u"][..., busy, 0]
-product = np.einsum("csud,csjd->csuj", chain["u"][:, :, [busy]], chain["v"][:, :, [film]])[..., 0, 0] + values.mean()
+product = (
+    np.einsum("csud,csjd->csuj", chain["u"][:, :, [busy]], chain["v"][:, :, [film]])[..., 0, 0]
+    + values.mean()
+)
 
 figure, panels = plt.subplots(1, 2)
-for axes, trace, title in zip(panels, (coordinate, product), ("one coordinate of $u_i$", "the prediction $m + u_i^\\top v_j$"), strict=True):
+for axes, trace, title in zip(
+    panels,
+    (coordinate, product),
+    ("one coordinate of $u_i$", "the prediction $m + u_i^\\top v_j$"),
+    strict=True,
+):
     for one, colour in zip(trace, (BAYES, OTHER), strict=True):
         axes.plot(one, color=colour, linewidth=0.9)
     axes.set(xlabel="draw", title=title)
 panels[0].set_ylabel("value")
 panels[1].set_ylabel("stars")
-figure.suptitle("Two chains: they wander apart in a coordinate and agree on the product", fontsize=10)
+figure.suptitle(
+    "Two chains: they wander apart in a coordinate and agree on the product", fontsize=10
+)
 figure.tight_layout()
 plt.show()
 
@@ -408,8 +507,12 @@ def r_hat(trace):
 
 
 coordinates = r_hat(chain["u"].astype(float)).ravel()
-products = r_hat(np.einsum("csud,csjd->csuj", chain["u"][:, :, ::10], chain["v"][:, :, ::20]).astype(float)).ravel()
-print(f"median R-hat of coordinates {np.median(coordinates):.2f}, of products {np.median(products):.2f}")
+products = r_hat(
+    np.einsum("csud,csjd->csuj", chain["u"][:, :, ::10], chain["v"][:, :, ::20]).astype(float)
+).ravel()
+print(
+    f"median R-hat of coordinates {np.median(coordinates):.2f}, of products {np.median(products):.2f}"
+)
 
 # %% tags=["check"]
 # Chains disagree on coordinates and agree on products.
@@ -417,7 +520,9 @@ assert np.median(products) < 1.03 and np.median(coordinates) > np.median(product
 # A rotation changes nothing that the model sees (log joint density, single precision: relative 1e-5).
 Q = np.linalg.qr(np.random.default_rng(0).normal(size=(10, 10)))[0].astype(np.float32)
 few = {site: draws[site][:2] for site in ("u", "v")}
-assert np.allclose(bayesian.log_joint(few), bayesian.log_joint({site: x @ Q for site, x in few.items()}), rtol=1e-5)
+assert np.allclose(
+    bayesian.log_joint(few), bayesian.log_joint({site: x @ Q for site, x in few.items()}), rtol=1e-5
+)
 
 # %% [markdown]
 # ## Exercises
@@ -431,7 +536,9 @@ assert np.allclose(bayesian.log_joint(few), bayesian.log_joint({site: x @ Q for 
 # 1. u has mean zero and variance 1/lambda in every direction, whatever v is: E[u'v] = 0, var(u'v) = E|v|^2 / lambda. Everybody is recommended the
 # mean.
 newcomer = np.sqrt(np.mean(np.sum(draws["v"] ** 2, -1), 0) / 3.0)
-print(f"newcomer: sd {newcomer.mean():.2f} on average; wider than {np.mean(per_user_sd < newcomer.mean()):.0%} of the users")
+print(
+    f"newcomer: sd {newcomer.mean():.2f} on average; wider than {np.mean(per_user_sd < newcomer.mean()):.0%} of the users"
+)
 
 # %% tags=["check"]
 assert np.mean(per_user_sd < newcomer.mean()) > 0.9
@@ -444,7 +551,10 @@ for _ in range(10):
     for turn in range(2):
         if turn:
             b = ridge(1.8, a, items, users, data.num_columns)
-        heights.append(-0.5 * np.sum((values - values.mean() - np.sum(a[users] * b[items], 1)) ** 2) / 0.6 - 1.5 * (np.sum(a**2) + np.sum(b**2)))
+        heights.append(
+            -0.5 * np.sum((values - values.mean() - np.sum(a[users] * b[items], 1)) ** 2) / 0.6
+            - 1.5 * (np.sum(a**2) + np.sum(b**2))
+        )
 print(np.round(heights[:6], 1))
 
 # %% tags=["check"]
@@ -459,7 +569,9 @@ for _ in range(30):
     b = zero.T @ a @ np.linalg.inv(1.8 * np.eye(2) + a.T @ a)
     a = zero @ b @ np.linalg.inv(1.8 * np.eye(2) + b.T @ b)
 as_zeros = np.sqrt(np.mean((values - values.mean() - np.sum(a[users] * b[items], 1)) ** 2))
-print(f"RMSE on training ratings: as zeros {as_zeros:.3f}, as missing {errors['MAP', 'training'][0]:.3f}, the mean alone {values.std():.3f}")
+print(
+    f"RMSE on training ratings: as zeros {as_zeros:.3f}, as missing {errors['MAP', 'training'][0]:.3f}, the mean alone {values.std():.3f}"
+)
 
 # %% tags=["check"]
 assert errors["MAP", "training"][0] + 0.1 < as_zeros < values.std()
@@ -470,7 +582,10 @@ taken = {"any": [], "mean": [], "quantile": []}
 for i in range(data.num_rows):
     mine = pairs[1][pairs[0] == i]
     if len(mine) >= 5:
-        w, rated = np.einsum("sd,sjd->sj", draws["u"][:, i], draws["v"][:, mine]), truth[pairs[0] == i]
+        w, rated = (
+            np.einsum("sd,sjd->sj", draws["u"][:, i], draws["v"][:, mine]),
+            truth[pairs[0] == i],
+        )
         taken["any"].append(rated.mean())
         taken["mean"].append(rated[w.mean(0).argmax()])
         taken["quantile"].append(rated[np.quantile(w, 0.1, axis=0).argmax()])

@@ -22,7 +22,9 @@
 # %%
 import warnings
 
-warnings.filterwarnings("ignore", message="IProgress not found")  # of tqdm, in a Jupyter without ipywidgets
+warnings.filterwarnings(
+    "ignore", message="IProgress not found"
+)  # of tqdm, in a Jupyter without ipywidgets
 
 import jax
 
@@ -76,13 +78,20 @@ def target(phi):
 
 def divergence(lam, other):
     """KL(N(lam), N(other)), summed over components."""
-    mu, v, mu0, v0 = lam[:, 0] / lam[:, 1], 1 / lam[:, 1], other[:, 0] / other[:, 1], 1 / other[:, 1]
+    mu, v, mu0, v0 = (
+        lam[:, 0] / lam[:, 1],
+        1 / lam[:, 1],
+        other[:, 0] / other[:, 1],
+        1 / other[:, 1],
+    )
     return np.sum(0.5 * (v / v0 + (mu - mu0) ** 2 / v0 - 1 - np.log(v / v0)))
 
 
 def bound(lam):
     """The evidence lower bound with the best beliefs (T 6)."""
-    return logsumexp(np.log(0.5) + expected(lam), axis=1).sum() - divergence(lam, np.tile(eta, (2, 1)))
+    return logsumexp(np.log(0.5) + expected(lam), axis=1).sum() - divergence(
+        lam, np.tile(eta, (2, 1))
+    )
 
 
 # %% [markdown]
@@ -96,7 +105,9 @@ for _ in range(30):
     lam = (1 - rho) * lam + rho * target(beliefs(lam))  # T (10)
     natural_path.append(bound(lam))
 print(f"largest belief in the second component at the start: {beliefs(stuck)[:, 1].max():.0e}")
-print(f"bound before and after 30 natural-gradient steps: {natural_path[0]:.3f}, {natural_path[-1]:.3f}")
+print(
+    f"bound before and after 30 natural-gradient steps: {natural_path[0]:.3f}, {natural_path[-1]:.3f}"
+)
 
 # %% [markdown]
 # Nothing happens. The second component's mean is unknown, $v_2 = 100$, so it predicts every number with an expected log likelihood that is $v_2/2 =
@@ -109,7 +120,10 @@ assert abs(natural_path[-1] - natural_path[0]) < 1e-6
 assert beliefs(stuck)[:, 1].max() < 1e-12
 # "every small step away from it lowers the bound or leaves it": none of 500 steps of about 1 % gains more than rounding.
 small = np.random.default_rng(2)
-assert max(bound(stuck * (1 + 0.01 * small.normal(size=(2, 2)))) for _ in range(500)) < bound(stuck) + 1e-9
+assert (
+    max(bound(stuck * (1 + 0.01 * small.normal(size=(2, 2)))) for _ in range(500))
+    < bound(stuck) + 1e-9
+)
 
 # %% [markdown]
 # ## The trust-region step
@@ -142,7 +156,9 @@ for _ in range(5):
     lam, _ = trust_region_step(lam, rho, 20)
     trust_path.append(bound(lam))
 means = lam[:, 0] / lam[:, 1]
-print(f"means after six trust-region steps: {means[0]:.2f} and {means[1]:.2f}; bound {trust_path[-1]:.1f}")
+print(
+    f"means after six trust-region steps: {means[0]:.2f} and {means[1]:.2f}; bound {trust_path[-1]:.1f}"
+)
 
 # %% [markdown]
 # Two things are different, and both matter.
@@ -161,11 +177,22 @@ places = inner[:, :, 0] / inner[:, :, 1]
 axes[0].plot(np.arange(1, 21), places[:, 0], ".-", color="k", label="first")
 axes[0].plot(np.arange(1, 21), places[:, 1], ".-", color=DEAD, label="second (was dead)")
 axes[0].plot(np.full(len(x), 21.5), x, "_", color=LIGHT, markersize=8, alpha=0.6)
-axes[0].set(xlabel="inner step (right: the data)", ylabel="mean of a component", title="One trust-region step from inside")
+axes[0].set(
+    xlabel="inner step (right: the data)",
+    ylabel="mean of a component",
+    title="One trust-region step from inside",
+)
 axes[0].legend(fontsize=8, loc="upper left")
-axes[1].plot(np.arange(len(natural_path)), natural_path, ".-", color=NATURAL, label="natural gradient")
+axes[1].plot(
+    np.arange(len(natural_path)), natural_path, ".-", color=NATURAL, label="natural gradient"
+)
 axes[1].plot(20 * np.arange(len(trust_path)), trust_path, "o-", color=TRUST, label="trust region")
-axes[1].set(xlabel="updates, inner ones counted", ylabel="bound, nats", xlim=(-3, 105), title="Only one of them gets away")
+axes[1].set(
+    xlabel="updates, inner ones counted",
+    ylabel="bound, nats",
+    xlim=(-3, 105),
+    title="Only one of them gets away",
+)
 axes[1].legend(fontsize=8)
 plt.show()
 
@@ -197,11 +224,28 @@ grey = datasets.load("digits").values
 digits = pp_models.data.dense((grey >= 8).astype(np.float32))
 K = 20
 hyper = {"num_components": K}
-schedule = {"batch_size": 20, "tau": 30.0, "kappa": 0.5, "bound_every": 0, "progress": False}  # rho_t = (tau + t)^-kappa
-one_step = inference.fit("bernoulli_mixture", digits, "trust_region", hyper, num_epochs=1, num_inner=1, start="current", **schedule)
+schedule = {
+    "batch_size": 20,
+    "tau": 30.0,
+    "kappa": 0.5,
+    "bound_every": 0,
+    "progress": False,
+}  # rho_t = (tau + t)^-kappa
+one_step = inference.fit(
+    "bernoulli_mixture",
+    digits,
+    "trust_region",
+    hyper,
+    num_epochs=1,
+    num_inner=1,
+    start="current",
+    **schedule,
+)
 as_svi = inference.fit("bernoulli_mixture", digits, "svi", hyper, num_epochs=1, **schedule)
 difference = np.abs(one_step.posterior.mean("beta") - as_svi.posterior.mean("beta")).max()
-print(f"largest difference between the two after {len(as_svi.history['step'])} steps: {difference:.1e}")
+print(
+    f"largest difference between the two after {len(as_svi.history['step'])} steps: {difference:.1e}"
+)
 
 # %% tags=["check"]
 # "A natural-gradient step is the special case": the same numbers to single precision, after 90 steps.
@@ -220,29 +264,51 @@ def full_bound(fit):
     """The bound of all the data: the engine reports it before its first step, which here sees every row."""
     natural = {site: fit.posterior.natural(site) for site in ("pi", "beta")}
     whole = {"num_epochs": 1, "batch_size": digits.num_rows, "progress": False}
-    return inference.fit("bernoulli_mixture", digits, "svi", hyper, init=natural, **whole).bound / digits.num_rows
+    return (
+        inference.fit("bernoulli_mixture", digits, "svi", hyper, init=natural, **whole).bound
+        / digits.num_rows
+    )
 
 
 settings = {"svi": {"num_epochs": 15}, "trust_region": {"num_epochs": 3, "num_inner": 5}}
 colours = {"svi": NATURAL, "trust_region": TRUST}
 mixtures = {
-    engine: [inference.fit("bernoulli_mixture", digits, engine, hyper, jax.random.key(seed), **schedule, **options) for seed in range(3)]
+    engine: [
+        inference.fit(
+            "bernoulli_mixture", digits, engine, hyper, jax.random.key(seed), **schedule, **options
+        )
+        for seed in range(3)
+    ]
     for engine, options in settings.items()
 }
-used = {engine: np.array([np.sum(fit.posterior.mean("pi") > 0.1 / K) for fit in fits]) for engine, fits in mixtures.items()}
+used = {
+    engine: np.array([np.sum(fit.posterior.mean("pi") > 0.1 / K) for fit in fits])
+    for engine, fits in mixtures.items()
+}
 bounds = {engine: np.array([full_bound(fit) for fit in fits]) for engine, fits in mixtures.items()}
 for engine in settings:
-    print(f"{engine:>12}: components in use {used[engine]}, bound {np.round(bounds[engine], 2)} nats per image")
+    print(
+        f"{engine:>12}: components in use {used[engine]}, bound {np.round(bounds[engine], 2)} nats per image"
+    )
 
 # %%
 figure, axes = plt.subplots(1, 2, figsize=(7, 3), layout="constrained")
-for axis, engine, title in ((axes[0], "svi", "natural gradient"), (axes[1], "trust_region", "trust region")):
+for axis, engine, title in (
+    (axes[0], "svi", "natural gradient"),
+    (axes[1], "trust_region", "trust region"),
+):
     best = mixtures[engine][int(np.argmax(bounds[engine]))].posterior
     order = np.argsort(-best.mean("pi"))
     pictures = best.mean("beta")[order].reshape(4, 5, 8, 8)
-    tiles = np.pad(pictures, ((0, 0), (0, 0), (1, 1), (1, 1)), constant_values=1.0).transpose(0, 2, 1, 3).reshape(40, 50)
+    tiles = (
+        np.pad(pictures, ((0, 0), (0, 0), (1, 1), (1, 1)), constant_values=1.0)
+        .transpose(0, 2, 1, 3)
+        .reshape(40, 50)
+    )
     axis.imshow(tiles, cmap="gray_r", vmin=0, vmax=1)
-    axis.set(xticks=[], yticks=[], title=f"{title}: {np.sum(best.mean('pi') > 0.1 / K)} of {K} in use")
+    axis.set(
+        xticks=[], yticks=[], title=f"{title}: {np.sum(best.mean('pi') > 0.1 / K)} of {K} in use"
+    )
 plt.show()
 
 # %% [markdown]
@@ -252,10 +318,23 @@ plt.show()
 
 # %%
 figure, axes = plt.subplots(1, 2, figsize=(7, 2.6), layout="constrained")
-for axis, numbers, label in ((axes[0], used, "components in use, of 20"), (axes[1], bounds, "bound, nats per image")):
+for axis, numbers, label in (
+    (axes[0], used, "components in use, of 20"),
+    (axes[1], bounds, "bound, nats per image"),
+):
     for row, engine in enumerate(settings):
-        axis.plot(numbers[engine], np.full(3, row) + np.linspace(-0.12, 0.12, 3), "o", color=colours[engine])
-    axis.set(yticks=[0, 1], yticklabels=["natural\ngradient", "trust\nregion"] if axis is axes[0] else [], ylim=(1.5, -0.5), xlabel=label)
+        axis.plot(
+            numbers[engine],
+            np.full(3, row) + np.linspace(-0.12, 0.12, 3),
+            "o",
+            color=colours[engine],
+        )
+    axis.set(
+        yticks=[0, 1],
+        yticklabels=["natural\ngradient", "trust\nregion"] if axis is axes[0] else [],
+        ylim=(1.5, -0.5),
+        xlabel=label,
+    )
 axes[0].set(title="Three starts each: more in use")
 axes[1].set(title="and a higher bound")
 plt.show()
@@ -282,10 +361,20 @@ assert np.abs(best.mean("beta")[np.argmin(best.mean("pi"))] - 0.5).max() < 0.1
 
 # %%
 hasty = {**schedule, "tau": 1.0}
-copies = inference.fit("bernoulli_mixture", digits, "trust_region", hyper, jax.random.key(0), **hasty, **settings["trust_region"])
+copies = inference.fit(
+    "bernoulli_mixture",
+    digits,
+    "trust_region",
+    hyper,
+    jax.random.key(0),
+    **hasty,
+    **settings["trust_region"],
+)
 num_used = np.sum(copies.posterior.mean("pi") > 0.1 / K)
 num_different = len(np.unique(np.round(copies.posterior.mean("beta"), 2), axis=0))
-print(f"components in use: {num_used}, different ones: {num_different}; bound {full_bound(copies):.2f} nats per image")
+print(
+    f"components in use: {num_used}, different ones: {num_different}; bound {full_bound(copies):.2f} nats per image"
+)
 
 # %% tags=["check"]
 # "all are in use" and "copies": rounding alone tells components apart, and how many depends on the machine. The bound is nats below.
@@ -305,32 +394,71 @@ assert full_bound(copies) < bounds["svi"].min() - 2
 
 # %%
 reuters = datasets.load("reuters")
-common = np.sort(np.argsort(-np.asarray(reuters.matrix.sum(0)).ravel())[:1000])  # the thousand most frequent words, to be quick
+common = np.sort(
+    np.argsort(-np.asarray(reuters.matrix.sum(0)).ravel())[:1000]
+)  # the thousand most frequent words, to be quick
 train, heldout, _ = hold_out(pp_models.data.counts(reuters.matrix[:, common]), 0.2)
-text_settings = {"svi": {"num_epochs": 20, "num_local": 50}, "trust_region": {"num_epochs": 4, "num_inner": 5, "num_local": 10}}
+text_settings = {
+    "svi": {"num_epochs": 20, "num_local": 50},
+    "trust_region": {"num_epochs": 4, "num_inner": 5, "num_local": 10},
+}
 text_schedule = {"batch_size": 40, "tau": 10.0, "kappa": 0.5, "bound_every": 0, "progress": False}
 scores, alphas = {}, {}
 for engine, options in text_settings.items():
     for name, alpha in (("fixed", 0.1), ("learned", ("learn", 0.1))):
         lda = {"num_topics": 20, "eta": 0.05, "alpha": alpha}
-        fits = [inference.fit("lda", train, engine, lda, jax.random.key(seed), **text_schedule, **options) for seed in range(2)]
-        scores[engine, name] = np.array([inference.document_completion(fit, heldout).value for fit in fits])
-        alphas[engine, name] = np.array([np.sort(np.broadcast_to(fit.hyper.alpha, (20,))) for fit in fits])
+        fits = [
+            inference.fit(
+                "lda", train, engine, lda, jax.random.key(seed), **text_schedule, **options
+            )
+            for seed in range(2)
+        ]
+        scores[engine, name] = np.array(
+            [inference.document_completion(fit, heldout).value for fit in fits]
+        )
+        alphas[engine, name] = np.array(
+            [np.sort(np.broadcast_to(fit.hyper.alpha, (20,))) for fit in fits]
+        )
         print(f"{engine:>12}, alpha {name:>7}: {np.round(scores[engine, name], 3)} nats per word")
 for engine in text_settings:
-    print(f"{engine:>12}: learned alpha from {alphas[engine, 'learned'][0].min():.3f} to {alphas[engine, 'learned'][0].max():.3f}")
+    print(
+        f"{engine:>12}: learned alpha from {alphas[engine, 'learned'][0].min():.3f} to {alphas[engine, 'learned'][0].max():.3f}"
+    )
 
 # %%
 figure, axes = plt.subplots(1, 2, figsize=(7, 3.2), layout="constrained", width_ratios=[1.2, 1])
 for place, (engine, name) in enumerate(scores):
-    axes[0].plot(np.full(2, place), scores[engine, name], "o" if name == "learned" else "s", color=colours[engine], fillstyle="none")
+    axes[0].plot(
+        np.full(2, place),
+        scores[engine, name],
+        "o" if name == "learned" else "s",
+        color=colours[engine],
+        fillstyle="none",
+    )
 labels = ["natural,\nfixed", "natural,\nlearned", "trust,\nfixed", "trust,\nlearned"]
-axes[0].set(xticks=range(4), xticklabels=labels, ylabel="held-out, nats per word", xlim=(-0.5, 3.5), title="Two starts of each")
+axes[0].set(
+    xticks=range(4),
+    xticklabels=labels,
+    ylabel="held-out, nats per word",
+    xlim=(-0.5, 3.5),
+    title="Two starts of each",
+)
 axes[0].tick_params(axis="x", labelsize=8)
 for engine in text_settings:
-    axes[1].plot(np.arange(1, 21), alphas[engine, "learned"][0][::-1], ".-", color=colours[engine], label=engine)
+    axes[1].plot(
+        np.arange(1, 21),
+        alphas[engine, "learned"][0][::-1],
+        ".-",
+        color=colours[engine],
+        label=engine,
+    )
 axes[1].axhline(0.1, color=LIGHT, linewidth=1)
-axes[1].set(xlabel="topic, largest first", ylabel="learned alpha (line: start)", yscale="log", title="Common and rare topics")
+axes[1].set(
+    xlabel="topic, largest first",
+    ylabel="learned alpha (line: start)",
+    yscale="log",
+    title="Common and rare topics",
+)
 axes[1].set_yticks([0.02, 0.05, 0.1, 0.2, 0.5], labels=["0.02", "0.05", "0.1", "0.2", "0.5"])
 axes[1].minorticks_off()
 axes[1].legend(fontsize=8)
@@ -383,8 +511,15 @@ groups = np.array_split(rng.permutation(train.num_rows), 10)
 def follow(seed, num_steps, **options):
     """Play the stream to one learner. Returns words that had arrived, and held-out scores."""
     lda = {"num_topics": 20, "eta": 0.05, "alpha": ("learn", 0.1)}
-    rest = {"batch_size": 40, "tau": 10.0, "bound_every": 0, "devices": jax.local_devices()[:1]}  # batches are too small to be shared out
-    stream = inference.stream("lda", train.num_columns, hyper=lda, key=jax.random.key(seed), **rest, **options)
+    rest = {
+        "batch_size": 40,
+        "tau": 10.0,
+        "bound_every": 0,
+        "devices": jax.local_devices()[:1],
+    }  # batches are too small to be shared out
+    stream = inference.stream(
+        "lda", train.num_columns, hyper=lda, key=jax.random.key(seed), **rest, **options
+    )
     ids, arrived, seen, score = {}, 0.0, [], []
     for tick in range(len(groups) + 5):
         for group, rows in enumerate(groups):
@@ -400,18 +535,31 @@ def follow(seed, num_steps, **options):
     return np.array(seen), np.array(score)
 
 
-ways = {"svi": {"update": "natural", "num_local": 50, "num_steps": 8}, "trust_region": {"update": "trust_region", "num_inner": 5, "num_steps": 4}}
-streamed = {engine: [follow(seed, **options) for seed in range(2)] for engine, options in ways.items()}
+ways = {
+    "svi": {"update": "natural", "num_local": 50, "num_steps": 8},
+    "trust_region": {"update": "trust_region", "num_inner": 5, "num_steps": 4},
+}
+streamed = {
+    engine: [follow(seed, **options) for seed in range(2)] for engine, options in ways.items()
+}
 for engine, runs in streamed.items():
-    print(f"{engine:>12}: held-out at the end {[round(float(score[-1]), 3) for _, score in runs]} nats per word")
+    print(
+        f"{engine:>12}: held-out at the end {[round(float(score[-1]), 3) for _, score in runs]} nats per word"
+    )
 
 # %%
 figure, axis = plt.subplots(figsize=(7, 3.2), layout="constrained")
 for engine, name in (("svi", "natural gradient"), ("trust_region", "trust region")):
     for number, (seen, score) in enumerate(streamed[engine]):
-        axis.plot(seen / 1000, score, ".-", color=colours[engine], label=name if number == 0 else None)
+        axis.plot(
+            seen / 1000, score, ".-", color=colours[engine], label=name if number == 0 else None
+        )
     axis.axhline(scores[engine, "learned"].max(), color=colours[engine], linestyle=":", linewidth=1)
-axis.set(xlabel="words that have arrived, thousands", ylabel="held-out, nats per word", title="Streaming (dotted: best with all the data at hand)")
+axis.set(
+    xlabel="words that have arrived, thousands",
+    ylabel="held-out, nats per word",
+    title="Streaming (dotted: best with all the data at hand)",
+)
 axis.legend(fontsize=8, loc="lower right")
 plt.show()
 
@@ -422,7 +570,10 @@ plt.show()
 # steps, what it reaches with all the data at hand; `stream.step` can be called for as long as there is time.
 
 # %% tags=["check"]
-first, last = ({engine: np.array([score[place] for _, score in runs]) for engine, runs in streamed.items()} for place in (0, -1))
+first, last = (
+    {engine: np.array([score[place] for _, score in runs]) for engine, runs in streamed.items()}
+    for place in (0, -1)
+)
 # "At first ... within the spread of their starts": the ranges overlap.
 assert first["trust_region"].min() < first["svi"].max()
 assert first["svi"].min() < first["trust_region"].max()
@@ -445,7 +596,9 @@ for _ in range(6):
     for _ in range(20):
         lam = (1 - rho) * last + rho * target(phi)
         phi = beliefs(lam)
-print(f"bound {bound(lam):.3f}, as before: {natural_path[0]:.3f}. Inner steps alone do not free it.")
+print(
+    f"bound {bound(lam):.3f}, as before: {natural_path[0]:.3f}. Inner steps alone do not free it."
+)
 
 # %% tags=["check"]
 assert abs(bound(lam) - natural_path[0]) < 1e-6
@@ -457,7 +610,14 @@ assert abs(bound(lam) - natural_path[0]) < 1e-6
 # %% tags=["solution"]
 large = {**schedule, "batch_size": 100, "tau": 10.0}
 again = {
-    engine: [full_bound(inference.fit("bernoulli_mixture", digits, engine, hyper, jax.random.key(seed), **large, **options)) for seed in (1, 2)]
+    engine: [
+        full_bound(
+            inference.fit(
+                "bernoulli_mixture", digits, engine, hyper, jax.random.key(seed), **large, **options
+            )
+        )
+        for seed in (1, 2)
+    ]
     for engine, options in settings.items()
 }
 print({engine: np.round(values, 2) for engine, values in again.items()})
@@ -478,7 +638,10 @@ for rate in (1.0, 0.99, 0.9):
 # With rho = 1 even beliefs make both components alike, and nothing tells them apart again; a little of the old self is enough.
 alike, _ = trust_region_step(stuck, 1.0, 60)
 assert np.allclose(alike[0], alike[1])
-assert np.ptp(trust_region_step(stuck, 0.9, 60)[0][:, 0] / trust_region_step(stuck, 0.9, 60)[0][:, 1]) > 3
+assert (
+    np.ptp(trust_region_step(stuck, 0.9, 60)[0][:, 0] / trust_region_step(stuck, 0.9, 60)[0][:, 1])
+    > 3
+)
 
 # %% [markdown]
 # 4. **The price and the rate.** Show from $\nabla_\lambda \mathrm{KL}(\lambda, \lambda_t) = I(\lambda)(\lambda - \lambda_t)$, with $I$ the Fisher
@@ -493,7 +656,11 @@ best = (1 - rho) * stuck + rho * target(phi)
 def price(lam):
     """The bound for fixed beliefs, minus xi KL."""
     entropy = -np.sum(phi * np.log(phi))
-    fixed = np.sum(phi * (np.log(0.5) + expected(lam))) + entropy - divergence(lam, np.tile(eta, (2, 1)))
+    fixed = (
+        np.sum(phi * (np.log(0.5) + expected(lam)))
+        + entropy
+        - divergence(lam, np.tile(eta, (2, 1)))
+    )
     return fixed - xi * divergence(lam, stuck)
 
 

@@ -24,7 +24,9 @@
 # %%
 import warnings
 
-warnings.filterwarnings("ignore", message="IProgress not found")  # of tqdm, in a Jupyter without ipywidgets
+warnings.filterwarnings(
+    "ignore", message="IProgress not found"
+)  # of tqdm, in a Jupyter without ipywidgets
 
 import jax
 
@@ -39,7 +41,12 @@ import inference
 import pp_models
 
 FIRST, SECOND = "#0072B2", "#E69F00"  # the two parties
-CHAIN, GRID, PAPER, TEXT = "#999999", "#009E73", "#CC79A7", "#56B4E9"  # Gibbs, the grid, the grid as printed in H, votes from text
+CHAIN, GRID, PAPER, TEXT = (
+    "#999999",
+    "#009E73",
+    "#CC79A7",
+    "#56B4E9",
+)  # Gibbs, the grid, the grid as printed in H, votes from text
 
 # %% [markdown]
 # ## A small legislature
@@ -56,9 +63,13 @@ rng = np.random.default_rng(7)
 num_bills, num_words, num_members, K = 60, 120, 20, 3
 true_s = np.abs(rng.normal(size=(num_bills, K)))
 true_d1 = 0.3 * np.abs(rng.normal(size=(num_words, K)))
-true_d1[np.arange(num_words), np.arange(num_words) * K // num_words] += 2 * np.abs(rng.normal(size=num_words))  # forty words of each subject
+true_d1[np.arange(num_words), np.arange(num_words) * K // num_words] += 2 * np.abs(
+    rng.normal(size=num_words)
+)  # forty words of each subject
 party = np.arange(num_members) // 10
-true_d2 = np.where(party[:, None] == 0, [1.5, -1.5, 0.6], [-1.5, 1.5, 0.6]) + 0.4 * rng.normal(size=(num_members, K))
+true_d2 = np.where(party[:, None] == 0, [1.5, -1.5, 0.6], [-1.5, 1.5, 0.6]) + 0.4 * rng.normal(
+    size=(num_members, K)
+)
 
 counts = np.maximum(np.round(true_s @ true_d1.T + rng.normal(size=(num_bills, num_words))), 0)
 votes = (true_s @ true_d2.T + rng.normal(size=(num_bills, num_members)) > 0).astype(float)
@@ -68,7 +79,9 @@ known, new = np.arange(40), np.arange(40, 60)  # the last twenty bills are held 
 order = np.argsort(true_s[:, 0] - true_s[:, 1])
 figure, axes = plt.subplots(1, 2, figsize=(7, 3.2), layout="constrained", width_ratios=[2, 1])
 axes[0].imshow(counts[order], cmap="Greys", aspect="auto", vmax=6)
-axes[0].set(xlabel="words", ylabel="bills, second to first subject", title="Text: three blocks of words")
+axes[0].set(
+    xlabel="words", ylabel="bills, second to first subject", title="Text: three blocks of words"
+)
 axes[1].imshow(votes[order], cmap="Greys", aspect="auto", interpolation="nearest")
 axes[1].axvline(9.5, color=FIRST, linewidth=2)
 axes[1].set(xlabel="members (line: parties)", yticks=[], title="Votes: dark is yea")
@@ -100,10 +113,20 @@ assert agree[same].mean() > agree[~same].mean() + 0.25
 
 # %%
 text = pp_models.data.counts(counts[known])
-point = inference.fit("lg_nmf", text, "map", {"num_topics": K, "alpha1": 0.1}, tolerance=1e-8, num_epochs=5000, progress=False)
+point = inference.fit(
+    "lg_nmf",
+    text,
+    "map",
+    {"num_topics": K, "alpha1": 0.1},
+    tolerance=1e-8,
+    num_epochs=5000,
+    progress=False,
+)
 found = point.posterior.mean("d1")
 cosine = (found / np.linalg.norm(found, axis=0)).T @ (true_d1 / np.linalg.norm(true_d1, axis=0))
-subject = linear_sum_assignment(-cosine.T)[1]  # which factor is which subject: the labels are arbitrary
+subject = linear_sum_assignment(-cosine.T)[
+    1
+]  # which factor is which subject: the labels are arbitrary
 print("cosine between true and estimated loadings:", np.round(cosine[subject, np.arange(K)], 3))
 
 # %% tags=["check"]
@@ -113,7 +136,10 @@ assert np.all(found >= 0)
 
 # %%
 figure, axes = plt.subplots(1, 2, figsize=(7, 2.6), sharey=True, layout="constrained")
-for axis, values, title in ((axes[0], true_d1, "true loadings"), (axes[1], found[:, subject], "MAP estimate: the same blocks")):
+for axis, values, title in (
+    (axes[0], true_d1, "true loadings"),
+    (axes[1], found[:, subject], "MAP estimate: the same blocks"),
+):
     axis.imshow(values.T / values.max(), cmap="Greys", aspect="auto", interpolation="nearest")
     axis.set(title=title, xlabel="words", yticks=range(K), yticklabels=["first", "second", "third"])
 axes[0].set(ylabel="subject")
@@ -139,7 +165,11 @@ plt.show()
 # %%
 def log_joint(z, signs, w, alpha):
     """log p(votes, z), of many members at once: z (members,), signs (members, bills)."""
-    return -0.5 * alpha * z**2 + 0.5 * np.log(alpha / (2 * np.pi)) + log_ndtr(signs * w * z[..., None]).sum(-1)
+    return (
+        -0.5 * alpha * z**2
+        + 0.5 * np.log(alpha / (2 * np.pi))
+        + log_ndtr(signs * w * z[..., None]).sum(-1)
+    )
 
 
 def laplace(signs, w, alpha):
@@ -160,7 +190,9 @@ exact = log_joint(z, signs_few, w_few, 1.0)
 parabola = log_joint(top, signs_few, w_few, 1.0) - 0.5 * curvature * (z - top) ** 2
 step = z[1] - z[0]
 log_exact, log_laplace = logsumexp(exact) + np.log(step), logsumexp(parabola) + np.log(step)
-print(f"top {top[0]:.3f}, sd {curvature[0] ** -0.5:.3f}; log p(votes): exact {log_exact:.3f}, Laplace {log_laplace:.3f}")
+print(
+    f"top {top[0]:.3f}, sd {curvature[0] ** -0.5:.3f}; log p(votes): exact {log_exact:.3f}, Laplace {log_laplace:.3f}"
+)
 
 # %%
 figure, axes = plt.subplots(1, 2, figsize=(7, 3.2), layout="constrained")
@@ -187,7 +219,14 @@ weights = np.exp(exact - log_exact) * step
 assert weights @ z > top[0] + 0.03
 assert abs(log_exact - log_laplace) < 0.08
 # The printed formula is the parabola's integral; the grid of z is fine and wide enough for 1e-3.
-assert abs(log_joint(top, signs_few, w_few, 1.0)[0] + 0.5 * np.log(2 * np.pi / curvature[0]) - log_laplace) < 1e-3
+assert (
+    abs(
+        log_joint(top, signs_few, w_few, 1.0)[0]
+        + 0.5 * np.log(2 * np.pi / curvature[0])
+        - log_laplace
+    )
+    < 1e-3
+)
 
 # %% [markdown]
 # ## From there to a hyper-parameter
@@ -230,14 +269,34 @@ def moments(places, weights):
 prior = log_alpha - np.exp(log_alpha)  # alpha ~ Gamma(1, 1), as a density of log alpha
 by_integral = normalised(prior + [exact_marginal(a) for a in np.exp(log_alpha)])
 by_laplace = normalised(prior + [laplace_marginal(a) for a in np.exp(log_alpha)])
-(exact_mean, exact_sd), (laplace_mean, laplace_sd) = moments(log_alpha, by_integral), moments(log_alpha, by_laplace)
-print(f"log alpha: exact {exact_mean:.3f} +- {exact_sd:.3f}, Laplace {laplace_mean:.3f} +- {laplace_sd:.3f}")
+(exact_mean, exact_sd), (laplace_mean, laplace_sd) = (
+    moments(log_alpha, by_integral),
+    moments(log_alpha, by_laplace),
+)
+print(
+    f"log alpha: exact {exact_mean:.3f} +- {exact_sd:.3f}, Laplace {laplace_mean:.3f} +- {laplace_sd:.3f}"
+)
 
 # %%
 figure, axis = plt.subplots(figsize=(7, 3.2), layout="constrained")
-axis.plot(log_alpha, by_integral / (log_alpha[1] - log_alpha[0]), color="k", label="tastes integrated numerically")
-axis.plot(log_alpha[::3], by_laplace[::3] / (log_alpha[1] - log_alpha[0]), "o", color=GRID, label="tastes integrated by Laplace")
-axis.set(xlabel="log alpha", ylabel="posterior density", title="A grid of fifteen points tells the whole posterior of log alpha")
+axis.plot(
+    log_alpha,
+    by_integral / (log_alpha[1] - log_alpha[0]),
+    color="k",
+    label="tastes integrated numerically",
+)
+axis.plot(
+    log_alpha[::3],
+    by_laplace[::3] / (log_alpha[1] - log_alpha[0]),
+    "o",
+    color=GRID,
+    label="tastes integrated by Laplace",
+)
+axis.set(
+    xlabel="log alpha",
+    ylabel="posterior density",
+    title="A grid of fifteen points tells the whole posterior of log alpha",
+)
 axis.legend(fontsize=8)
 plt.show()
 
@@ -263,18 +322,36 @@ assert np.ptp(errors) < np.abs(errors).max()
 
 # %%
 unknown = {"num_topics": K}  # alpha1 not given: it has H's vague Gamma(1e-6, 1e-6) prior
-chain = inference.fit("lg_nmf", text, "gibbs", unknown, num_samples=1500, num_warmup=300, num_chains=2, key=jax.random.key(1), progress=False)
-grid = inference.fit("lg_nmf", text, "inla", unknown, key=jax.random.key(1), progress=False).posterior
-paper = inference.fit("lg_nmf", text, "inla", unknown, method="paper", key=jax.random.key(1), progress=False).posterior
+chain = inference.fit(
+    "lg_nmf",
+    text,
+    "gibbs",
+    unknown,
+    num_samples=1500,
+    num_warmup=300,
+    num_chains=2,
+    key=jax.random.key(1),
+    progress=False,
+)
+grid = inference.fit(
+    "lg_nmf", text, "inla", unknown, key=jax.random.key(1), progress=False
+).posterior
+paper = inference.fit(
+    "lg_nmf", text, "inla", unknown, method="paper", key=jax.random.key(1), progress=False
+).posterior
 
 draws = np.log(chain.posterior.draws["alpha1"][..., 0])  # (chains, draws)
 mean, sd = draws.mean(), draws.std()
-print(f"Gibbs: log alpha1 = {mean:.3f} +- {sd:.3f}, the two chains' means differ by {np.ptp(draws.mean(1)) / sd:.2f} sd")
+print(
+    f"Gibbs: log alpha1 = {mean:.3f} +- {sd:.3f}, the two chains' means differ by {np.ptp(draws.mean(1)) / sd:.2f} sd"
+)
 off, ratio = {}, {}
 for name, one in (("grid", grid), ("as printed", paper)):
     centre, width = moments(one.theta[:, 0], one.weights)
     off[name], ratio[name] = (centre - mean) / sd, width / sd
-    print(f"{name:>10}: {off[name]:+.2f} sd from Gibbs, width {ratio[name]:.2f} times Gibbs's, {len(one.weights)} points")
+    print(
+        f"{name:>10}: {off[name]:+.2f} sd from Gibbs, width {ratio[name]:.2f} times Gibbs's, {len(one.weights)} points"
+    )
 
 # %%
 figure, axis = plt.subplots(figsize=(7, 3.2), layout="constrained")
@@ -283,7 +360,11 @@ for one, colour, name in ((grid, GRID, "grid"), (paper, PAPER, "grid as printed 
     places = np.argsort(one.theta[:, 0])
     theta, weights = one.theta[places, 0], one.weights[places]
     axis.plot(theta, weights / (theta[1] - theta[0]), "o-", color=colour, label=name)
-axis.set(xlabel="log alpha1", ylabel="posterior density", title="The grid agrees with Gibbs; as printed it is too far right")
+axis.set(
+    xlabel="log alpha1",
+    ylabel="posterior density",
+    title="The grid agrees with Gibbs; as printed it is too far right",
+)
 axis.legend(fontsize=8)
 plt.show()
 
@@ -330,9 +411,17 @@ print("at the MAP estimate:    ", np.round(A_map - B_map, 1))
 figure, axes = plt.subplots(1, 2, figsize=(7, 3.2), layout="constrained")
 log_c = np.linspace(-0.6, 1.0, 200)
 line = -0.5 * (A_map[0] * np.exp(2 * log_c) + B_map[0] * np.exp(-2 * log_c))
-for heights, colour, name in ((line, PAPER, "height alone"), (line + (p - n) * log_c, GRID, "with the volume")):
+for heights, colour, name in (
+    (line, PAPER, "height alone"),
+    (line + (p - n) * log_c, GRID, "with the volume"),
+):
     axes[0].plot(log_c, np.exp(heights - heights.max()), color=colour, label=name)
-axes[0].set(xlabel="log c", ylabel="density, relative to its top", ylim=(0, 1.35), title="Along the line of scales")
+axes[0].set(
+    xlabel="log c",
+    ylabel="density, relative to its top",
+    ylim=(0, 1.35),
+    title="Along the line of scales",
+)
 axes[0].legend(fontsize=8, loc="upper right")
 axes[1].hist(gap.ravel(), bins=40, density=True, color=CHAIN, alpha=0.6)
 axes[1].axvline(0, color=PAPER, label="the mode, A = B")
@@ -387,11 +476,17 @@ refitted = inference.refit_members(fitted)
 share = (votes[known].sum(0) + 1) / (len(known) + 2)
 bills_of = np.repeat(new, num_members)
 scores = {
-    "always yea": inference.score_probabilities(np.full(votes[new].size, 0.999), votes[new].ravel(), bills_of),
-    "member's share": inference.score_probabilities(np.tile(share, len(new)), votes[new].ravel(), bills_of),
+    "always yea": inference.score_probabilities(
+        np.full(votes[new].size, 0.999), votes[new].ravel(), bills_of
+    ),
+    "member's share": inference.score_probabilities(
+        np.tile(share, len(new)), votes[new].ravel(), bills_of
+    ),
     "text, MAP": inference.score_votes(fitted, heldout),
     "text, refitted": inference.score_votes(refitted, heldout),
-    "the truth": inference.score_probabilities(ndtr(true_s @ true_d2.T)[new].ravel(), votes[new].ravel(), bills_of),
+    "the truth": inference.score_probabilities(
+        ndtr(true_s @ true_d2.T)[new].ravel(), votes[new].ravel(), bills_of
+    ),
 }
 for name, score in scores.items():
     right, error, loss = score.accuracy.value, score.accuracy.standard_error, score.log_loss.value
@@ -404,8 +499,14 @@ accuracy = [scores[name].accuracy for name in names]
 colours = ["k", "k", TEXT, TEXT, "k"]
 for row, (one, colour) in enumerate(zip(accuracy, colours, strict=True)):
     axis.errorbar(one.value, row, xerr=one.standard_error, fmt="o", color=colour, capsize=3)
-axis.set(yticks=range(len(names)), yticklabels=names, xlabel="share of the votes on held-out bills predicted (bars: one standard error)")
-axis.set(title="Text predicts votes nearly as well as the truth would", ylim=(len(names) - 0.5, -0.5))
+axis.set(
+    yticks=range(len(names)),
+    yticklabels=names,
+    xlabel="share of the votes on held-out bills predicted (bars: one standard error)",
+)
+axis.set(
+    title="Text predicts votes nearly as well as the truth would", ylim=(len(names) - 0.5, -0.5)
+)
 plt.show()
 
 # %% [markdown]
@@ -417,7 +518,9 @@ plt.show()
 value = {name: score.accuracy.value for name, score in scores.items()}
 error = {name: score.accuracy.standard_error for name, score in scores.items()}
 # "far above both baselines": by more than three standard errors of the model's accuracy.
-assert value["text, MAP"] > max(value["always yea"], value["member's share"]) + 3 * error["text, MAP"]
+assert (
+    value["text, MAP"] > max(value["always yea"], value["member's share"]) + 3 * error["text, MAP"]
+)
 # "close to that ceiling": within three standard errors of it, errors over twenty bills.
 assert abs(value["text, MAP"] - value["the truth"]) < 3 * error["the truth"]
 # "no difference here that the standard errors could show"
@@ -430,7 +533,9 @@ assert abs(value["text, MAP"] - value["text, refitted"]) < 2 * error["text, MAP"
 # about its mode (H 11), `gibbs` draws from the posterior. We draw the first two subjects.
 
 # %%
-normal = inference.fit("lg_nmf_votes", both, "laplace", given, key=jax.random.key(0), progress=False).posterior
+normal = inference.fit(
+    "lg_nmf_votes", both, "laplace", given, key=jax.random.key(0), progress=False
+).posterior
 sampled = inference.fit(
     "lg_nmf_votes",
     both,
@@ -448,7 +553,9 @@ sampled = inference.fit(
 def matched(posterior):
     """Means and sds of the tastes, subjects in the true order."""
     loadings = posterior.mean("d1")
-    alike = (loadings / np.linalg.norm(loadings, axis=0)).T @ (true_d1 / np.linalg.norm(true_d1, axis=0))
+    alike = (loadings / np.linalg.norm(loadings, axis=0)).T @ (
+        true_d1 / np.linalg.norm(true_d1, axis=0)
+    )
     columns = linear_sum_assignment(-alike.T)[1]
     return posterior.mean("d2")[:, columns], posterior.sd("d2")[:, columns]
 
@@ -457,16 +564,27 @@ def matched(posterior):
 
 # %%
 figure, axes = plt.subplots(1, 2, figsize=(7, 3.4), sharex=True, sharey=True, layout="constrained")
-for axis, centre, width, title in ((axes[0], taste, spread, "Gibbs"), (axes[1], taste_normal, spread_normal, "Laplace")):
+for axis, centre, width, title in (
+    (axes[0], taste, spread, "Gibbs"),
+    (axes[1], taste_normal, spread_normal, "Laplace"),
+):
     for number, colour, name in ((0, FIRST, "first party"), (1, SECOND, "second party")):
         chosen = party == number
         style = {"fmt": "o", "color": colour, "markersize": 4, "elinewidth": 0.8, "label": name}
-        axis.errorbar(centre[chosen, 0], centre[chosen, 1], xerr=width[chosen, 0], yerr=width[chosen, 1], **style)
+        axis.errorbar(
+            centre[chosen, 0],
+            centre[chosen, 1],
+            xerr=width[chosen, 0],
+            yerr=width[chosen, 1],
+            **style,
+        )
     axis.set(title=f"{title} (bars: one posterior sd)", xlabel="taste for the first subject")
 axes[0].set(ylabel="taste for the second subject")
 axes[0].legend(fontsize=8)
 plt.show()
-print(f"a taste's posterior sd is {np.median(spread) / np.abs(taste).mean():.0%} of the mean size of tastes")
+print(
+    f"a taste's posterior sd is {np.median(spread) / np.abs(taste).mean():.0%} of the mean size of tastes"
+)
 print(f"Laplace's sd is {np.median(spread_normal / spread):.2f} times that of Gibbs, in the median")
 
 # %% [markdown]
@@ -492,7 +610,9 @@ assert 0.6 < np.median(spread_normal / spread) < 1.4
 
 # %% tags=["solution"]
 A, B, lam = 30.0, 50.0, 80.0
-square = (lam + np.sqrt(lam**2 + 4 * A * B)) / (2 * A)  # c^2: the positive root of A x^2 - lam x - B = 0
+square = (lam + np.sqrt(lam**2 + 4 * A * B)) / (
+    2 * A
+)  # c^2: the positive root of A x^2 - lam x - B = 0
 print(f"c = {np.sqrt(square):.4f}, A c^2 - B / c^2 = {A * square - B / square:.4f}")
 
 # %% tags=["check"]
@@ -505,11 +625,17 @@ assert np.isclose(A * square - B / square, lam)
 # %% tags=["solution"]
 c, h = -1.0, 2.0  # f(s) = -s^2/2 - (c - s)^2/2 + const: curvature 2, slope c at zero
 f0 = np.log(2) - np.log(2 * np.pi) - 0.5 * c**2
-exact_edge = f0 + 0.5 * np.log(2 * np.pi / h) + c**2 / (2 * h) + log_ndtr(c / np.sqrt(h))  # the parabola with its slope, over the half line
+exact_edge = (
+    f0 + 0.5 * np.log(2 * np.pi / h) + c**2 / (2 * h) + log_ndtr(c / np.sqrt(h))
+)  # the parabola with its slope, over the half line
 printed = f0 + 0.5 * np.log(2 * np.pi / h)
 s_line = np.linspace(0, 12, 24001)
-by_sum = logsumexp(np.log(2) - np.log(2 * np.pi) - 0.5 * s_line**2 - 0.5 * (c - s_line) ** 2) + np.log(s_line[1])
-print(f"numerically {by_sum:.3f}, half line {exact_edge:.3f}, whole parabola without slope {printed:.3f}")
+by_sum = logsumexp(
+    np.log(2) - np.log(2 * np.pi) - 0.5 * s_line**2 - 0.5 * (c - s_line) ** 2
+) + np.log(s_line[1])
+print(
+    f"numerically {by_sum:.3f}, half line {exact_edge:.3f}, whole parabola without slope {printed:.3f}"
+)
 
 # %% tags=["check"]
 # f is a parabola, so the half line is exact (the sum has an error of half a cell); the printed one is too large by more than log 2.
@@ -520,9 +646,16 @@ assert printed - exact_edge > np.log(2)
 # 3. **A finer grid.** Fit `inla` with `spacing=0.5`. How many points are there, and how much do mean and sd of $\log\alpha_1$ change?
 
 # %% tags=["solution"]
-finer = inference.fit("lg_nmf", text, "inla", unknown, spacing=0.5, key=jax.random.key(1), progress=False).posterior
-(mean_coarse, sd_coarse), (mean_fine, sd_fine) = moments(grid.theta[:, 0], grid.weights), moments(finer.theta[:, 0], finer.weights)
-print(f"{len(grid.weights)} and {len(finer.weights)} points: mean {mean_coarse:.4f} and {mean_fine:.4f}, sd {sd_coarse:.4f} and {sd_fine:.4f}")
+finer = inference.fit(
+    "lg_nmf", text, "inla", unknown, spacing=0.5, key=jax.random.key(1), progress=False
+).posterior
+(mean_coarse, sd_coarse), (mean_fine, sd_fine) = (
+    moments(grid.theta[:, 0], grid.weights),
+    moments(finer.theta[:, 0], finer.weights),
+)
+print(
+    f"{len(grid.weights)} and {len(finer.weights)} points: mean {mean_coarse:.4f} and {mean_fine:.4f}, sd {sd_coarse:.4f} and {sd_fine:.4f}"
+)
 
 # %% tags=["check"]
 # A normal summed at steps of one sd has errors far below these; what is left is skewness and the cut at 1e-3 of the largest weight.
@@ -536,7 +669,9 @@ assert abs(sd_fine / sd_coarse - 1) < 0.05
 
 # %% tags=["solution"]
 for words in (40, 120, 4000):
-    print(f"40 bills, {words} words: log alpha1 shifted by {np.log((40 + words) ** 2 / (4 * 40 * words)):.2f}")
+    print(
+        f"40 bills, {words} words: log alpha1 shifted by {np.log((40 + words) ** 2 / (4 * 40 * words)):.2f}"
+    )
 
 # %% tags=["check"]
 assert np.log((40 + 40) ** 2 / (4 * 40 * 40)) == 0

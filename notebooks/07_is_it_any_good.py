@@ -22,7 +22,9 @@
 # %%
 import warnings
 
-warnings.filterwarnings("ignore", message="IProgress not found")  # of tqdm, in a Jupyter without ipywidgets
+warnings.filterwarnings(
+    "ignore", message="IProgress not found"
+)  # of tqdm, in a Jupyter without ipywidgets
 
 import jax
 import matplotlib.pyplot as plt
@@ -38,8 +40,23 @@ from inference.core import align
 from inference.io.arviz import smoothed_weights
 
 jax.config.update("jax_num_cpu_devices", 2)
-plt.rcParams.update({"figure.figsize": (7, 3.2), "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False, "font.size": 9})
-COLOUR = {"exact": "#0067a5", "gibbs": "#0067a5", "nuts": "#2f8fc4", "cavi": "#c84a00", "svi": "#a87400", "map": "#5f6670"}
+plt.rcParams.update(
+    {
+        "figure.figsize": (7, 3.2),
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "legend.frameon": False,
+        "font.size": 9,
+    }
+)
+COLOUR = {
+    "exact": "#0067a5",
+    "gibbs": "#0067a5",
+    "nuts": "#2f8fc4",
+    "cavi": "#c84a00",
+    "svi": "#a87400",
+    "map": "#5f6670",
+}
 
 # %% [markdown]
 # ## 1. The smallest case: two correlated numbers
@@ -69,7 +86,14 @@ for _ in range(8):
     path.append(np.array([m1, path[-1][1]]))
     path.append(np.array([m1, -precision[1, 0] / precision[1, 1] * m1]))
 path = np.array(path)
-print("variance of q:", variance, "  true variance:", np.diag(covariance), "  mean of q after 8 sweeps:", path[-1].round(3))
+print(
+    "variance of q:",
+    variance,
+    "  true variance:",
+    np.diag(covariance),
+    "  mean of q after 8 sweeps:",
+    path[-1].round(3),
+)
 
 # %% tags=["check"]
 # "too small by exactly the factor 1 - rho^2": an identity, to rounding
@@ -80,17 +104,37 @@ angle = np.linspace(0, 2 * np.pi, 200)
 circle = np.stack([np.cos(angle), np.sin(angle)])
 fig, (left, right) = plt.subplots(1, 2, width_ratios=(1, 1.25), constrained_layout=True)
 for size in (1, 2):
-    left.plot(*(size * np.linalg.cholesky(covariance) @ circle), color=COLOUR["exact"], label="truth" if size == 1 else None)
-    left.plot(*(size * np.sqrt(variance)[:, None] * circle), color=COLOUR["cavi"], label="mean field" if size == 1 else None)
+    left.plot(
+        *(size * np.linalg.cholesky(covariance) @ circle),
+        color=COLOUR["exact"],
+        label="truth" if size == 1 else None,
+    )
+    left.plot(
+        *(size * np.sqrt(variance)[:, None] * circle),
+        color=COLOUR["cavi"],
+        label="mean field" if size == 1 else None,
+    )
 left.plot(*path.T, color="black", lw=0.8, marker=".", ms=3, label="mean of q, update by update")
-left.set(xlabel="$x_1$", ylabel="$x_2$", title="One and two sd of truth and q", aspect="equal", xlim=(-3.2, 3.2), ylim=(-3.9, 2.4))
+left.set(
+    xlabel="$x_1$",
+    ylabel="$x_2$",
+    title="One and two sd of truth and q",
+    aspect="equal",
+    xlim=(-3.2, 3.2),
+    ylim=(-3.9, 2.4),
+)
 left.legend(loc="lower right", fontsize=7)
 grid = np.linspace(-3.5, 3.5, 300)
 right.plot(grid, norm.pdf(grid), color=COLOUR["exact"], label="truth, sd 1")
 right.plot(
-    grid, norm.pdf(grid, scale=np.sqrt(variance[0])), color=COLOUR["cavi"], label=rf"mean field, sd $\sqrt{{1-\rho^2}}$ = {np.sqrt(variance[0]):.1f}"
+    grid,
+    norm.pdf(grid, scale=np.sqrt(variance[0])),
+    color=COLOUR["cavi"],
+    label=rf"mean field, sd $\sqrt{{1-\rho^2}}$ = {np.sqrt(variance[0]):.1f}",
 )
-right.set(xlabel="$x_1$", ylabel="density", title="The marginal: right place, too narrow", ylim=(0, 0.9))
+right.set(
+    xlabel="$x_1$", ylabel="density", title="The marginal: right place, too narrow", ylim=(0, 0.9)
+)
 right.legend(fontsize=8)
 plt.show()
 
@@ -110,7 +154,9 @@ def divergence(variances):
     return 0.5 * (np.trace(product) - 2 - np.log(np.linalg.det(product)))
 
 
-print(f"KL(q || p) = {divergence(variance):.4f} nats;  with the true variances instead: {divergence(np.ones(2)):.4f} nats")
+print(
+    f"KL(q || p) = {divergence(variance):.4f} nats;  with the true variances instead: {divergence(np.ones(2)):.4f} nats"
+)
 
 # %% tags=["check"]
 # the closed form, to rounding; that q is the best product: any other variances are worse; and the rate of convergence, rho^2 a sweep
@@ -139,7 +185,12 @@ def covered(ratio, level=0.9):
     return 2 * norm.cdf(norm.isf((1 - level) / 2) * ratio) - 1
 
 
-print({f"r = {r}": f"90 % holds {covered(r):.0%}, 50 % holds {covered(r, 0.5):.0%}" for r in (1.0, 0.9, 0.6, 0.3)})
+print(
+    {
+        f"r = {r}": f"90 % holds {covered(r):.0%}, 50 % holds {covered(r, 0.5):.0%}"
+        for r in (1.0, 0.9, 0.6, 0.3)
+    }
+)
 
 # %% tags=["check"]
 # "an interval that says 90 % holds 68 %": closed form, then the same by a million draws of the truth (standard error 0.0005)
@@ -170,7 +221,10 @@ result = inference.compare(
     reference="gibbs",
     engines=["nuts", "cavi", "svi", "map"],
     hyper={"num_components": 2, "concentration": 2.0, "a": 1.5, "b": 1.5},
-    options={"gibbs": {"num_samples": 1000, "num_warmup": 300, "num_chains": 4}, "nuts": {"num_samples": 500, "num_warmup": 300}},
+    options={
+        "gibbs": {"num_samples": 1000, "num_warmup": 300, "num_chains": 4},
+        "nuts": {"num_samples": 500, "num_warmup": 300},
+    },
     num_draws=4000,
     quick=True,
     progress=False,
@@ -179,7 +233,11 @@ FIGURES = ("mean_error_sd", "sd_ratio", "coverage50", "coverage90", "khat")
 rows = result.summary["engines"]
 print(f"{'engine':8}" + "".join(f"{name:>15}" for name in FIGURES) + "   verdict")
 for name, row in rows.items():
-    print(f"{name:8}" + "".join(f"{'-' if row[f] is None else format(row[f], '.2f'):>15}" for f in FIGURES) + f"   {row['verdict']}")
+    print(
+        f"{name:8}"
+        + "".join(f"{'-' if row[f] is None else format(row[f], '.2f'):>15}" for f in FIGURES)
+        + f"   {row['verdict']}"
+    )
 
 # %% [markdown]
 # How to read a row. The unit of everything is the reference's posterior sd, because an error of 0.01 is large for a parameter known to 0.005 and
@@ -197,7 +255,10 @@ for name, row in rows.items():
 # %% tags=["check"]
 # the control agrees; both variational engines are narrower than it and have their means right (0.2: the verdicts' own limit); the point has no width
 assert rows["nuts"]["mean_error_sd"] < 0.15 and abs(rows["nuts"]["sd_ratio"] - 1) < 0.08
-assert all(rows[e]["mean_error_sd"] < 0.2 and rows[e]["sd_ratio"] < rows["nuts"]["sd_ratio"] - 0.03 for e in ("cavi", "svi"))
+assert all(
+    rows[e]["mean_error_sd"] < 0.2 and rows[e]["sd_ratio"] < rows["nuts"]["sd_ratio"] - 0.03
+    for e in ("cavi", "svi")
+)
 assert all(rows[e]["coverage90"] < rows["nuts"]["coverage90"] for e in ("cavi", "svi"))
 assert rows["map"]["sd_ratio"] is None and "silent about uncertainty" in rows["map"]["verdict"]
 
@@ -226,11 +287,27 @@ left.legend()
 ratios = np.linspace(0.4, 1.2, 50)
 right.plot(ratios, covered(ratios), color="black", lw=1, label=r"$2\Phi(1.645\,r) - 1$")
 for engine, marker in (("nuts", "d"), ("cavi", "s")):
-    right.plot(table.loc[engine]["sd_ratio"], table.loc[engine]["coverage90"], ls="", marker=marker, ms=4, color=COLOUR[engine], label=engine)
-right.set(xlabel="sd / reference sd, $r$", ylabel="coverage of 90 % intervals", title="... and coverage follows", ylim=(0.5, 1))
+    right.plot(
+        table.loc[engine]["sd_ratio"],
+        table.loc[engine]["coverage90"],
+        ls="",
+        marker=marker,
+        ms=4,
+        color=COLOUR[engine],
+        label=engine,
+    )
+right.set(
+    xlabel="sd / reference sd, $r$",
+    ylabel="coverage of 90 % intervals",
+    title="... and coverage follows",
+    ylim=(0.5, 1),
+)
 right.legend()
 plt.show()
-print("sd ratio of cavi, site by site:", {site: round(one["sd_ratio"], 2) for site, one in rows["cavi"]["sites"].items()})
+print(
+    "sd ratio of cavi, site by site:",
+    {site: round(one["sd_ratio"], 2) for site, one in rows["cavi"]["sites"].items()},
+)
 
 # %% [markdown]
 # Every parameter is too narrow, the weights $\pi$ more than most probabilities: whether a doubtful row belongs to A or B moves the weight of A and
@@ -244,7 +321,9 @@ print("sd ratio of cavi, site by site:", {site: round(one["sd_ratio"], 2) for si
 # cost
 assert np.all(table.loc["cavi"]["sd_ratio"] < 0.99)
 assert rows["cavi"]["sites"]["pi"]["sd_ratio"] < rows["cavi"]["sites"]["beta"]["sd_ratio"] - 0.02
-assert np.all(np.abs(table.loc["cavi"]["coverage90"] - covered(table.loc["cavi"]["sd_ratio"])) < 0.05)
+assert np.all(
+    np.abs(table.loc["cavi"]["coverage90"] - covered(table.loc["cavi"]["sd_ratio"])) < 0.05
+)
 
 # %% [markdown]
 # ## 3. Labels mean nothing
@@ -257,13 +336,26 @@ assert np.all(np.abs(table.loc["cavi"]["coverage90"] - covered(table.loc["cavi"]
 # stated pivot, the reference's own mean (`inference.core.align`).
 
 # %%
-raw = np.asarray(result.fits["gibbs"].posterior.draws["beta"])  # (chains, draws, components, columns)
+raw = np.asarray(
+    result.fits["gibbs"].posterior.draws["beta"]
+)  # (chains, draws, components, columns)
 aligned = result.draws["gibbs"]["beta"].reshape(raw.shape)
 fig, panels = plt.subplots(1, 2, sharey=True, constrained_layout=True)
-for panel, chains, title in zip(panels, (raw, aligned), ("As the chains ran", "After alignment"), strict=True):
+for panel, chains, title in zip(
+    panels, (raw, aligned), ("As the chains ran", "After alignment"), strict=True
+):
     for number, chain in enumerate(chains):
-        panel.plot(chain[::5, 0, 0], lw=0.5, color=plt.cm.cividis(number / 3.5), label=f"chain {number + 1}")
-    panel.set(xlabel="draw / 5", title=f"{title}: R-hat {split_gelman_rubin(chains[:, :, 0, 0]):.2f}", ylim=(0, 1))
+        panel.plot(
+            chain[::5, 0, 0],
+            lw=0.5,
+            color=plt.cm.cividis(number / 3.5),
+            label=f"chain {number + 1}",
+        )
+    panel.set(
+        xlabel="draw / 5",
+        title=f"{title}: R-hat {split_gelman_rubin(chains[:, :, 0, 0]):.2f}",
+        ylim=(0, 1),
+    )
 panels[0].set_ylabel(r"$\beta_{11}$, a probability")
 panels[1].legend(loc="lower right", ncols=2, fontsize=7)
 plt.show()
@@ -281,7 +373,10 @@ gibbs = result.fits["gibbs"]
 weights = np.asarray(gibbs.posterior.draws["pi"])
 expected = np.einsum("cnk,cnki->cni", weights, raw)  # the probability of a one in each column
 swapped = {"pi": weights.reshape(-1, 2)[:, ::-1], "beta": raw.reshape(-1, 2, 6)[:, ::-1]}
-print("R-hat of the expected data, no alignment:", np.round([split_gelman_rubin(expected[:, :, i]) for i in range(6)], 3))
+print(
+    "R-hat of the expected data, no alignment:",
+    np.round([split_gelman_rubin(expected[:, :, i]) for i in range(6)], 3),
+)
 print(
     "log joint of draw 1, and of the same draw with A and B exchanged:",
     gibbs.log_joint(result.draws["gibbs"])[0].round(3),
@@ -294,8 +389,12 @@ print(
 assert split_gelman_rubin(raw[:, :, 0, 0]) > 1.5
 assert split_gelman_rubin(aligned[:, :, 0, 0]) < 1.05
 assert max(split_gelman_rubin(expected[:, :, i]) for i in range(6)) < 1.05
-assert np.allclose(gibbs.log_joint(swapped), gibbs.log_joint(result.draws["gibbs"]), rtol=2e-5, atol=0)
-assert np.allclose(np.sort(aligned, axis=2), np.sort(raw, axis=2)) and not np.allclose(aligned, raw)  # relabelled, and nothing else
+assert np.allclose(
+    gibbs.log_joint(swapped), gibbs.log_joint(result.draws["gibbs"]), rtol=2e-5, atol=0
+)
+assert np.allclose(np.sort(aligned, axis=2), np.sort(raw, axis=2)) and not np.allclose(
+    aligned, raw
+)  # relabelled, and nothing else
 
 # %% [markdown]
 # ## 4. Who judges the judge?
@@ -307,7 +406,9 @@ assert np.allclose(np.sort(aligned, axis=2), np.sort(raw, axis=2)) and not np.al
 
 # %%
 reference = rows["gibbs"]
-print(f"gibbs: R-hat {reference['rhat']:.3f}, effective draws {reference['ess_bulk']:.0f} of {reference['draws']}")
+print(
+    f"gibbs: R-hat {reference['rhat']:.3f}, effective draws {reference['ess_bulk']:.0f} of {reference['draws']}"
+)
 print(f"noise of its means: {reference['ess_bulk'] ** -0.5:.3f} sd")
 
 hasty = inference.compare(
@@ -326,7 +427,9 @@ print(hasty.summary["engines"]["gibbs"]["notes"][0])
 # %% tags=["check"]
 # the long reference may judge, the short one may not, and the same cavi is then not judged at all
 assert result.summary["converged"] and reference["rhat"] < 1.05 and reference["ess_bulk"] > 200
-assert not hasty.summary["converged"] and hasty.summary["engines"]["cavi"]["verdict"].startswith("not judged")
+assert not hasty.summary["converged"] and hasty.summary["engines"]["cavi"]["verdict"].startswith(
+    "not judged"
+)
 
 # %% [markdown]
 # ## 5. Importance weights: a check without a reference
@@ -354,15 +457,38 @@ for i, correlation in enumerate(rhos):
         mended[i, j] = smoothed @ x1**2
 fig, (left, right) = plt.subplots(1, 2, constrained_layout=True)
 left.plot([0, 1], [0, 1], color="black", lw=1, label=r"$k = \rho$")
-left.errorbar(rhos, khats.mean(1), khats.std(1), ls="", marker="o", ms=4, color=COLOUR["cavi"], label=r"$\hat k$ of 4,000 draws, ± sd")
+left.errorbar(
+    rhos,
+    khats.mean(1),
+    khats.std(1),
+    ls="",
+    marker="o",
+    ms=4,
+    color=COLOUR["cavi"],
+    label=r"$\hat k$ of 4,000 draws, ± sd",
+)
 left.axhline(0.7, color="grey", ls="--", lw=1)
 left.set(xlabel=r"correlation $\rho$", ylabel=r"$\hat k$", title="The weights' tail has shape ρ")
 left.legend()
-right.plot(rhos, 1 - rhos**2, color=COLOUR["cavi"], marker="s", ms=4, label=r"mean field, $1 - \rho^2$")
-right.errorbar(rhos, mended.mean(1), mended.std(1), color="#00805f", marker="o", ms=4, label="weighted by PSIS, ± sd")
+right.plot(
+    rhos, 1 - rhos**2, color=COLOUR["cavi"], marker="s", ms=4, label=r"mean field, $1 - \rho^2$"
+)
+right.errorbar(
+    rhos,
+    mended.mean(1),
+    mended.std(1),
+    color="#00805f",
+    marker="o",
+    ms=4,
+    label="weighted by PSIS, ± sd",
+)
 right.axhline(1, color=COLOUR["exact"], lw=1, label="truth")
 right.axvline(0.7, color="grey", ls="--", lw=1)
-right.set(xlabel=r"correlation $\rho$", ylabel="variance of $x_1$", title=r"Weights mend q, up to $\hat k$ = 0.7")
+right.set(
+    xlabel=r"correlation $\rho$",
+    ylabel="variance of $x_1$",
+    title=r"Weights mend q, up to $\hat k$ = 0.7",
+)
 right.legend(loc="lower left", fontsize=7)
 plt.show()
 
@@ -375,7 +501,9 @@ assert np.all(np.abs(mended.mean(1)[rhos <= 0.5] - 1) < 0.08)
 assert mended.mean(1)[-1] < 0.8 and mended.mean(1)[-1] > 2 * (1 - 0.9**2)
 # "the variance of weighted averages is finite below 0.5": E_q w^2 = 1 / sqrt(1 - 4 rho^2) for rho < 1/2, from 400,000 weights
 z = np.random.default_rng(1).normal(size=(400_000, 2))
-assert np.allclose(np.mean(np.exp(2 * 0.3 * z[:, 0] * z[:, 1])), 1 / np.sqrt(1 - 4 * 0.3**2), rtol=0.03, atol=0)
+assert np.allclose(
+    np.mean(np.exp(2 * 0.3 * z[:, 0] * z[:, 1])), 1 / np.sqrt(1 - 4 * 0.3**2), rtol=0.03, atol=0
+)
 
 # %% [markdown]
 # And the mixture? `compare` computes $\hat k$ for every distribution it finds, and where it is below 0.7 the weighted draws' own errors (`psis`).
@@ -385,9 +513,13 @@ q = result.fits["cavi"].posterior
 sample = q.sample(jax.random.key(2), 4000)
 log_joint, log_q = result.fits["cavi"].log_joint(sample), q.log_density(sample)
 smoothed, khat = smoothed_weights(log_joint - log_q)
-print(f"k-hat of cavi: {khat:.2f};  largest share of one draw: {smoothed.max():.1%};  4000 draws are worth {1 / np.sum(smoothed**2):.0f}")
+print(
+    f"k-hat of cavi: {khat:.2f};  largest share of one draw: {smoothed.max():.1%};  4000 draws are worth {1 / np.sum(smoothed**2):.0f}"
+)
 pi_sd = np.sqrt(smoothed @ (sample["pi"][:, 0] - smoothed @ sample["pi"][:, 0]) ** 2)
-print(f"sd of pi: q {sample['pi'][:, 0].std():.3f}, weighted {pi_sd:.3f}, gibbs {result.draws['gibbs']['pi'][:, 0].std():.3f}")
+print(
+    f"sd of pi: q {sample['pi'][:, 0].std():.3f}, weighted {pi_sd:.3f}, gibbs {result.draws['gibbs']['pi'][:, 0].std():.3f}"
+)
 
 # %% [markdown]
 # It is a warning, not a verdict: thirteen unknowns with modest errors each make heavy weights together, and in larger models $\hat k$ is often above
@@ -414,9 +546,13 @@ assert sample["pi"][:, 0].std() < pi_sd < 1.1 * result.draws["gibbs"]["pi"][:, 0
 # %%
 evidence = marginal_likelihood.log_evidence(gibbs, key=jax.random.key(3))
 bound = result.fits["cavi"].bound
-summed_out = np.mean(log_joint - log_q)  # the same q of pi and beta, with the rows' components summed out
+summed_out = np.mean(
+    log_joint - log_q
+)  # the same q of pi and beta, with the rows' components summed out
 ratios = log_joint - log_q
-weighted = ratios.max() + np.log(np.mean(np.exp(ratios - ratios.max())))  # of the one labelling where q has draws
+weighted = ratios.max() + np.log(
+    np.mean(np.exp(ratios - ratios.max()))
+)  # of the one labelling where q has draws
 print(f"log evidence {evidence.value:.2f} ± {evidence.error:.2f};  bound of cavi {bound:.2f}")
 print(f"gap {evidence.value - bound:.2f} nats, of which log 2! = {np.log(2):.2f}")
 
@@ -431,7 +567,9 @@ for height, (value, colour) in enumerate(marks.values()):
     axis.plot([value, evidence.value], [height, height], color=colour, lw=1)
     axis.plot(value, height, "o", color=colour)
 axis.set_yticks(range(len(marks)), list(marks))
-axis.set(xlabel="nats", title="What is missing between the bound and the log evidence", ylim=(-0.5, 3.5))
+axis.set(
+    xlabel="nats", title="What is missing between the bound and the log evidence", ylim=(-0.5, 3.5)
+)
 plt.show()
 
 # %% [markdown]
@@ -445,7 +583,11 @@ assert bound < summed_out < weighted < evidence.value and evidence.error < 0.1
 assert abs(evidence.value - weighted - np.log(2)) < 0.2
 # the normal example: its gap, KL(q || p) = -1/2 log(1 - rho^2), is the logarithm of the weights' mean less the mean of their logarithm
 z = np.random.default_rng(2).normal(size=(400_000, 2))
-assert np.allclose(np.log(np.mean(np.exp(0.4 * z[:, 0] * z[:, 1]))) - 0.4 * np.mean(z[:, 0] * z[:, 1]), -0.5 * np.log(1 - 0.4**2), atol=0.01)
+assert np.allclose(
+    np.log(np.mean(np.exp(0.4 * z[:, 0] * z[:, 1]))) - 0.4 * np.mean(z[:, 0] * z[:, 1]),
+    -0.5 * np.log(1 - 0.4**2),
+    atol=0.01,
+)
 
 # %% [markdown]
 # ## 7. Calibration: no reference, many data sets
@@ -465,9 +607,16 @@ rng, datasets, draws = np.random.default_rng(4), 4000, 49
 true = rng.normal(size=(datasets, 2))
 y = true.sum(1) + noise * rng.normal(size=datasets)
 centre = y[:, None] * (posterior_covariance @ np.ones(2)) / noise**2
-exact = centre[:, None, :1] + np.sqrt(posterior_covariance[0, 0]) * rng.normal(size=(datasets, draws, 1))
-narrow = centre[:, None, :1] + np.sqrt(1 / posterior_precision[0, 0]) * rng.normal(size=(datasets, draws, 1))
-ranks = {name: np.sum(sample_[:, :, 0] < true[:, :1], 1) for name, sample_ in (("exact", exact), ("cavi", narrow))}
+exact = centre[:, None, :1] + np.sqrt(posterior_covariance[0, 0]) * rng.normal(
+    size=(datasets, draws, 1)
+)
+narrow = centre[:, None, :1] + np.sqrt(1 / posterior_precision[0, 0]) * rng.normal(
+    size=(datasets, draws, 1)
+)
+ranks = {
+    name: np.sum(sample_[:, :, 0] < true[:, :1], 1)
+    for name, sample_ in (("exact", exact), ("cavi", narrow))
+}
 
 # %% [markdown]
 # `inference.calibration.calibrate` does the same for any model and engine, ranking functions that no relabelling changes. On LDA mean field does
@@ -475,17 +624,38 @@ ranks = {name: np.sum(sample_[:, :, 0] < true[:, :1], 1) for name, sample_ in ((
 
 # %%
 found = {
-    engine: sbc.calibrate("lda", engine, 40, num_rows=20, num_columns=10, num_draws=49, options=options, progress=False)
-    for engine, options in (("gibbs", {"num_warmup": 200, "thin": 20}), ("cavi", {"num_epochs": 100}))
+    engine: sbc.calibrate(
+        "lda",
+        engine,
+        40,
+        num_rows=20,
+        num_columns=10,
+        num_draws=49,
+        options=options,
+        progress=False,
+    )
+    for engine, options in (
+        ("gibbs", {"num_warmup": 200, "thin": 20}),
+        ("cavi", {"num_epochs": 100}),
+    )
 }
 lda_ranks = {
-    engine: one.ranks[:, [g == "expected data" and "mean" not in n for g, n in zip(one.groups, one.names, strict=True)]]
+    engine: one.ranks[
+        :,
+        [
+            g == "expected data" and "mean" not in n
+            for g, n in zip(one.groups, one.names, strict=True)
+        ],
+    ]
     for engine, one in found.items()
 }
 
 fig, panels = plt.subplots(1, 4, sharey=True, constrained_layout=True)
 shown = [("exact", ranks["exact"], "Normal, exact"), ("cavi", ranks["cavi"], "Normal, mean field")]
-shown += [("gibbs", lda_ranks["gibbs"].ravel(), "LDA, Gibbs"), ("cavi", lda_ranks["cavi"].ravel(), "LDA, mean field")]
+shown += [
+    ("gibbs", lda_ranks["gibbs"].ravel(), "LDA, Gibbs"),
+    ("cavi", lda_ranks["cavi"].ravel(), "LDA, mean field"),
+]
 for panel, (name, values, title) in zip(panels, shown, strict=True):
     shares = np.histogram(values, np.linspace(0, 50, 11))[0] / len(values)
     panel.bar(np.arange(10) + 0.5, 10 * shares, width=0.9, color=COLOUR[name])
@@ -495,7 +665,9 @@ panels[0].set_ylabel("share / uniform share")
 plt.show()
 for engine, one in found.items():
     share = np.mean(sbc.coverage(lda_ranks[engine], 49, 0.9))
-    print(f"lda by {engine}: 90 % intervals of word probabilities hold {share:.0%}; p-value of uniform ranks {one.p_value:.3f}")
+    print(
+        f"lda by {engine}: 90 % intervals of word probabilities hold {share:.0%}; p-value of uniform ranks {one.p_value:.3f}"
+    )
 
 # %% [markdown]
 # Flat for the exact posterior and for Gibbs, U-shaped for mean field, in the toy and in LDA. For the toy the share of ranks in the two outer tenths
@@ -509,12 +681,19 @@ for engine, one in found.items():
 # the toy: 44 % outside for mean field, 20 % for the exact posterior (4,000 data sets: standard error 0.8 %; 49 draws instead of quantiles cost mean
 # field about 1 %)
 outside = {name: np.mean((r < 5) | (r >= 45)) for name, r in ranks.items()}
-assert np.allclose(posterior_covariance[0, 1] / posterior_covariance[0, 0], -0.8, rtol=1e-12, atol=0)
+assert np.allclose(
+    posterior_covariance[0, 1] / posterior_covariance[0, 0], -0.8, rtol=1e-12, atol=0
+)
 assert abs(outside["exact"] - 0.20) < 0.03 and abs(outside["cavi"] - (1 - covered(0.6, 0.8))) < 0.03
 # LDA: Gibbs passes the simultaneous test, mean field fails it, and its intervals hold far less than 90 % (docs: 65 %; 40 data sets: standard error 5
 # %)
 assert found["gibbs"].p_value > 0.01 > found["cavi"].p_value
-assert np.mean(sbc.coverage(lda_ranks["cavi"], 49, 0.9)) < 0.78 < 0.84 < np.mean(sbc.coverage(lda_ranks["gibbs"], 49, 0.9))
+assert (
+    np.mean(sbc.coverage(lda_ranks["cavi"], 49, 0.9))
+    < 0.78
+    < 0.84
+    < np.mean(sbc.coverage(lda_ranks["gibbs"], 49, 0.9))
+)
 
 # %% [markdown]
 # ## A checklist
@@ -544,7 +723,9 @@ for size in (2, 5, 50):
 # The ratio is (1 - rho)(1 + (d - 1) rho) / (1 + (d - 2) rho): 1 - rho^2 for d = 2, and it falls to 1 - rho.
 
 # %% tags=["check"]
-assert np.allclose(1 / inverse[0, 0], (1 - 0.8) * (1 + 49 * 0.8) / (1 + 48 * 0.8), rtol=1e-9, atol=0)
+assert np.allclose(
+    1 / inverse[0, 0], (1 - 0.8) * (1 + 49 * 0.8) / (1 + 48 * 0.8), rtol=1e-9, atol=0
+)
 assert 1 - 0.8 < 1 / inverse[0, 0] < 1.05 * (1 - 0.8)
 
 # %% [markdown]
@@ -556,9 +737,18 @@ assert 1 - 0.8 < 1 / inverse[0, 0] < 1.05 * (1 - 0.8)
 # has none.
 candidates = np.linspace(0.2, 2, 181)
 best = candidates[np.argmin(np.log(candidates) + 1 / candidates)]
-print("best variance:", best, "  mass of q where the true density is below 1 % of its maximum:", end=" ")
+print(
+    "best variance:",
+    best,
+    "  mass of q where the true density is below 1 % of its maximum:",
+    end=" ",
+)
 points = np.random.default_rng(0).normal(size=(100_000, 2))
-print(np.mean(np.einsum("ni,ij,nj->n", points, precision, points) > -2 * np.log(0.01)).round(3), "and of p:", 0.01)
+print(
+    np.mean(np.einsum("ni,ij,nj->n", points, precision, points) > -2 * np.log(0.01)).round(3),
+    "and of p:",
+    0.01,
+)
 
 # %% tags=["check"]
 assert abs(best - 1) < 0.01
@@ -570,7 +760,11 @@ assert np.mean(np.einsum("ni,ij,nj->n", points, precision, points) > -2 * np.log
 # %% tags=["solution"]
 for pairs in (1, 10, 100):
     z = np.random.default_rng(5).normal(size=(4000, pairs, 2))
-    print(pairs, "pairs: k-hat", round(smoothed_weights(0.5 * np.sum(z[:, :, 0] * z[:, :, 1], 1))[1], 2))
+    print(
+        pairs,
+        "pairs: k-hat",
+        round(smoothed_weights(0.5 * np.sum(z[:, :, 0] * z[:, :, 1], 1))[1], 2),
+    )
 # It grows without end: log weights add up, and 4,000 draws no longer reach the tail. A large k-hat in a large model does not say that marginals are
 # bad.
 
@@ -584,8 +778,15 @@ assert smoothed_weights(0.5 * np.sum(z[:, :, 0] * z[:, :, 1], 1))[1] > 0.7
 # %% tags=["solution"]
 flat = {"pi": weights.reshape(-1, 2), "beta": raw.reshape(-1, 2, 6)}
 highest = int(np.argmax(gibbs.log_joint(flat)))
-mine = align.align_draws(result.model, flat, {site: value[highest] for site, value in flat.items()})["beta"].reshape(raw.shape)
-print("R-hat", split_gelman_rubin(mine[:, :, 0, 0]).round(3), "effective draws", effective_sample_size(mine[:, :, 0, 0]).round())
+mine = align.align_draws(
+    result.model, flat, {site: value[highest] for site, value in flat.items()}
+)["beta"].reshape(raw.shape)
+print(
+    "R-hat",
+    split_gelman_rubin(mine[:, :, 0, 0]).round(3),
+    "effective draws",
+    effective_sample_size(mine[:, :, 0, 0]).round(),
+)
 
 # %% tags=["check"]
 assert split_gelman_rubin(mine[:, :, 0, 0]) < 1.05

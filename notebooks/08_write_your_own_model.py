@@ -21,7 +21,9 @@
 # %%
 import warnings
 
-warnings.filterwarnings("ignore", message="IProgress not found")  # of tqdm, in a Jupyter without ipywidgets
+warnings.filterwarnings(
+    "ignore", message="IProgress not found"
+)  # of tqdm, in a Jupyter without ipywidgets
 
 import difflib
 import os
@@ -44,8 +46,23 @@ from pp_models import families as fam
 from pp_models import model as base
 
 jax.config.update("jax_num_cpu_devices", 2)
-plt.rcParams.update({"figure.figsize": (7, 3.2), "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False, "font.size": 9})
-COLOUR = {"gibbs": "#0067a5", "nuts": "#2f8fc4", "cavi": "#c84a00", "svi": "#a87400", "map": "#5f6670", "truth": "black"}
+plt.rcParams.update(
+    {
+        "figure.figsize": (7, 3.2),
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "legend.frameon": False,
+        "font.size": 9,
+    }
+)
+COLOUR = {
+    "gibbs": "#0067a5",
+    "nuts": "#2f8fc4",
+    "cavi": "#c84a00",
+    "svi": "#a87400",
+    "map": "#5f6670",
+    "truth": "black",
+}
 
 # %% [markdown]
 # ## 1. The story
@@ -64,14 +81,35 @@ COLOUR = {"gibbs": "#0067a5", "nuts": "#2f8fc4", "cavi": "#c84a00", "svi": "#a87
 # Section 6 will.
 
 # %%
-WORDS = ["the", "of", "and", "to", "goal", "match", "team", "league", "vote", "law", "party", "reform"]
+WORDS = [
+    "the",
+    "of",
+    "and",
+    "to",
+    "goal",
+    "match",
+    "team",
+    "league",
+    "vote",
+    "law",
+    "party",
+    "reform",
+]
 rng = np.random.default_rng(1)
-true_beta = np.array([[0, 0, 0, 0, 0.4, 0.3, 0.2, 0.1, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0, 0, 0, 0.4, 0.3, 0.2, 0.1]])
+true_beta = np.array(
+    [[0, 0, 0, 0, 0.4, 0.3, 0.2, 0.1, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0, 0, 0, 0.4, 0.3, 0.2, 0.1]]
+)
 true_omega = np.array([5, 4, 3, 2] + 8 * [0.1])
 true_theta, true_s = rng.gamma(0.7, 15, (40, 2)), rng.gamma(2, 1 / 2, 40)
 X = rng.poisson(true_theta @ true_beta + true_s[:, None] * true_omega)
 data = pp_models.data.counts(X, column_names=WORDS)
-print(data.num_rows, "documents,", int(data.total), "words,", f"{X[:, :4].sum() / X.sum():.0%} of them common")
+print(
+    data.num_rows,
+    "documents,",
+    int(data.total),
+    "words,",
+    f"{X[:, :4].sum() / X.sum():.0%} of them common",
+)
 
 # %% [markdown]
 # ## 2. From the story to F
@@ -208,7 +246,12 @@ MODEL = Model(
 folder = tempfile.TemporaryDirectory()
 os.environ["PP_MODELS_PATH"] = folder.name
 Path(folder.name, "background.py").write_text(SOURCE)
-print("found:", "background" in pp_models.available(), "  sites:", list(pp_models.load("background").families))
+print(
+    "found:",
+    "background" in pp_models.available(),
+    "  sites:",
+    list(pp_models.load("background").families),
+)
 
 # %% [markdown]
 # ## 3. Is F right?
@@ -259,21 +302,50 @@ with jax.enable_x64(True):
     update = jax.jit(jax.grad(lambda t: base.joint(model, hyper, t, batch)))(mean)
     mean, update = jax.tree.map(np.asarray, (mean, update))
 
-    logits = np.concatenate([mean["omega"].first[None, None] + np.zeros((40, 1, 1)), mean["theta"].first[:, :, None] + mean["beta"][None]], 1)
-    phi = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)  # (documents, background and topics, words)
-    by_hand = {"shape of q(omega)": hyper.c + np.sum(X * phi[:, 0], 0), "shape of q(theta)": hyper.a + np.sum(X[:, None] * phi[:, 1:], 2)}
-    by_grad = {"shape of q(omega)": update["omega"].first, "shape of q(theta)": update["theta"].first}
-    print({name: f"largest difference {np.max(np.abs(by_grad[name] - by_hand[name])):.1e}" for name in by_hand})
-    print("rates:", float(-update["omega"].second[0]), "= d + N,", float(-update["theta"].second[0, 0]), "= b + 1")
+    logits = np.concatenate(
+        [
+            mean["omega"].first[None, None] + np.zeros((40, 1, 1)),
+            mean["theta"].first[:, :, None] + mean["beta"][None],
+        ],
+        1,
+    )
+    phi = np.exp(logits) / np.exp(logits).sum(
+        1, keepdims=True
+    )  # (documents, background and topics, words)
+    by_hand = {
+        "shape of q(omega)": hyper.c + np.sum(X * phi[:, 0], 0),
+        "shape of q(theta)": hyper.a + np.sum(X[:, None] * phi[:, 1:], 2),
+    }
+    by_grad = {
+        "shape of q(omega)": update["omega"].first,
+        "shape of q(theta)": update["theta"].first,
+    }
+    print(
+        {
+            name: f"largest difference {np.max(np.abs(by_grad[name] - by_hand[name])):.1e}"
+            for name in by_hand
+        }
+    )
+    print(
+        "rates:",
+        float(-update["omega"].second[0]),
+        "= d + N,",
+        float(-update["theta"].second[0, 0]),
+        "= b + 1",
+    )
 
 # %% tags=["check"]
 # the gradient is the textbook update of every parameter
 for name in by_hand:
     assert np.allclose(by_grad[name], by_hand[name], rtol=1e-9, atol=0)
 assert np.allclose(-update["omega"].second, hyper.d + 40, rtol=1e-12, atol=0)
-assert np.allclose(-update["theta"].second, hyper.b + 1, rtol=1e-6, atol=0)  # b is held in single precision
+assert np.allclose(
+    -update["theta"].second, hyper.b + 1, rtol=1e-6, atol=0
+)  # b is held in single precision
 with jax.enable_x64(True):
-    assert np.allclose(update["beta"], hyper.eta + np.sum(X[:, None] * phi[:, 1:], 0), rtol=1e-6, atol=0)
+    assert np.allclose(
+        update["beta"], hyper.eta + np.sum(X[:, None] * phi[:, 1:], 0), rtol=1e-6, atol=0
+    )
 
 # %% [markdown]
 # Three more of the laws that `MODEL_CONTRACT.md` lists, a few lines each: documents may be split into batches in any way; the guide has the declared
@@ -284,9 +356,15 @@ with jax.enable_x64(True):
 with jax.enable_x64(True):
     shared = {site: mean[site] for site in model.shared}
     weights = jax.tree.map(jnp.asarray, mean["theta"])
-    local = jax.jit(lambda part: model.log_local(hyper, {**shared, "theta": jax.tree.map(lambda x: x[part.positions], weights)}, part))
+    local = jax.jit(
+        lambda part: model.log_local(
+            hyper, {**shared, "theta": jax.tree.map(lambda x: x[part.positions], weights)}, part
+        )
+    )
     whole = float(local(batch))
-    split = sum(float(local(data.pack(rows, 25))) for rows in (np.arange(20), np.arange(20, 40)))  # each padded from 20 to 25 rows
+    split = sum(
+        float(local(data.pack(rows, 25))) for rows in (np.arange(20), np.arange(20, 40))
+    )  # each padded from 20 to 25 rows
 
     trace = handlers.trace(handlers.seed(model.guide, jax.random.key(3))).get_trace(hyper, batch)
     families = {site: type(fam.unwrap(trace[site]["fn"])).__name__ for site in model.families}
@@ -299,7 +377,10 @@ assert np.allclose(split, whole, rtol=1e-11, atol=0)
 assert families == {"theta": "Gamma", "beta": "Dirichlet", "omega": "Gamma"}
 with jax.enable_x64(True):
     sampled = {site: trace[site]["value"] for site in model.families}
-    ours = sum(float(jnp.sum(fam.log_density(f, f.natural(trace[s]["fn"]), f.stats(sampled[s])))) for s, f in model.families.items())
+    ours = sum(
+        float(jnp.sum(fam.log_density(f, f.natural(trace[s]["fn"]), f.stats(sampled[s]))))
+        for s, f in model.families.items()
+    )
     parameters = {name: site["value"] for name, site in trace.items() if site["type"] == "param"}
     theirs = float(log_density(model.guide, (hyper, batch), {}, {**parameters, **sampled})[0])
 assert np.allclose(ours, theirs, rtol=1e-10, atol=0)
@@ -312,11 +393,22 @@ assert np.allclose(ours, theirs, rtol=1e-10, atol=0)
 # `numpyro_svi` use `generate` and `guide` as they are.
 
 # %%
-OPTIONS = {"cavi": {"num_epochs": 200}, "svi": {"batch_size": 20, "kappa": 0.6}, "map": {}, "gibbs": {"num_samples": 1500, "num_warmup": 300}}
+OPTIONS = {
+    "cavi": {"num_epochs": 200},
+    "svi": {"batch_size": 20, "kappa": 0.6},
+    "map": {},
+    "gibbs": {"num_samples": 1500, "num_warmup": 300},
+}
 OPTIONS["nuts"] = {"num_samples": 400, "num_warmup": 300}
-fits = {engine: inference.fit("background", data, engine, progress=False, **options) for engine, options in OPTIONS.items()}
+fits = {
+    engine: inference.fit("background", data, engine, progress=False, **options)
+    for engine, options in OPTIONS.items()
+}
 for engine, fit in fits.items():
-    print(f"{engine:6} finds {fit.posterior.kind:12} mean omega of the first words:", fit.posterior.mean("omega")[:5].round(2))
+    print(
+        f"{engine:6} finds {fit.posterior.kind:12} mean omega of the first words:",
+        fit.posterior.mean("omega")[:5].round(2),
+    )
 
 # %%
 fig, (left, right) = plt.subplots(1, 2, width_ratios=(1, 1.4), constrained_layout=True)
@@ -324,11 +416,26 @@ bounds = np.asarray(fits["cavi"].history["bound"])
 left.plot(bounds[:60], color=COLOUR["cavi"])
 left.set(xlabel="sweep", ylabel="bound, nats", title="The bound rises under cavi")
 for place, (engine, fit) in enumerate(fits.items()):
-    low, middle, high = np.quantile(fit.posterior.sample(jax.random.key(1), 1000)["omega"], (0.05, 0.5, 0.95), axis=0)[:, :6]
+    low, middle, high = np.quantile(
+        fit.posterior.sample(jax.random.key(1), 1000)["omega"], (0.05, 0.5, 0.95), axis=0
+    )[:, :6]
     at = np.arange(6) + 0.14 * (place - 2)
-    right.errorbar(at, middle, (middle - low, high - middle), ls="", marker="o", ms=3, lw=1, color=COLOUR[engine], label=engine)
+    right.errorbar(
+        at,
+        middle,
+        (middle - low, high - middle),
+        ls="",
+        marker="o",
+        ms=3,
+        lw=1,
+        color=COLOUR[engine],
+        label=engine,
+    )
 right.set_xticks(range(6), WORDS[:6])
-right.set(ylabel="background rate, words per document", title=r"$\omega$ by five engines: median, 90 % interval")
+right.set(
+    ylabel="background rate, words per document",
+    title=r"$\omega$ by five engines: median, 90 % interval",
+)
 right.legend(ncols=2)
 plt.show()
 
@@ -336,10 +443,15 @@ plt.show()
 # the bound never falls (single precision: rounding of terms of thousands of nats, 1e-6 of their size); both samplers agree within 0.3 sd of each
 # other's means
 assert np.all(np.diff(bounds) > -3e-6 * np.abs(bounds[1:]) - 1e-3) and bounds[-1] > bounds[0] + 50
-shift = np.abs(fits["nuts"].posterior.mean("omega") - fits["gibbs"].posterior.mean("omega")) / fits["gibbs"].posterior.sd("omega")
+shift = np.abs(fits["nuts"].posterior.mean("omega") - fits["gibbs"].posterior.mean("omega")) / fits[
+    "gibbs"
+].posterior.sd("omega")
 assert np.all(shift < 0.35)  # 12 words, a few hundred effective draws each
 # svi on batches is within one sd of where cavi ends; the mode of a skewed density of a small rate lies below its mean
-assert np.all(np.abs(fits["svi"].posterior.mean("omega") - fits["cavi"].posterior.mean("omega")) < fits["cavi"].posterior.sd("omega"))
+assert np.all(
+    np.abs(fits["svi"].posterior.mean("omega") - fits["cavi"].posterior.mean("omega"))
+    < fits["cavi"].posterior.sd("omega")
+)
 assert np.all(fits["map"].posterior.mean("omega")[4:] < fits["gibbs"].posterior.mean("omega")[4:])
 
 # %% [markdown]
@@ -362,13 +474,21 @@ comparison = inference.compare(
     progress=False,
 )
 page = report.write(comparison, Path(folder.name, "compared"))
-print("written:", sorted(path.name for path in page.parent.iterdir()), f"  the page has {len(page.read_text()) // 1000} kB")
+print(
+    "written:",
+    sorted(path.name for path in page.parent.iterdir()),
+    f"  the page has {len(page.read_text()) // 1000} kB",
+)
 print(report.table(comparison))
 
 # %% tags=["check"]
 # the reference may judge; "about half as wide as it should be", means off by more than chains differ; the page is there and names the model
 rows = comparison.summary["engines"]
-assert comparison.summary["converged"] and rows["cavi"]["sd_ratio"] < 0.7 and rows["cavi"]["mean_error_sd"] > 0.2
+assert (
+    comparison.summary["converged"]
+    and rows["cavi"]["sd_ratio"] < 0.7
+    and rows["cavi"]["mean_error_sd"] > 0.2
+)
 assert "background rate for every word" in page.read_text() and (page.parent / "cavi.nc").exists()
 
 # %% [markdown]
@@ -420,7 +540,9 @@ for old, new in CHANGES.items():
     variant = variant.replace(old, new)
 Path(folder.name, "scaled_background.py").write_text(variant)
 changed = [
-    line for line in difflib.unified_diff(SOURCE.splitlines(), variant.splitlines(), n=0, lineterm="") if not line.startswith(("---", "+++", "@@"))
+    line
+    for line in difflib.unified_diff(SOURCE.splitlines(), variant.splitlines(), n=0, lineterm="")
+    if not line.startswith(("---", "+++", "@@"))
 ]
 print("\n".join(changed))
 
@@ -428,12 +550,16 @@ print("\n".join(changed))
 scaled = pp_models.load("scaled_background")
 for ours, theirs in check_density(scaled):
     print(f"F(t(x)) = {ours:.9f}   NumPyro: {theirs:.9f}")
-wide = inference.fit("scaled_background", data, "gibbs", num_samples=1500, num_warmup=300, progress=False)
+wide = inference.fit(
+    "scaled_background", data, "gibbs", num_samples=1500, num_warmup=300, progress=False
+)
 narrow = fits["gibbs"]
 
 # %% tags=["check"]
 # the variant's F is NumPyro's density too; the diff is of about a dozen lines; "their variance is omega + omega^2 / r" (standard error 1 %)
-negative_binomial = np.random.default_rng(0).poisson(3 * np.random.default_rng(1).gamma(2, 1 / 2, 200_000))
+negative_binomial = np.random.default_rng(0).poisson(
+    3 * np.random.default_rng(1).gamma(2, 1 / 2, 200_000)
+)
 assert abs(negative_binomial.var() / (3 + 3**2 / 2) - 1) < 0.04
 assert np.allclose(*np.array(list(check_density(scaled))).T, rtol=1e-11, atol=0)
 assert sum(line.startswith("+") for line in changed) < 20
@@ -446,21 +572,48 @@ assert sum(line.startswith("+") for line in changed) < 20
 # %%
 def topics(fit):
     """Posterior means of the topics, in the order of the true ones."""
-    draws = {site: np.asarray(x).reshape(-1, *x.shape[2:]) for site, x in fit.posterior.draws.items()}
+    draws = {
+        site: np.asarray(x).reshape(-1, *x.shape[2:]) for site, x in fit.posterior.draws.items()
+    }
     pivot = {"beta": true_beta + 1e-3}
     return align.align_draws(fit.model, draws, pivot)["beta"]
 
 
-plain = inference.fit("bayesian_nmf", data, "gibbs", hyper={"num_topics": 2}, num_samples=1500, num_warmup=300, progress=False)
-found = {"no background": topics(plain), "background": topics(narrow), "scaled background": topics(wide)}
+plain = inference.fit(
+    "bayesian_nmf",
+    data,
+    "gibbs",
+    hyper={"num_topics": 2},
+    num_samples=1500,
+    num_warmup=300,
+    progress=False,
+)
+found = {
+    "no background": topics(plain),
+    "background": topics(narrow),
+    "scaled background": topics(wide),
+}
 found["no background"] = found["no background"] / found["no background"].sum(-1, keepdims=True)
-common = {name: beta[:, :, :4].sum(-1) for name, beta in found.items()}  # the share of common words in each topic, draw by draw
+common = {
+    name: beta[:, :, :4].sum(-1) for name, beta in found.items()
+}  # the share of common words in each topic, draw by draw
 fig, panels = plt.subplots(1, 3, sharey=True, constrained_layout=True)
 for panel, (name, beta) in zip(panels, found.items(), strict=True):
     mean_topics = beta.mean(0)
     for k, colour in ((0, "#00805f"), (1, "#b8457f")):
-        panel.barh(np.arange(12) + 0.2 * (2 * k - 1), mean_topics[k], 0.38, color=colour, label=("sport", "politics")[k])
-    panel.set(title=f"{name}:\n{common[name].mean():.0%} common words", xlabel="probability", yticks=range(12), yticklabels=WORDS)
+        panel.barh(
+            np.arange(12) + 0.2 * (2 * k - 1),
+            mean_topics[k],
+            0.38,
+            color=colour,
+            label=("sport", "politics")[k],
+        )
+    panel.set(
+        title=f"{name}:\n{common[name].mean():.0%} common words",
+        xlabel="probability",
+        yticks=range(12),
+        yticklabels=WORDS,
+    )
 panels[0].invert_yaxis()
 panels[0].legend(loc="lower right", fontsize=7)
 plt.show()
@@ -472,20 +625,56 @@ plt.show()
 
 # %%
 fig, (left, right) = plt.subplots(1, 2, constrained_layout=True)
-scales, rates = (np.asarray(wide.posterior.draws[site]).reshape(-1, size) for site, size in (("s", 40), ("omega", 12)))
+scales, rates = (
+    np.asarray(wide.posterior.draws[site]).reshape(-1, size)
+    for site, size in (("s", 40), ("omega", 12))
+)
 low, s_middle, high = np.quantile(scales, (0.05, 0.5, 0.95), axis=0)
-left.errorbar(true_s, s_middle, (s_middle - low, high - s_middle), ls="", marker="o", ms=3, lw=0.8, color=COLOUR["gibbs"])
+left.errorbar(
+    true_s,
+    s_middle,
+    (s_middle - low, high - s_middle),
+    ls="",
+    marker="o",
+    ms=3,
+    lw=0.8,
+    color=COLOUR["gibbs"],
+)
 left.plot([0, true_s.max()], [0, true_s.max()], color=COLOUR["truth"], lw=0.8)
-left.set(xlabel="true scale $s_d$", ylabel="median, 90 % interval", title="The scales of 40 documents are found")
-the = {"same for all": np.asarray(narrow.posterior.draws["omega"])[:, :, 0].ravel(), "scaled": scales.mean(1) * rates[:, 0]}
+left.set(
+    xlabel="true scale $s_d$",
+    ylabel="median, 90 % interval",
+    title="The scales of 40 documents are found",
+)
+the = {
+    "same for all": np.asarray(narrow.posterior.draws["omega"])[:, :, 0].ravel(),
+    "scaled": scales.mean(1) * rates[:, 0],
+}
 true_the = true_s.mean() * true_omega[0]
 for (name, draws), style in zip(the.items(), ("--", "-"), strict=True):
-    right.hist(draws, 40, density=True, histtype="step", ls=style, color=COLOUR["gibbs"], label=f"{name}: mean {draws.mean():.1f}")
+    right.hist(
+        draws,
+        40,
+        density=True,
+        histtype="step",
+        ls=style,
+        color=COLOUR["gibbs"],
+        label=f"{name}: mean {draws.mean():.1f}",
+    )
 right.axvline(true_the, color=COLOUR["truth"], lw=0.8, label=f"truth: {true_the:.1f}")
-right.set(xlabel="background 'the' per document", ylabel="density", title="... and so is the background", xlim=(1, 8), ylim=(0, 1.6))
+right.set(
+    xlabel="background 'the' per document",
+    ylabel="density",
+    title="... and so is the background",
+    xlim=(1, 8),
+    ylim=(0, 1.6),
+)
 right.legend(loc="upper right", fontsize=8)
 plt.show()
-evidence = {name: marginal_likelihood.log_evidence(fit, key=jax.random.key(5)) for name, fit in (("background", narrow), ("scaled background", wide))}
+evidence = {
+    name: marginal_likelihood.log_evidence(fit, key=jax.random.key(5))
+    for name, fit in (("background", narrow), ("scaled background", wide))
+}
 print({name: f"log evidence {one.value:.1f} ± {one.error:.1f}" for name, one in evidence.items()})
 
 # %% tags=["check"]
@@ -494,7 +683,9 @@ print({name: f"log evidence {one.value:.1f} ± {one.error:.1f}" for name, one in
 shares = [common[name].mean() for name in ("no background", "background", "scaled background")]
 assert shares[0] > shares[1] + 0.05 and shares[1] > shares[2] + 0.02
 assert np.corrcoef(true_s, s_middle)[0, 1] > 0.9
-assert 0.75 < np.mean((low < true_s) & (true_s < high)) <= 1  # of 40 intervals of 90 %: 36, give or take 2
+assert (
+    0.75 < np.mean((low < true_s) & (true_s < high)) <= 1
+)  # of 40 intervals of 90 %: 36, give or take 2
 assert np.quantile(the["same for all"], 0.975) < true_the < np.quantile(the["scaled"], 0.975)
 assert evidence["scaled background"].value - evidence["background"].value > 10
 
@@ -536,7 +727,13 @@ with jax.enable_x64(True):
 fig, (left, right) = plt.subplots(1, 2, constrained_layout=True)
 for panel, column in ((left, 1), (right, 0)):
     panel.plot(full[:, column], color=COLOUR["cavi"], marker="s", ms=3, label="full steps")
-    panel.plot(cut[:, column], color=COLOUR["gibbs"], marker="o", ms=3, label="at most 1 long (newton_step)")
+    panel.plot(
+        cut[:, column],
+        color=COLOUR["gibbs"],
+        marker="o",
+        ms=3,
+        label="at most 1 long (newton_step)",
+    )
     panel.set(xlabel="step", xlim=(-0.3, 11.3))
 left.set(ylabel="mean of q(u)", title="A full step overshoots")
 left.legend(fontsize=7)
@@ -565,8 +762,14 @@ assert np.all(np.diff(cut[:, 0]) > -1e-3) and abs(cut[-1, 1] - np.log(40)) < 0.1
 # %% tags=["solution"]
 # s omega is all that the likelihood sees. With mean r instead of 1, omega would be about 1 / r as large, and stand no longer for words in an average
 # document. The product is the same:
-product = np.asarray(wide.posterior.draws["s"])[..., None] * np.asarray(wide.posterior.draws["omega"])[:, :, None]
-relative = [np.std(np.asarray(x)) / np.mean(np.asarray(x)) for x in (wide.posterior.draws["omega"][:, :, 0], product.mean(2)[:, :, 0])]
+product = (
+    np.asarray(wide.posterior.draws["s"])[..., None]
+    * np.asarray(wide.posterior.draws["omega"])[:, :, None]
+)
+relative = [
+    np.std(np.asarray(x)) / np.mean(np.asarray(x))
+    for x in (wide.posterior.draws["omega"][:, :, 0], product.mean(2)[:, :, 0])
+]
 print("relative sd of omega and of the mean over documents of s omega:", np.round(relative, 3))
 
 # %% tags=["check"]
@@ -582,7 +785,9 @@ broken = SOURCE.replace(" + jnp.sum(omega.second)\n", "\n").replace(
 )
 Path(folder.name, "broken.py").write_text(broken.replace('name="background"', 'name="broken"'))
 differences = [ours - theirs for ours, theirs in check_density(pp_models.load("broken"))]
-print("F(t(x)) less NumPyro's log density:", np.round(differences, 1))  # 39 times the sum of omega: the first law does
+print(
+    "F(t(x)) less NumPyro's log density:", np.round(differences, 1)
+)  # 39 times the sum of omega: the first law does
 
 # %% tags=["check"]
 assert min(np.abs(differences)) > 1
@@ -593,8 +798,12 @@ assert min(np.abs(differences)) > 1
 
 # %% tags=["solution"]
 background = wide.posterior.mean("s")[:, None] * wide.posterior.mean("omega")
-share = background.sum(0) / (background + wide.posterior.mean("theta") @ topics(wide).mean(0)).sum(0)
-true_share = (true_s[:, None] * true_omega).sum(0) / (true_s[:, None] * true_omega + true_theta @ true_beta).sum(0)
+share = background.sum(0) / (background + wide.posterior.mean("theta") @ topics(wide).mean(0)).sum(
+    0
+)
+true_share = (true_s[:, None] * true_omega).sum(0) / (
+    true_s[:, None] * true_omega + true_theta @ true_beta
+).sum(0)
 print({word: f"{a:.2f} ({b:.2f})" for word, a, b in zip(WORDS, share, true_share, strict=True)})
 
 # %% tags=["check"]
@@ -615,7 +824,9 @@ print(
 
 # %% tags=["check"]
 assert np.abs(rigid.posterior.mean("s") - 1).max() < 0.01
-assert np.allclose(rigid.posterior.mean("omega")[:4], fits["map"].posterior.mean("omega")[:4], rtol=0.05, atol=0)
+assert np.allclose(
+    rigid.posterior.mean("omega")[:4], fits["map"].posterior.mean("omega")[:4], rtol=0.05, atol=0
+)
 
 # %% [markdown]
 # ## Summary

@@ -24,8 +24,12 @@ def sources(names: list[str] | None = None) -> list[Path]:
     found = sorted(FOLDER.glob("[0-9][0-9]_*.py"))
     for name in names or []:
         if not any(path.stem.startswith(name) for path in found):
-            sys.exit(f"There is no notebook {name}: choose from {', '.join(path.stem for path in found)}.")
-    return [path for path in found if not names or any(path.stem.startswith(name) for name in names)]
+            sys.exit(
+                f"There is no notebook {name}: choose from {', '.join(path.stem for path in found)}."
+            )
+    return [
+        path for path in found if not names or any(path.stem.startswith(name) for name in names)
+    ]
 
 
 def tagged(cell: Any, tag: str) -> bool:
@@ -34,8 +38,13 @@ def tagged(cell: Any, tag: str) -> bool:
 
 def outputs_of(notebook: Any) -> list[str]:
     """Everything that is printed or shown as text."""
-    shown = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
-    return ["".join(output.get("text", "")) + "".join(str(output.get("data", {}).get("text/plain", ""))) for output in shown]
+    shown = [
+        output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs
+    ]
+    return [
+        "".join(output.get("text", "")) + "".join(str(output.get("data", {}).get("text/plain", "")))
+        for output in shown
+    ]
 
 
 def execute(path: Path) -> tuple[Any, float]:
@@ -46,18 +55,33 @@ def execute(path: Path) -> tuple[Any, float]:
     notebook = jupytext.read(path)
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
-        environment = {name: value for name, value in os.environ.items() if name != "MPLBACKEND"}  # which would leave the notebook without figures
-        client = nbclient.NotebookClient(notebook, timeout=SECONDS, kernel_name="python3", resources={"metadata": {"path": folder}})
+        environment = {
+            name: value for name, value in os.environ.items() if name != "MPLBACKEND"
+        }  # which would leave the notebook without figures
+        client = nbclient.NotebookClient(
+            notebook,
+            timeout=SECONDS,
+            kernel_name="python3",
+            resources={"metadata": {"path": folder}},
+        )
         client.execute(env=environment)
         seconds = time.perf_counter() - began
-        told = [text for text in outputs_of(notebook) if any(place in text for place in (str(FOLDER.parent), str(Path.home()) + os.sep, folder))]
+        told = [
+            text
+            for text in outputs_of(notebook)
+            if any(
+                place in text for place in (str(FOLDER.parent), str(Path.home()) + os.sep, folder)
+            )
+        ]
     if told:
         raise RuntimeError(f"{path.name} prints a path of this machine: {told[0][:200]}")
     notebook.cells = [cell for cell in notebook.cells if not tagged(cell, "check")]
     for cell in notebook.cells:
         if tagged(cell, "solution"):
             cell.metadata["jupyter"] = {"source_hidden": True, "outputs_hidden": True}
-        cell.metadata.pop("execution", None)  # when each cell ran: of no use to a reader, and different every time
+        cell.metadata.pop(
+            "execution", None
+        )  # when each cell ran: of no use to a reader, and different every time
     return notebook, seconds
 
 
@@ -83,7 +107,11 @@ def main() -> None:
     arguments.out.mkdir(parents=True, exist_ok=True)
     began = time.perf_counter()
     with ThreadPoolExecutor(arguments.jobs) as pool:
-        failures = [text for text in pool.map(lambda path: build(path, arguments.out), sources(arguments.names)) if text]
+        failures = [
+            text
+            for text in pool.map(lambda path: build(path, arguments.out), sources(arguments.names))
+            if text
+        ]
     print(f"{time.perf_counter() - began:.0f} s in all")
     if failures:
         sys.exit("\n\n".join(failures))

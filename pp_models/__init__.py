@@ -13,7 +13,9 @@ from pp_models.discovery import available, load
 from pp_models.errors import InputError
 
 __version__ = "0.1.0"
-_DATA = {name: name for name in ("arrivals", "corpus", "database", "datasets", "text")} | {"readers": "formats.readers"}
+_DATA = {name: name for name in ("arrivals", "corpus", "database", "datasets", "text")} | {
+    "readers": "formats.readers"
+}
 __all__ = ["InputError", "arrivals", "available", "data", "database", "datasets", "load"]
 
 

@@ -27,7 +27,11 @@ def Model(**fields: Any) -> _model.Model:
     """A model from its fields, those of the first version among them."""
     declared = {name: fields.pop(name) for name in _DERIVED if name in fields}
     for field, (record, names) in _RECORDS.items():
-        given = {new: fields.pop(old) for old, new in names.items() if callable(fields.get(old)) or (old in fields and old not in _RECORDS)}
+        given = {
+            new: fields.pop(old)
+            for old, new in names.items()
+            if callable(fields.get(old)) or (old in fields and old not in _RECORDS)
+        }
         if given:
             fields[field] = record(**given)
     known = _model.Model.__dataclass_fields__
@@ -37,5 +41,7 @@ def Model(**fields: Any) -> _model.Model:
     model = _model.Model(**fields)
     for name, value in declared.items():
         if name in ("name", "kind") and getattr(model, name) != value:
-            raise InputError(f"{name} is declared as {value!r}, but follows as {getattr(model, name)!r}: leave it out.")
+            raise InputError(
+                f"{name} is declared as {value!r}, but follows as {getattr(model, name)!r}: leave it out."
+            )
     return model

@@ -20,7 +20,9 @@ _DECLARES = re.compile(r"^MODEL\s*=", re.MULTILINE)
 
 def _files() -> dict[str, Path]:
     """Model name -> file. The package's own models come first; a folder cannot replace them."""
-    extra = [Path(folder) for folder in os.environ.get("PP_MODELS_PATH", "").split(os.pathsep) if folder]
+    extra = [
+        Path(folder) for folder in os.environ.get("PP_MODELS_PATH", "").split(os.pathsep) if folder
+    ]
     found: dict[str, Path] = {}
     for folder in (PACKAGE, *extra):
         if not folder.is_dir():
@@ -55,5 +57,7 @@ def _load_file(name: str, file: Path) -> "Model":
     spec.loader.exec_module(module)
     model = module.MODEL
     if model.name != name:
-        raise InputError(f"{file} declares a model named {model.name!r}: name it {name!r}, as its file.")
+        raise InputError(
+            f"{file} declares a model named {model.name!r}: name it {name!r}, as its file."
+        )
     return model

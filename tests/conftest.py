@@ -12,8 +12,13 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 if os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] == "1":
     # Emitters by way of MLIR take a third of the time of compiling. Versions of XLA that do not know these options pass them over.
-    os.environ.setdefault("XLA_FLAGS", "--xla_backend_extra_options=xla_cpu_disable_new_fusion_emitters,xla_cpu_disable_tiled_emitter")
-os.environ["PP_MODELS_CACHE"] = "off"  # tests write nothing to the user's cache; make gives them one of their own
+    os.environ.setdefault(
+        "XLA_FLAGS",
+        "--xla_backend_extra_options=xla_cpu_disable_new_fusion_emitters,xla_cpu_disable_tiled_emitter",
+    )
+os.environ["PP_MODELS_CACHE"] = (
+    "off"  # tests write nothing to the user's cache; make gives them one of their own
+)
 
 import jax
 
@@ -25,15 +30,22 @@ import pp_models
 from inference.core.registry import engines, load_engine
 from inference.run import fit
 
-gc.set_threshold(100_000, 20, 20)  # tracing makes millions of objects that live long: looking through them again and again is a tenth of the time
+gc.set_threshold(
+    100_000, 20, 20
+)  # tracing makes millions of objects that live long: looking through them again and again is a tenth of the time
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell leaves it to what runs in the background; tests send it to themselves
+if (
+    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+):  # as a shell leaves it to what runs in the background; tests send it to themselves
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 OWN = {file.stem for file in (Path(pp_models.__file__).parent / "models").glob("*.py")}
 FULL_MODEL = "lda"  # takes all shared tests in `make test`; this repository's other models take the core law there, and all in `make calibrate`
 CORE = {"test_joint_is_numpyros_log_density"}
-SLOW_ENGINES = {"nuts", "numpyro_svi"}  # compile for minutes: on data with one factor only in `make calibrate`
+SLOW_ENGINES = {
+    "nuts",
+    "numpyro_svi",
+}  # compile for minutes: on data with one factor only in `make calibrate`
 
 # Declarations that hyper-parameters choose (`Model.variant`), for the model's contract: name in the tests -> the model and what is changed.
 OTHERWISE = {
@@ -73,15 +85,35 @@ def pytest_generate_tests(metafunc):
             return []
         test = metafunc.function.__name__
         skipped = model not in named.args if named else model != FULL_MODEL and test not in CORE
-        return [pytest.mark.slow] if skipped or (engine in SLOW_ENGINES and test == "test_degenerate_data_in_single_precision") else []
+        return (
+            [pytest.mark.slow]
+            if skipped
+            or (engine in SLOW_ENGINES and test == "test_degenerate_data_in_single_precision")
+            else []
+        )
 
     if {"model_name", "engine_name"} <= taken:
-        pairs = [(model, engine) for model in pp_models.available() for engine in engines() if applies(model, load_engine(engine))]
-        metafunc.parametrize(("model_name", "engine_name"), [pytest.param(*pair, marks=cost(*pair)) for pair in pairs], scope="module")
+        pairs = [
+            (model, engine)
+            for model in pp_models.available()
+            for engine in engines()
+            if applies(model, load_engine(engine))
+        ]
+        metafunc.parametrize(
+            ("model_name", "engine_name"),
+            [pytest.param(*pair, marks=cost(*pair)) for pair in pairs],
+            scope="module",
+        )
     elif "model_name" in taken:
-        names = [pytest.param(name, marks=cost(name)) for name in pp_models.available() if has_prior(name)]
+        names = [
+            pytest.param(name, marks=cost(name))
+            for name in pp_models.available()
+            if has_prior(name)
+        ]
         if metafunc.module.__name__.endswith("model_contract"):
-            names += [pytest.param(name, marks=cost(model)) for name, (model, _) in OTHERWISE.items()]
+            names += [
+                pytest.param(name, marks=cost(model)) for name, (model, _) in OTHERWISE.items()
+            ]
         metafunc.parametrize("model_name", names, scope="module")
     elif "engine_name" in taken:
         metafunc.parametrize("engine_name", engines(), scope="module")
@@ -125,7 +157,11 @@ LONGEST = (
 
 def pytest_collection_modifyitems(items):
     """The longest tests first, so that two processes end together."""
-    items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
+    items.sort(
+        key=lambda item: (
+            LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST)
+        )
+    )
 
 
 @pytest.fixture(scope="module")

@@ -47,7 +47,10 @@ def main() -> int:
     parser.add_argument("--modules", nargs="*", default=[])
     chosen = parser.parse_args()
     good = True
-    for run, what in [*((run_file, path) for path in chosen.files), *((run_module, name) for name in chosen.modules)]:
+    for run, what in [
+        *((run_file, path) for path in chosen.files),
+        *((run_module, name) for name in chosen.modules),
+    ]:
         begin = time.process_time()
         good &= run(what)  # type: ignore[operator]
         print(f"== {what}: {time.process_time() - begin:.1f} s", flush=True)

@@ -44,7 +44,18 @@ def fit(folder: Path, engine: str, *more: str) -> None:
 
 
 def _command(folder: Path, engine: str) -> list[str]:
-    return ["fit", "lda", "--engine", engine, "--out", str(folder / "out"), "--resume", "--quiet", "--checkpoint-steps", "1"]
+    return [
+        "fit",
+        "lda",
+        "--engine",
+        engine,
+        "--out",
+        str(folder / "out"),
+        "--resume",
+        "--quiet",
+        "--checkpoint-steps",
+        "1",
+    ]
 
 
 def fit_together(folder: Path) -> None:
@@ -52,7 +63,16 @@ def fit_together(folder: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    more = ["--set", "num_epochs=100", "tolerance=0", "--coordinator", address, "--num-processes", "2", "--process-id"]
+    more = [
+        "--set",
+        "num_epochs=100",
+        "tolerance=0",
+        "--coordinator",
+        address,
+        "--num-processes",
+        "2",
+        "--process-id",
+    ]
     command = [sys.executable, "-m", "pp_models", *_command(folder, "cavi"), *more, "1"]
     subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     fit(folder, "cavi", *more, "0")
@@ -71,7 +91,13 @@ def stream(folder: Path) -> None:
 
     _begin()
     with inference.stream(
-        "lda", 30, hyper={"num_topics": 3, "alpha": "learn"}, key=jax.random.key(2), path=folder / "wiki", checkpoint_every=1, batch_size=20
+        "lda",
+        30,
+        hyper={"num_topics": 3, "alpha": "learn"},
+        key=jax.random.key(2),
+        path=folder / "wiki",
+        checkpoint_every=1,
+        batch_size=20,
     ) as learner:
         for number in range(25):
             if learner.num_rows <= 40 * number:
@@ -98,7 +124,9 @@ def store(folder: Path) -> None:
 
     _begin()
     path = folder / "corpus.h5ad"
-    generation = int(corpus.read(path).matrix[np.array([0])].toarray()[0, 0]) if path.exists() else 0
+    generation = (
+        int(corpus.read(path).matrix[np.array([0])].toarray()[0, 0]) if path.exists() else 0
+    )
     while generation < 60:
         generation += 1
         corpus.write(path, generation_of(generation), overwrite=True)
@@ -120,7 +148,9 @@ def save(folder: Path) -> None:
     source = folder.parent / "fit-to-save.npz"
     if not source.exists():
         hyper, data = pp_models.load("lda").example(jax.random.key(0))
-        inference.fit("lda", data, "gibbs", hyper, num_samples=3000, num_warmup=10, num_chains=1).save(source)
+        inference.fit(
+            "lda", data, "gibbs", hyper, num_samples=3000, num_warmup=10, num_chains=1
+        ).save(source)
     fit = inference.load(source)
     path = folder / "fit.npz"
     _begin()
@@ -136,7 +166,23 @@ def compare(folder: Path) -> None:
 
     _begin()
     engines = "cavi,svi,trust_region,map,nuts"
-    sys.exit(main(["compare", "lda", "--quick", "--quiet", "--engines", engines, "--reference", "gibbs", "--out", str(folder / "out"), "--resume"]))
+    sys.exit(
+        main(
+            [
+                "compare",
+                "lda",
+                "--quick",
+                "--quiet",
+                "--engines",
+                engines,
+                "--reference",
+                "gibbs",
+                "--out",
+                str(folder / "out"),
+                "--resume",
+            ]
+        )
+    )
 
 
 # What is looked at: after each kill (raises where it is damaged), and at the end (must be equal). -------------------------------------
@@ -144,7 +190,9 @@ def compare(folder: Path) -> None:
 
 def arrays_of(file: Path) -> dict[str, np.ndarray]:
     with np.load(file) as found:
-        return {name: found[name] for name in found.files if name not in ("header", "history/seconds")}
+        return {
+            name: found[name] for name in found.files if name not in ("header", "history/seconds")
+        }
 
 
 def look_at_fit(folder: Path) -> Any:
@@ -176,7 +224,15 @@ def look_at_save(folder: Path) -> Any:
     return arrays_of(folder / "fit.npz")
 
 
-TIMES = ("seconds", "seconds_to_1pct", "heldout_curve", "versions", "command", "seconds_per_effective_draw", "ess_per_second")
+TIMES = (
+    "seconds",
+    "seconds_to_1pct",
+    "heldout_curve",
+    "versions",
+    "command",
+    "seconds_per_effective_draw",
+    "ess_per_second",
+)
 
 
 def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -196,7 +252,9 @@ def look_at_comparison(folder: Path) -> Any:
 
     found = timeless(json.loads((folder / "out" / "summary.json").read_text(encoding="utf-8")))
     return {f"summary/{path}": np.asarray(value) for path, value in leaves(found)} | {
-        f"{file.name}/{name}": x for file in sorted((folder / "out" / "fits").glob("*.npz")) for name, x in arrays_of(file).items()
+        f"{file.name}/{name}": x
+        for file in sorted((folder / "out" / "fits").glob("*.npz"))
+        for name, x in arrays_of(file).items()
     }
 
 
@@ -214,7 +272,12 @@ class Work(NamedTuple):
 
 WORKS = {
     "fit": Work(functools.partial(fit, engine="svi"), look_at_fit),
-    "fit-mcmc": Work(lambda folder: fit(folder, "nuts", "--set", "num_samples=100", "num_warmup=60", "num_chains=2"), look_at_fit),
+    "fit-mcmc": Work(
+        lambda folder: fit(
+            folder, "nuts", "--set", "num_samples=100", "num_warmup=60", "num_chains=2"
+        ),
+        look_at_fit,
+    ),
     "fit-together": Work(fit_together, look_at_fit, share=1.0),
     "stream": Work(stream, look_at_stream),
     "append": Work(append, look_at_rows, whole=True),
@@ -235,7 +298,9 @@ class Outcome(NamedTuple):
 def start(name: str, folder: Path) -> subprocess.Popen[str]:
     """The work in a process of its own, once it has begun."""
     command = [sys.executable, __file__, "--child", name, str(folder)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
     assert process.stdout is not None
     for line in process.stdout:
         if line.strip() == "begin":
@@ -265,7 +330,9 @@ def disturb(name: str, kills: int, rng: np.random.Generator, base: Path) -> Outc
         turn += 1
         while True:
             process = start(name, folder)
-            wait = rng.uniform(0, min(seconds, 1.0 + work.share * seconds)) if done < kills else 600.0
+            wait = (
+                rng.uniform(0, min(seconds, 1.0 + work.share * seconds)) if done < kills else 600.0
+            )
             try:
                 _, said = process.communicate(timeout=wait)
                 if process.returncode:
@@ -282,7 +349,11 @@ def disturb(name: str, kills: int, rng: np.random.Generator, base: Path) -> Outc
                     _look(work, folder)
         found = work.look(folder)
         differs |= found.keys() ^ want.keys()
-        differs |= {key for key in found.keys() & want.keys() if not np.array_equal(want[key], found[key], equal_nan=want[key].dtype.kind == "f")}
+        differs |= {
+            key
+            for key in found.keys() & want.keys()
+            if not np.array_equal(want[key], found[key], equal_nan=want[key].dtype.kind == "f")
+        }
         shutil.rmtree(folder)
     return Outcome(name, done, before_any, seconds, sorted(differs))
 
@@ -291,7 +362,9 @@ def _runs(group: int) -> bool:
     """Whether a process of the group has not ended yet."""
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
-            state, _, its_group = stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[:3]
+            state, _, its_group = (
+                stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[:3]
+            )
             if int(its_group) == group and state not in ("Z", "X"):
                 return True
     return False
@@ -304,7 +377,10 @@ def _look(work: Work, folder: Path) -> None:
     try:
         work.look(folder)
     except (InputError, FileNotFoundError) as error:
-        if not any(word in str(error) for word in ("incomplete", "does not exist", "There is no", "No such file")):
+        if not any(
+            word in str(error)
+            for word in ("incomplete", "does not exist", "There is no", "No such file")
+        ):
             raise
 
 
@@ -315,14 +391,22 @@ def table(outcomes: list[Outcome]) -> str:
     ]
     for one in outcomes:
         same = f"NO: {', '.join(one.differs[:20])}" if one.differs else "yes"
-        lines.append(f"| {one.work} | {one.kills} | {one.before_any} | {one.seconds:.1f} | {same} |")
+        lines.append(
+            f"| {one.work} | {one.kills} | {one.before_any} | {one.seconds:.1f} | {same} |"
+        )
     return "\n".join(lines)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--kills", type=int, default=50, help="of each kind of work (default: 50)")
-    parser.add_argument("--only", default=",".join(WORKS), help=f"kinds of work, by commas (default: all, {', '.join(WORKS)})")
+    parser.add_argument(
+        "--only",
+        default=",".join(WORKS),
+        help=f"kinds of work, by commas (default: all, {', '.join(WORKS)})",
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--child", nargs=2, metavar=("WORK", "FOLDER"), help=argparse.SUPPRESS)
     chosen = parser.parse_args()
@@ -333,7 +417,9 @@ def main() -> int:
     for name in WORKS:
         if name in chosen.only.split(","):
             with tempfile.TemporaryDirectory() as base:
-                outcomes.append(disturb(name, chosen.kills, np.random.default_rng(chosen.seed), Path(base)))
+                outcomes.append(
+                    disturb(name, chosen.kills, np.random.default_rng(chosen.seed), Path(base))
+                )
             print(table(outcomes[-1:]).splitlines()[-1], flush=True)
     print(f"\n{table(outcomes)}")
     return 0 if not any(one.differs for one in outcomes) else 1

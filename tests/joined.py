@@ -45,7 +45,16 @@ def results(engine, **shared):
     hyper = {"num_topics": 3, "alpha": 1.1, "eta": 1.2}
     if registry.load_engine(engine).learns:
         hyper["alpha"] = ("learn", 1.1)
-    fit = inference.fit("lda", corpus(), engine, hyper, jax.random.key(5), progress=False, **OPTIONS[engine], **shared)
+    fit = inference.fit(
+        "lda",
+        corpus(),
+        engine,
+        hyper,
+        jax.random.key(5),
+        progress=False,
+        **OPTIONS[engine],
+        **shared,
+    )
     found = {site: fit.posterior.mean(site) for site in fit.posterior.sites}
     return {**found, "alpha": np.asarray(fit.hyper.alpha), "bound": fit.history["bound"]}
 
@@ -69,7 +78,9 @@ def interrupted(engine, checkpoint, this):
         raise AssertionError("was not killed")
     except Killed:
         if this == 1:
-            max(checkpoints.own_files(checkpoint), key=lambda file: file.stat().st_mtime_ns).unlink()
+            max(
+                checkpoints.own_files(checkpoint), key=lambda file: file.stat().st_mtime_ns
+            ).unlink()
     found = results(engine, watch=lambda step, *_: steps.append(step), **shared)
     return {**found, "steps": np.array(steps)}
 
@@ -108,7 +119,16 @@ def on_devices(model, number):
     engine = "cavi" if declared.proper(hyper) else "map"
     # with a tolerance, sums in another order could make a row stop one iteration sooner
     exact = {"num_epochs": 3, "num_local": 5, "local_tolerance": 0.0, "tolerance": 0.0}
-    fit = inference.fit(model, data, engine, hyper, jax.random.key(5), progress=False, devices=jax.devices()[:number], **exact)
+    fit = inference.fit(
+        model,
+        data,
+        engine,
+        hyper,
+        jax.random.key(5),
+        progress=False,
+        devices=jax.devices()[:number],
+        **exact,
+    )
     return {site: fit.posterior.mean(site) for site in fit.posterior.sites}
 
 
@@ -116,14 +136,39 @@ if __name__ == "__main__" and sys.argv[1] == "devices":
     jax.config.update("jax_num_cpu_devices", 3)
     jax.config.update("jax_enable_x64", True)
     file, *names = sys.argv[2:]
-    np.savez(f"{file}.npz", **{f"{name}/{number}/{site}": x for name in names for number in (1, 3) for site, x in on_devices(name, number).items()})
+    np.savez(
+        f"{file}.npz",
+        **{
+            f"{name}/{number}/{site}": x
+            for name in names
+            for number in (1, 3)
+            for site, x in on_devices(name, number).items()
+        },
+    )
 elif __name__ == "__main__":
     address, number, this, file, *names = sys.argv[1:]
     jax.config.update("jax_num_cpu_devices", 2)
     jax.config.update("jax_enable_x64", True)
     jax.distributed.initialize(address, int(number), int(this))
-    arrays = {f"{name}/{what}": x for name in names for what, x in results(name, devices=jax.devices()).items()}
-    arrays |= {f"{name}/ended/{what}": x for name in names for what, x in ended(name, Path(f"{file}.{name}.ended"), int(this)).items()}
-    arrays |= {f"{name}/again/{what}": x for name in names for what, x in interrupted(name, Path(f"{file}.{name}"), int(this)).items()}
+    arrays = {
+        f"{name}/{what}": x
+        for name in names
+        for what, x in results(name, devices=jax.devices()).items()
+    }
+    arrays |= {
+        f"{name}/ended/{what}": x
+        for name in names
+        for what, x in ended(name, Path(f"{file}.{name}.ended"), int(this)).items()
+    }
+    arrays |= {
+        f"{name}/again/{what}": x
+        for name in names
+        for what, x in interrupted(name, Path(f"{file}.{name}"), int(this)).items()
+    }
     ones = [jax.device_put(np.ones(3), device) for device in devices.mine(jax.devices())]
-    np.savez(f"{file}-{this}.npz", **arrays, ones=devices.gather(jax.devices(), ones)[0], added=devices.added(jax.devices(), 2.0))
+    np.savez(
+        f"{file}-{this}.npz",
+        **arrays,
+        ones=devices.gather(jax.devices(), ones)[0],
+        added=devices.added(jax.devices(), 2.0),
+    )

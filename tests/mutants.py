@@ -593,10 +593,30 @@ def environment(tree: Path) -> dict[str, str]:
 
 def run(tree: Path, selection: str) -> tuple[Any, str, float]:
     """pytest's exit code (None where it hung), what it said, and seconds."""
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "--tb=line", "-p", "no:cacheprovider", "-m", "not slow", *shlex.split(selection)]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-x",
+        "-q",
+        "--tb=line",
+        "-p",
+        "no:cacheprovider",
+        "-m",
+        "not slow",
+        *shlex.split(selection),
+    ]
     began = time.monotonic()
     try:
-        done = subprocess.run(command, cwd=tree, env=environment(tree), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=SECONDS)
+        done = subprocess.run(
+            command,
+            cwd=tree,
+            env=environment(tree),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=SECONDS,
+        )
     except subprocess.TimeoutExpired:
         return None, "", time.monotonic() - began
     return done.returncode, done.stdout, time.monotonic() - began
@@ -646,21 +666,35 @@ def copy_tree(place: Path) -> Path:
 def contents(tree: Path, *patterns: str) -> bytes:
     """A digest of files."""
     digest = hashlib.sha256()
-    for file in sorted(file for pattern in patterns for file in tree.glob(pattern) if file.is_file()):
+    for file in sorted(
+        file for pattern in patterns for file in tree.glob(pattern) if file.is_file()
+    ):
         digest.update(str(file.relative_to(tree)).encode() + b"\0" + file.read_bytes() + b"\0")
     return digest.digest()
 
 
 def names_of(tree: Path, mutants: tuple[Mutant, ...]) -> dict[Any, str]:
     """Mutants and selections -> what their results are kept under: what is done, to which packages, and which tests judge."""
-    packages = contents(tree, "pp_models/**/*", "inference/**/*", "tests/conftest.py", "tests/examples.py", "tests/joined.py", "pyproject.toml")
+    packages = contents(
+        tree,
+        "pp_models/**/*",
+        "inference/**/*",
+        "tests/conftest.py",
+        "tests/examples.py",
+        "tests/joined.py",
+        "pyproject.toml",
+    )
 
     def name(what: Any, tests: tuple[str, ...]) -> str:
-        judges = contents(tree, *sorted({shlex.split(selection)[0].split("::")[0] for selection in tests}))
+        judges = contents(
+            tree, *sorted({shlex.split(selection)[0].split("::")[0] for selection in tests})
+        )
         return hashlib.sha256(repr(what).encode() + packages + judges).hexdigest()
 
     found: dict[Any, str] = {mutant: name(mutant, mutant.tests) for mutant in mutants}
-    return found | {selection: name(selection, (selection,)) for mutant in mutants for selection in mutant.tests}
+    return found | {
+        selection: name(selection, (selection,)) for mutant in mutants for selection in mutant.tests
+    }
 
 
 def check(mutants: tuple[Mutant, ...]) -> None:
@@ -668,16 +702,25 @@ def check(mutants: tuple[Mutant, ...]) -> None:
     for mutant in mutants:
         number = (ROOT / mutant.file).read_text().count(mutant.text)
         if number != 1:
-            sys.exit(f"{mutant.file} has the text of the mutant {mutant.wrong!r} {number} times instead of once: write the mutant anew.")
+            sys.exit(
+                f"{mutant.file} has the text of the mutant {mutant.wrong!r} {number} times instead of once: write the mutant anew."
+            )
         if mutant.text == mutant.replacement:
             sys.exit(f"The mutant {mutant.wrong!r} of {mutant.file} changes nothing.")
 
 
-def check_tests(tree: Path, mutants: tuple[Mutant, ...], names: dict[Any, str], known: dict[str, Any], keep: Any) -> None:
+def check_tests(
+    tree: Path, mutants: tuple[Mutant, ...], names: dict[Any, str], known: dict[str, Any], keep: Any
+) -> None:
     """Every selection must pass on the tree as it is, and have tests in it."""
     imported = "import pathlib, pp_models, inference; print(*(pathlib.Path(m.__file__).parents[1] for m in (pp_models, inference)))"
     found = subprocess.run(
-        [sys.executable, "-c", imported], cwd=tree, env=environment(tree), capture_output=True, text=True, check=True
+        [sys.executable, "-c", imported],
+        cwd=tree,
+        env=environment(tree),
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout.split()
     if {Path(path).resolve() for path in found} != {tree.resolve()}:
         sys.exit(
@@ -690,10 +733,16 @@ def check_tests(tree: Path, mutants: tuple[Mutant, ...], names: dict[Any, str], 
             code, output, seconds = run(tree, selection)
             if code != 0:
                 why = {None: "hangs", 5: "has no test in it"}.get(code, "fails")
-                sys.exit(f"The selection {selection} {why} on the tree as it is, so that it can judge no mutant.\n{output[-3000:]}")
+                sys.exit(
+                    f"The selection {selection} {why} on the tree as it is, so that it can judge no mutant.\n{output[-3000:]}"
+                )
             known[name] = {"selection": selection, "seconds": seconds}
             keep()
-        print(f"{i}/{len(selections)} passes as it is: {selection} ({known[name]['seconds']:.0f} s)", file=sys.stderr, flush=True)
+        print(
+            f"{i}/{len(selections)} passes as it is: {selection} ({known[name]['seconds']:.0f} s)",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 # The table ------------------------------------------------------------------------------------------------------------------------
@@ -718,25 +767,50 @@ def table(results: list[tuple[Mutant, Outcome]]) -> str:
     """Markdown."""
     lines = ["| | file | what is wrong | noticed by | s |", "|--:|---|---|---|--:|"]
     for i, (mutant, outcome) in enumerate(results, 1):
-        lines.append(f"| {i} | `{mutant.file}` | {mutant.wrong} | {noticed(mutant, outcome)} | {outcome.seconds:.0f} |")
+        lines.append(
+            f"| {i} | `{mutant.file}` | {mutant.wrong} | {noticed(mutant, outcome)} | {outcome.seconds:.0f} |"
+        )
     killed, number = share_killed(results)
     return "\n".join([*lines, "", f"{killed} of {number} killed, {killed / max(number, 1):.1%}."])
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Make one mistake at a time in a copy of the tree, and see whether the fast tests notice.")
-    parser.add_argument("--only", default="", metavar="SUBSTRING", help="mutants with this in their file or in what is wrong")
-    parser.add_argument("--jobs", type=int, default=1, help="mutants judged at a time, each in a copy of its own")
-    parser.add_argument("--json", type=Path, default=RESULTS, metavar="FILE", help=f"where results are kept (default: {RESULTS.relative_to(ROOT)})")
+    parser = argparse.ArgumentParser(
+        description="Make one mistake at a time in a copy of the tree, and see whether the fast tests notice."
+    )
+    parser.add_argument(
+        "--only",
+        default="",
+        metavar="SUBSTRING",
+        help="mutants with this in their file or in what is wrong",
+    )
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="mutants judged at a time, each in a copy of its own"
+    )
+    parser.add_argument(
+        "--json",
+        type=Path,
+        default=RESULTS,
+        metavar="FILE",
+        help=f"where results are kept (default: {RESULTS.relative_to(ROOT)})",
+    )
     parser.add_argument("--list", action="store_true", help="name the mutants and end")
     given = parser.parse_args()
-    mutants = tuple(mutant for mutant in MUTANTS if given.only in mutant.file or given.only in mutant.wrong)
+    mutants = tuple(
+        mutant for mutant in MUTANTS if given.only in mutant.file or given.only in mutant.wrong
+    )
     check(mutants)
     if given.list:
-        print("\n".join(f"{mutant.file}: {mutant.wrong} [{'; '.join(mutant.tests)}]" for mutant in mutants))
+        print(
+            "\n".join(
+                f"{mutant.file}: {mutant.wrong} [{'; '.join(mutant.tests)}]" for mutant in mutants
+            )
+        )
         return 0
     if not mutants or given.jobs < 1:
-        parser.error(f"no mutant has {given.only!r} in it" if not mutants else "--jobs must be at least 1")
+        parser.error(
+            f"no mutant has {given.only!r} in it" if not mutants else "--jobs must be at least 1"
+        )
     lock = Lock()
     known: dict[str, Any] = json.loads(given.json.read_text()) if given.json.exists() else {}
 
@@ -747,7 +821,10 @@ def main() -> int:
             new.write_text(json.dumps(dict(known), indent=1))
             new.replace(given.json)
 
-    with tempfile.TemporaryDirectory(prefix="mutants-") as place, ThreadPoolExecutor(given.jobs) as pool:
+    with (
+        tempfile.TemporaryDirectory(prefix="mutants-") as place,
+        ThreadPoolExecutor(given.jobs) as pool,
+    ):
         trees: Queue[Path] = Queue()
         for i in range(given.jobs):
             trees.put(copy_tree(Path(place) / str(i)))
@@ -764,7 +841,11 @@ def main() -> int:
                 trees.put(tree)
                 keep()
             outcome = Outcome(**known[name])
-            print(f"{noticed(mutant, outcome)} ({outcome.seconds:.0f} s): {mutant.file}, {mutant.wrong} {outcome.said}", file=sys.stderr, flush=True)
+            print(
+                f"{noticed(mutant, outcome)} ({outcome.seconds:.0f} s): {mutant.file}, {mutant.wrong} {outcome.said}",
+                file=sys.stderr,
+                flush=True,
+            )
             return outcome
 
         results = list(zip(mutants, pool.map(one, mutants), strict=True))

@@ -15,9 +15,14 @@ def test_a_copy_is_at_distance_zero():
     """Bit for bit, whatever the scale: every distance is 0, every ratio 1, and the intervals hold what they say."""
     draws = normal() * [1e-4, 1.0, 1e6]
     found = agreement.agreement(quantities(draws), quantities(draws.copy()))
-    assert [found[name] for name in ("mean_error_sd", "wasserstein_sd", "tail_error_sd", "correlation_error")] == [0, 0, 0, 0]
+    assert [
+        found[name]
+        for name in ("mean_error_sd", "wasserstein_sd", "tail_error_sd", "correlation_error")
+    ] == [0, 0, 0, 0]
     assert found["sd_ratio"] == 1 and found["quantities"] == 3
-    assert found["coverage50"] == pytest.approx(0.5, abs=1e-3) and found["coverage90"] == pytest.approx(0.9, abs=1e-3)
+    assert found["coverage50"] == pytest.approx(0.5, abs=1e-3) and found[
+        "coverage90"
+    ] == pytest.approx(0.9, abs=1e-3)
 
 
 def test_a_shift_is_reported_in_sd():
@@ -27,7 +32,9 @@ def test_a_shift_is_reported_in_sd():
     for name in ("mean_error_sd", "wasserstein_sd", "tail_error_sd"):
         assert found[name] == pytest.approx(0.7, rel=1e-9)
     assert found["sd_ratio"] == pytest.approx(1, rel=1e-9)
-    assert agreement.distances(quantities(draws), quantities(draws - draws.std(0, ddof=1))).mean_shift_sd == pytest.approx(-1, rel=1e-9)
+    assert agreement.distances(
+        quantities(draws), quantities(draws - draws.std(0, ddof=1))
+    ).mean_shift_sd == pytest.approx(-1, rel=1e-9)
 
 
 def test_half_the_width():
@@ -37,8 +44,12 @@ def test_half_the_width():
     """
     found = agreement.agreement(quantities(normal()), quantities(normal(seed=1, width=0.5)))
     assert found["sd_ratio"] == pytest.approx(0.5, rel=0.015)
-    assert found["coverage90"] == pytest.approx(0.589, abs=0.015) and found["coverage50"] == pytest.approx(0.264, abs=0.015)
-    assert found["wasserstein_sd"] == pytest.approx(0.399, abs=0.015) and found["tail_error_sd"] == pytest.approx(0.822, abs=0.03)
+    assert found["coverage90"] == pytest.approx(0.589, abs=0.015) and found[
+        "coverage50"
+    ] == pytest.approx(0.264, abs=0.015)
+    assert found["wasserstein_sd"] == pytest.approx(0.399, abs=0.015) and found[
+        "tail_error_sd"
+    ] == pytest.approx(0.822, abs=0.03)
 
 
 def test_lost_correlations_are_seen():
@@ -46,7 +57,9 @@ def test_lost_correlations_are_seen():
     z = normal(size=2)
     tied = np.stack([z[:, 0], 0.8 * z[:, 0] + 0.6 * z[:, 1]], axis=1)
     found = agreement.agreement(quantities(tied), quantities(normal(size=2, seed=3)))
-    assert found["correlation_error"] == pytest.approx(0.8, abs=0.02)  # standard error of a correlation: 0.007 and less
+    assert found["correlation_error"] == pytest.approx(
+        0.8, abs=0.02
+    )  # standard error of a correlation: 0.007 and less
     assert found["wasserstein_sd"] < 0.03 and found["sd_ratio"] == pytest.approx(1, abs=0.02)
 
 
@@ -56,14 +69,18 @@ def test_what_varies_by_rounding_alone_has_no_correlation():
     other[:, 0] = 0.1
     assert quantities(other).sd[0] > 0
     found = agreement.agreement(quantities(reference), quantities(other))
-    assert found["correlation_error"] == agreement.correlation_error(quantities(reference[:, 1:]), quantities(other[:, 1:]))
+    assert found["correlation_error"] == agreement.correlation_error(
+        quantities(reference[:, 1:]), quantities(other[:, 1:])
+    )
 
 
 def test_a_point_has_a_place_but_no_spread():
     """W1 from a point mass at the mean is E|z| = 0.798 sd."""
     reference = quantities(normal())
     found = agreement.agreement(reference, quantities(reference.mean[None]))
-    assert found["mean_error_sd"] < 1e-12 and found["wasserstein_sd"] == pytest.approx(0.798, abs=0.01)
+    assert found["mean_error_sd"] < 1e-12 and found["wasserstein_sd"] == pytest.approx(
+        0.798, abs=0.01
+    )
     assert all(found[name] is None for name in agreement.SPREADS)
 
 

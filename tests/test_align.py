@@ -25,11 +25,16 @@ def draws_around(topics, shape, seed=1, num_rows=7):
     """Draws of both sites whose topics scatter around the given ones."""
     rng = np.random.default_rng(seed)
     beta = rng.gamma(200 * topics + 0.5, size=(*shape, *topics.shape))
-    return {"theta": rng.dirichlet(np.ones(len(topics)), (*shape, num_rows)), "beta": beta / beta.sum(-1, keepdims=True)}
+    return {
+        "theta": rng.dirichlet(np.ones(len(topics)), (*shape, num_rows)),
+        "beta": beta / beta.sum(-1, keepdims=True),
+    }
 
 
 def shuffled_labels(draws, shape, num_topics, seed=2):
-    orders = np.random.default_rng(seed).permuted(np.broadcast_to(np.arange(num_topics), (*shape, num_topics)), axis=-1)
+    orders = np.random.default_rng(seed).permuted(
+        np.broadcast_to(np.arange(num_topics), (*shape, num_topics)), axis=-1
+    )
     return align.permute(LDA, draws, orders), orders
 
 
@@ -52,7 +57,9 @@ def test_permuting_leaves_the_rates_alone():
     draws = draws_around(separated_topics(), (3, 5))
     moved, _ = shuffled_labels(draws, (3, 5), 4)
     assert not np.array_equal(moved["beta"], draws["beta"])
-    np.testing.assert_allclose(moved["theta"] @ moved["beta"], draws["theta"] @ draws["beta"], rtol=1e-12)
+    np.testing.assert_allclose(
+        moved["theta"] @ moved["beta"], draws["theta"] @ draws["beta"], rtol=1e-12
+    )
 
 
 @pytest.mark.parametrize("shape", [(), (6,), (3, 5)])
@@ -65,7 +72,9 @@ def test_aligned_draws_do_not_depend_on_their_labels(shape):
     first, second = align.align_draws(LDA, draws, pivot), align.align_draws(LDA, moved, pivot)
     for site in draws:
         np.testing.assert_array_equal(first[site], second[site])
-    np.testing.assert_array_equal(first["beta"], draws["beta"])  # they scattered around the pivot's labels to begin with
+    np.testing.assert_array_equal(
+        first["beta"], draws["beta"]
+    )  # they scattered around the pivot's labels to begin with
 
 
 def test_vectorised_alignment_is_that_of_single_draws():
@@ -84,7 +93,12 @@ def test_axis_of_factors():
     assert factor_axes(pp_models.load("bernoulli_mixture")) == {"pi": (-1,), "beta": (-2,)}
     hpf = pp_models.load("hpf")
     assert factor_axes(hpf) == {"theta": (-1,), "xi": (), "beta": (-2,), "eta": ()}
-    values = {"theta": np.arange(9.0).reshape(3, 3), "xi": np.arange(3.0), "beta": np.arange(9.0).reshape(3, 3), "eta": np.arange(3.0)}
+    values = {
+        "theta": np.arange(9.0).reshape(3, 3),
+        "xi": np.arange(3.0),
+        "beta": np.arange(9.0).reshape(3, 3),
+        "eta": np.arange(3.0),
+    }
     moved = align.permute(hpf, values, np.array([2, 0, 1]))
     assert moved["xi"] is values["xi"] and moved["eta"] is values["eta"]
     np.testing.assert_array_equal(moved["theta"], values["theta"][:, [2, 0, 1]])
@@ -96,8 +110,12 @@ def test_factors_in_columns_are_aligned_too():
         natural = LDA.init(key, hyper, data)
         return {"s": natural["theta"], "d1": natural["beta"].T}
 
-    model = dataclasses.replace(LDA, families={"s": LDA.families["theta"], "d1": LDA.families["beta"]}, init=init)
-    model.__dict__["local"] = frozenset({"s"})  # in place of what is derived from `generate`, whose sites have other names
+    model = dataclasses.replace(
+        LDA, families={"s": LDA.families["theta"], "d1": LDA.families["beta"]}, init=init
+    )
+    model.__dict__["local"] = frozenset(
+        {"s"}
+    )  # in place of what is derived from `generate`, whose sites have other names
     topics = separated_topics().T
     pivot = {"s": np.ones((5, 4)), "d1": topics}
     moved = align.permute(model, pivot, np.array([3, 1, 0, 2]))
@@ -128,9 +146,15 @@ PMF = pp_models.load("pmf")
 # Models of this zoo are invariant to rotations where others are to signs; their sites serve to test those, one that packs a mean and precision too.
 SIGNED = {
     "pmf, signs": dataclasses.replace(PMF, symmetry="signed_permutation"),
-    "bayesian_pmf, signs": dataclasses.replace(pp_models.load("bayesian_pmf"), symmetry="signed_permutation"),
+    "bayesian_pmf, signs": dataclasses.replace(
+        pp_models.load("bayesian_pmf"), symmetry="signed_permutation"
+    ),
 }
-MODELS = {name: pp_models.load(name) for name in pp_models.available()} | {"ctm, locations": LOCATIONS} | SIGNED
+MODELS = (
+    {name: pp_models.load(name) for name in pp_models.available()}
+    | {"ctm, locations": LOCATIONS}
+    | SIGNED
+)
 
 
 def draw_site(rng, family, shape):
@@ -144,7 +168,11 @@ def draw_site(rng, family, shape):
     if family in ("wishart", "normal_wishart"):
         root = rng.normal(size=(*shape[:-2], shape[-1], shape[-1] + 2))
         precision = root @ np.swapaxes(root, -1, -2)
-        return precision if family == "wishart" else np.concatenate([rng.normal(size=(*shape[:-2], 1, shape[-1])), precision], -2)
+        return (
+            precision
+            if family == "wishart"
+            else np.concatenate([rng.normal(size=(*shape[:-2], 1, shape[-1])), precision], -2)
+        )
     return rng.gamma(0.7, size=shape)
 
 
@@ -153,20 +181,32 @@ def some_draws(model, shape=(NUM_DRAWS,), seed=0):
     hyper, data = model.example(jax.random.key(seed))
     hyper, rng = model.resolve(hyper, data), np.random.default_rng(seed)
     shapes = value_shapes(model, hyper, data)
-    return hyper, {site: draw_site(rng, model.families[site].name, (*shape, *shapes[site])) for site in shapes}
+    return hyper, {
+        site: draw_site(rng, model.families[site].name, (*shape, *shapes[site])) for site in shapes
+    }
 
 
 def change_labels(model, draws, shape, seed=5):
     """Every draw moved along its orbit, each in its own way, by formulas of this file."""
     rng, axes = np.random.default_rng(seed), factor_axes(model)
-    site = model.rotation.sites[0] if model.symmetry in ("rotation", "signed_permutation") else align.deciding(model, draws)[0]
+    site = (
+        model.rotation.sites[0]
+        if model.symmetry in ("rotation", "signed_permutation")
+        else align.deciding(model, draws)[0]
+    )
     size = draws[site].shape[axes[site][0]]
     moved = {name: np.array(value) for name, value in draws.items()}
     for index in np.ndindex(shape):
-        order, sign, scale = rng.permutation(size), rng.choice([-1.0, 1.0], size), rng.gamma(2.0, size=size)
+        order, sign, scale = (
+            rng.permutation(size),
+            rng.choice([-1.0, 1.0], size),
+            rng.gamma(2.0, size=size),
+        )
         for name, value in moved.items():
             one = value[index]
-            if model.symmetry in ("permutation", "scale") or (model.symmetry == "signed_permutation" and name not in model.rotation.sites):
+            if model.symmetry in ("permutation", "scale") or (
+                model.symmetry == "signed_permutation" and name not in model.rotation.sites
+            ):
                 for axis in axes[name]:
                     one = np.take(one, order, axis)
             if model.symmetry == "scale":
@@ -208,7 +248,12 @@ def test_alignment_undoes_every_symmetry(name, shape):
     assert_same(first, second, **ROUNDING)
     assert_same(align.align_draws(model, first, pivot), first, **ROUNDING)
     expected = [
-        np.stack([model.predict(hyper, {site: value[index] for site, value in some.items()}) for index in np.ndindex(shape)])
+        np.stack(
+            [
+                model.predict(hyper, {site: value[index] for site, value in some.items()})
+                for index in np.ndindex(shape)
+            ]
+        )
         for some in (draws, moved, first, second)
     ]
     for other in expected[1:]:
@@ -229,7 +274,9 @@ def test_common_labels_do_not_depend_on_those_of_the_draws(name):
     assert_same(one, other, rtol=1e-5, atol=1e-6)
     assert_same(pivot, again, rtol=1e-5, atol=1e-6)
     assert_same(align.align_draws(model, draws, pivot), one, **ROUNDING)
-    assert model.symmetry == "none" or align.deciding(model, first)[0] in align.pivot_in_words(model)
+    assert model.symmetry == "none" or align.deciding(model, first)[0] in align.pivot_in_words(
+        model
+    )
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -241,10 +288,14 @@ def test_labels_follow_the_pivots(name):
     other = change_labels(model, pivot, (1,))
     here, there = ({site: value[0] for site, value in one.items()} for one in (pivot, other))
     aligned = align.align_draws(model, draws, here)
-    assert_same(align.align_draws(model, draws, there), align.align_draws(model, aligned, there), **ROUNDING)
+    assert_same(
+        align.align_draws(model, draws, there), align.align_draws(model, aligned, there), **ROUNDING
+    )
 
 
-@pytest.mark.parametrize("name", ["lda", "nmf", "pmf", "pmf, signs", "bernoulli_mixture", "ctm, locations"])
+@pytest.mark.parametrize(
+    "name", ["lda", "nmf", "pmf", "pmf, signs", "bernoulli_mixture", "ctm, locations"]
+)
 def test_aligned_draws_are_nearest(name):
     """No other relabelling of a draw is nearer to the pivot than the one chosen, of many tried at random."""
     model = MODELS[name]
@@ -264,8 +315,13 @@ def test_aligned_draws_are_nearest(name):
 
     for seed in range(30):
         tried = change_labels(model, aligned, (NUM_DRAWS,), seed)
-        if model.rotation.sites == ("ell", "u"):  # topics come first, their places follow: only the turn is tried
-            tried = align.relabel(model, tried, align.Labels(order=align.find_labels(model, tried, pivot).order))
+        if model.rotation.sites == (
+            "ell",
+            "u",
+        ):  # topics come first, their places follow: only the turn is tried
+            tried = align.relabel(
+                model, tried, align.Labels(order=align.find_labels(model, tried, pivot).order)
+            )
         assert np.all(far(aligned) <= far(tried) + 1e-9)
 
 
@@ -279,16 +335,22 @@ def test_a_mean_over_draws_is_a_better_pivot():
     once = align.align_draws(PMF, draws, first)["v"]
     aligned, pivot = align.common_labels(PMF, draws, first)
     assert aligned["v"].var(0).sum() < 0.98 * once.var(0).sum()
-    np.testing.assert_allclose(aligned["v"].mean(0), pivot["v"], rtol=0, atol=0.02)  # after ten rounds, of locations of size one
+    np.testing.assert_allclose(
+        aligned["v"].mean(0), pivot["v"], rtol=0, atol=0.02
+    )  # after ten rounds, of locations of size one
 
 
 @pytest.mark.parametrize("name", ["bernoulli_mixture", "gaussian_mixture", "lg_nmf", "pmf, signs"])
 def test_a_pivot_with_its_unit_needs_no_other_draws(name):
     """One draw alone gets the labels it has among all, also where the cost is in units of the draws."""
     _, draws = some_draws(MODELS[name], (40,))
-    aligned, pivot = align.common_labels(MODELS[name], draws, {site: value[0] for site, value in draws.items()})
+    aligned, pivot = align.common_labels(
+        MODELS[name], draws, {site: value[0] for site, value in draws.items()}
+    )
     for i in range(40):
-        alone = align.align_draws(MODELS[name], {site: value[i] for site, value in draws.items()}, pivot)
+        alone = align.align_draws(
+            MODELS[name], {site: value[i] for site, value in draws.items()}, pivot
+        )
         assert_same(alone, {site: value[i] for site, value in aligned.items()}, **ROUNDING)
 
 
@@ -333,7 +395,9 @@ def slow_chains(num_chains, num_draws, num_features, ess, seed=0):
     return noise
 
 
-@pytest.mark.parametrize(("num_features", "ess"), [(1, 10), (1, 50), (20, 20), (500, 50), (500, 1000), (3000, 50)])
+@pytest.mark.parametrize(
+    ("num_features", "ess"), [(1, 10), (1, 50), (20, 20), (500, 50), (500, 1000), (3000, 50)]
+)
 def test_chains_that_mix_are_in_one_mode(num_features, ess):
     """However slow and however many features. In simulations of 20 pairs each, d' reached 1.4 with an effective sample size of 10, 0.7 with 50."""
     found = align.find_modes(slow_chains(4, 1000, num_features, ess))
@@ -350,7 +414,9 @@ def test_chains_in_two_modes_are_found(ess, spread_over):
     values[1:3, :, 100 : 100 + spread_over] += 8 / np.sqrt(spread_over)
     found = align.find_modes(values)
     assert found.groups == [[0, 3], [1, 2]]
-    assert found.text.startswith("Chains 1 and 4 and chains 2 and 3 are in different modes") and found.text.endswith("no relabelling explains.")
+    assert found.text.startswith(
+        "Chains 1 and 4 and chains 2 and 3 are in different modes"
+    ) and found.text.endswith("no relabelling explains.")
     assert 4 < found.separation[0, 1] < 10
 
 
@@ -393,7 +459,8 @@ def test_what_tells_nothing_is_left_out():
     assert align.find_modes(values[:1]).separation.shape == (1, 1)
     stuck = np.stack([np.zeros((100, 2)), np.ones((100, 2))])
     assert (
-        align.find_modes(stuck).text == "Chain 1 and chain 2 are in different modes: they are apart and do not move, which no relabelling explains."
+        align.find_modes(stuck).text
+        == "Chain 1 and chain 2 are in different modes: they are apart and do not move, which no relabelling explains."
     )
 
 

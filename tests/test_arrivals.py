@@ -25,7 +25,13 @@ def corpus(num_rows=40, num_columns=12, seed=0):
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.integers(1, 30), st.floats(0.05, 50), st.floats(0.05, 1), st.integers(0, 2**63), st.booleans())
+@given(
+    st.integers(1, 30),
+    st.floats(0.05, 50),
+    st.floats(0.05, 1),
+    st.integers(0, 2**63),
+    st.booleans(),
+)
 def test_every_word_arrives_once(num_rows, rate, probability, seed, shuffle):
     """All that arrived, added up, is the corpus; a document is new exactly once, with its first word; no tick has two words of a document."""
     data = corpus(num_rows, seed=seed)
@@ -79,7 +85,11 @@ def test_the_same_seed_gives_the_same_stream():
     """The data stay as they are, and numbers and keys both serve as seeds."""
     data = corpus()
     before = data.matrix.copy()
-    assert flat(Arrivals(data, 3, 0.5, 7)) == flat(Arrivals(data, 3, 0.5, 7)) != flat(Arrivals(data, 3, 0.5, 8))
+    assert (
+        flat(Arrivals(data, 3, 0.5, 7))
+        == flat(Arrivals(data, 3, 0.5, 7))
+        != flat(Arrivals(data, 3, 0.5, 8))
+    )
     keys = [jax.random.key(1), jax.random.PRNGKey(1), jax.random.key(2)]
     first, second, third = (flat(Arrivals(data, 3, 0.5, key)) for key in keys)
     assert first == second != third
@@ -112,7 +122,9 @@ def test_active_documents_show_words_with_the_given_probability():
     shown = np.array([len(tick.words.rows) for tick in itertools.islice(arrivals, num_ticks)])
     assert arrivals.num_active == num_documents
     spread = probability * (1 - probability)
-    assert abs(shown.sum() / (num_documents * num_ticks) - probability) < DEVIATIONS * np.sqrt(spread / (num_documents * num_ticks))
+    assert abs(shown.sum() / (num_documents * num_ticks) - probability) < DEVIATIONS * np.sqrt(
+        spread / (num_documents * num_ticks)
+    )
     # The sample variance of 100 nearly normal numbers has relative standard deviation sqrt(2 / 100).
     assert abs(shown.var() / (num_documents * spread) - 1) < DEVIATIONS * np.sqrt(2 / num_ticks)
 
@@ -126,7 +138,9 @@ def test_words_of_a_document_come_in_random_order():
     wanted = counts / counts.sum()
     for columns in ticks:
         found = np.bincount(columns, minlength=3) / num_documents
-        assert np.all(np.abs(found - wanted) < DEVIATIONS * np.sqrt(wanted * (1 - wanted) / num_documents))
+        assert np.all(
+            np.abs(found - wanted) < DEVIATIONS * np.sqrt(wanted * (1 - wanted) / num_documents)
+        )
 
 
 @pytest.mark.parametrize(

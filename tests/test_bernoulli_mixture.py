@@ -27,14 +27,22 @@ def problem():
 def q(problem):
     rng = np.random.default_rng(0)
     size = (2, problem.data.num_columns)
-    return {"pi": jnp.asarray(rng.gamma(2, 1, 2)), "beta": Pair(jnp.asarray(rng.gamma(2, 1, size)), jnp.asarray(rng.gamma(2, 1, size)))}
+    return {
+        "pi": jnp.asarray(rng.gamma(2, 1, 2)),
+        "beta": Pair(jnp.asarray(rng.gamma(2, 1, size)), jnp.asarray(rng.gamma(2, 1, size))),
+    }
 
 
 def test_updates_are_the_textbooks(problem, q):
     """dF/dmu gives gamma_k = prior + sum_n phi_nk, a_ki = a + sum_n phi_nk x_ni, b_ki = b + sum_n phi_nk (1 - x_ni), phi by digammas."""
     x, (a, b) = problem.data.values, q["beta"]
     log_one, log_zero = digamma(a) - digamma(a + b), digamma(b) - digamma(a + b)
-    scores = digamma(q["pi"]) - digamma(q["pi"].sum()) + jnp.einsum("ni,ki->nk", x, log_one) + jnp.einsum("ni,ki->nk", 1 - x, log_zero)
+    scores = (
+        digamma(q["pi"])
+        - digamma(q["pi"].sum())
+        + jnp.einsum("ni,ki->nk", x, log_one)
+        + jnp.einsum("ni,ki->nk", 1 - x, log_zero)
+    )
     phi = jax.nn.softmax(scores, axis=1)
     batch = problem.data.pack()
     stats = obj.summarise(problem.model, q)
@@ -42,13 +50,19 @@ def test_updates_are_the_textbooks(problem, q):
     np.testing.assert_allclose(gradient["pi"], 1.5 + phi.sum(0), rtol=1e-10)
     np.testing.assert_allclose(gradient["beta"].first, 1.2 + phi.T @ x, rtol=1e-10)
     np.testing.assert_allclose(gradient["beta"].second, 1.3 + phi.T @ (1 - x), rtol=1e-10)
-    np.testing.assert_allclose(problem.model.log_local(problem.hyper, stats, batch), logsumexp(scores, axis=1).sum(), rtol=1e-12)
+    np.testing.assert_allclose(
+        problem.model.log_local(problem.hyper, stats, batch),
+        logsumexp(scores, axis=1).sum(),
+        rtol=1e-12,
+    )
 
 
 def test_sampled_allocations_are_counted_once(problem, q):
     """With a key every row goes to one component: the natural parameters hold whole numbers of rows above the prior's."""
     model, batch = problem.model, problem.data.pack()
-    gradient = jax.grad(lambda t: model.log_local(problem.hyper, t, batch, jax.random.key(3)))(obj.summarise(model, q))
+    gradient = jax.grad(lambda t: model.log_local(problem.hyper, t, batch, jax.random.key(3)))(
+        obj.summarise(model, q)
+    )
     rows = gradient["pi"]
     np.testing.assert_array_equal(rows, np.round(rows))
     assert rows.sum() == problem.data.num_rows and rows.min() > 0
@@ -70,11 +84,19 @@ def test_start_and_defaults_are_theis_and_hoffmans(problem):
 def test_one_component_is_exact():
     """With K = 1 nothing is eliminated: CAVI finds the exact posterior and its bound is the log evidence of independent beta-Bernoulli columns."""
     x = (np.random.default_rng(0).random((9, 4)) < [0.1, 0.5, 0.9, 0.7]).astype(float)
-    fit = inference.fit("bernoulli_mixture", pp_models.data.dense(x), "cavi", {"num_components": 1, "a": 0.7, "b": 2.0}, progress=False)
+    fit = inference.fit(
+        "bernoulli_mixture",
+        pp_models.data.dense(x),
+        "cavi",
+        {"num_components": 1, "a": 0.7, "b": 2.0},
+        progress=False,
+    )
     ones = x.sum(0)
     np.testing.assert_allclose(fit.posterior.natural("beta").first[0], 0.7 + ones, rtol=1e-6)
     np.testing.assert_allclose(fit.posterior.natural("beta").second[0], 2.0 + 9 - ones, rtol=1e-6)
-    np.testing.assert_allclose(fit.bound, np.sum(betaln(0.7 + ones, 2.0 + 9 - ones) - betaln(0.7, 2.0)), rtol=1e-6)
+    np.testing.assert_allclose(
+        fit.bound, np.sum(betaln(0.7 + ones, 2.0 + 9 - ones) - betaln(0.7, 2.0)), rtol=1e-6
+    )
 
 
 def test_zeros_and_ones_are_symmetric(problem):
@@ -84,7 +106,9 @@ def test_zeros_and_ones_are_symmetric(problem):
     values = {site: drawn[site] for site in model.families}
     flipped = pp_models.data.dense(1 - problem.data.values).pack()
     ours = base.log_joint(model, hyper, values, problem.data.pack())
-    theirs = base.log_joint(model, hyper._replace(a=hyper.b, b=hyper.a), {**values, "beta": 1 - values["beta"]}, flipped)
+    theirs = base.log_joint(
+        model, hyper._replace(a=hyper.b, b=hyper.a), {**values, "beta": 1 - values["beta"]}, flipped
+    )
     np.testing.assert_allclose(ours, theirs, rtol=1e-12)
 
 
@@ -96,11 +120,24 @@ def test_recovers_separated_components():
         truth[k, 4 * k : 4 * k + 4] = 0.95
     z = rng.choice(3, 600, p=[0.5, 0.3, 0.2])
     data = pp_models.data.dense(rng.random((600, 12)) < truth[z])
-    fits = [inference.fit("bernoulli_mixture", data, "cavi", {"num_components": 3}, jax.random.key(s), progress=False) for s in range(4)]
+    fits = [
+        inference.fit(
+            "bernoulli_mixture",
+            data,
+            "cavi",
+            {"num_components": 3},
+            jax.random.key(s),
+            progress=False,
+        )
+        for s in range(4)
+    ]
     posterior = max(fits, key=lambda fit: fit.bound).posterior
     order = align.topic_order(truth, posterior.mean("beta"), align.squared)
     np.testing.assert_allclose(posterior.mean("pi")[order], np.bincount(z) / 600, atol=0.02)
-    assert np.mean(np.abs(posterior.mean("beta")[order] - truth) < 3 * posterior.sd("beta")[order]) > 0.95
+    assert (
+        np.mean(np.abs(posterior.mean("beta")[order] - truth) < 3 * posterior.sd("beta")[order])
+        > 0.95
+    )
 
 
 @pytest.mark.slow
@@ -112,9 +149,21 @@ def test_images_in_single_precision():
     results = []
     for double in (True, False):
         with jax.enable_x64(double):
-            problem = fitting.make_problem("bernoulli_mixture", pp_models.data.dense(x), {"num_components": 40})
-            stats = obj.summarise(problem.model, {"pi": jnp.full(40, 6.0), "beta": Pair(jnp.asarray(a, float), jnp.asarray(b, float))})
-            function = jax.jit(jax.value_and_grad(lambda t, p=problem: base.joint(p.model, p.hyper, t, p.data.pack())))
+            problem = fitting.make_problem(
+                "bernoulli_mixture", pp_models.data.dense(x), {"num_components": 40}
+            )
+            stats = obj.summarise(
+                problem.model,
+                {
+                    "pi": jnp.full(40, 6.0),
+                    "beta": Pair(jnp.asarray(a, float), jnp.asarray(b, float)),
+                },
+            )
+            function = jax.jit(
+                jax.value_and_grad(
+                    lambda t, p=problem: base.joint(p.model, p.hyper, t, p.data.pack())
+                )
+            )
             results.append(jax.tree.map(np.asarray, function(stats)))
     for exact, single in zip(*map(jax.tree.leaves, results), strict=True):
         assert single.dtype == np.float32
@@ -128,7 +177,11 @@ def test_images_in_single_precision():
         ([[0, 1], [2, 1]], {}, "0 or 1, but one is 2"),
         ([[0, 1], [1, 1]], {"a": 0.0}, "a must be positive"),
         ([[0, 1], [1, 1]], {"b": [1.0, 2.0]}, "b must be one number"),
-        ([[0, 1], [1, 1]], {"concentration": float("inf")}, "concentration must be positive and finite"),
+        (
+            [[0, 1], [1, 1]],
+            {"concentration": float("inf")},
+            "concentration must be positive and finite",
+        ),
         ([[0, 1], [1, 1]], {"num_components": 0}, "num_components must be a whole number"),
     ],
 )
@@ -146,11 +199,17 @@ def test_components_of_equal_shape_are_told_apart_by_their_level():
     """Probabilities of 0.9 and 0.1 in all columns have the same normalised shape: alignment must look at their size."""
     model = pp_models.load("bernoulli_mixture")
     rng = np.random.default_rng(0)
-    beta = np.stack([np.full((20, 6), 0.9), np.full((20, 6), 0.1)], 1) + 0.05 * rng.normal(size=(20, 2, 6))
+    beta = np.stack([np.full((20, 6), 0.9), np.full((20, 6), 0.1)], 1) + 0.05 * rng.normal(
+        size=(20, 2, 6)
+    )
     draws = {"pi": np.broadcast_to([0.7, 0.3], (20, 2)), "beta": beta}
     order = np.argsort(rng.random((20, 2)), 1)
     assert len(np.unique(order[:, 0])) == 2
-    aligned = align.align_draws(model, align.permute(model, draws, order), {"pi": np.array([0.7, 0.3]), "beta": np.array([[0.9] * 6, [0.1] * 6])})
+    aligned = align.align_draws(
+        model,
+        align.permute(model, draws, order),
+        {"pi": np.array([0.7, 0.3]), "beta": np.array([[0.9] * 6, [0.1] * 6])},
+    )
     for site, value in draws.items():
         np.testing.assert_array_equal(aligned[site], value)
 
@@ -159,11 +218,21 @@ def test_value_of_the_mode(problem, q):
     """summarise(..., "mode") of q(beta) is (a - 1) / (a + b - 2), the textbook's mode."""
     above = jax.tree.map(lambda x: x + 1, q["beta"])
     mode = fam.beta.value(fam.summarise(fam.beta, above, "mode"))
-    np.testing.assert_allclose(mode, q["beta"].first / (q["beta"].first + q["beta"].second), rtol=1e-10)
+    np.testing.assert_allclose(
+        mode, q["beta"].first / (q["beta"].first + q["beta"].second), rtol=1e-10
+    )
 
 
 def test_a_point_from_batches_has_all_its_values():
     """There are no sites of rows to be solved for when they are asked for."""
     hyper, data = pp_models.load("bernoulli_mixture").example(jax.random.key(0))
-    posterior = inference.fit("bernoulli_mixture", data, "stochastic_map", hyper, num_epochs=1, batch_size=4, progress=False).posterior
+    posterior = inference.fit(
+        "bernoulli_mixture",
+        data,
+        "stochastic_map",
+        hyper,
+        num_epochs=1,
+        batch_size=4,
+        progress=False,
+    ).posterior
     assert posterior.values.keys() == set(posterior.sites) == set(posterior.at_hand)

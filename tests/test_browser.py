@@ -14,25 +14,51 @@ import pytest
 from inference.report import page as report
 from inference.report import palette
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+CHROMIUM = (
+    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+)
 DRIVER = importlib.util.find_spec("playwright")
-MISSING = "no Chromium on this machine" if CHROMIUM is None else "the Python package playwright is not installed" if DRIVER is None else ""
+MISSING = (
+    "no Chromium on this machine"
+    if CHROMIUM is None
+    else "the Python package playwright is not installed"
+    if DRIVER is None
+    else ""
+)
 FLAGS = (  # root needs no sandbox; the rest keeps Chromium itself, not the page, from calling home
-    *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),
+    *(
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-quic",
+        "--no-first-run",
+        "--disable-background-networking",
+    ),
     *("--disable-component-update", "--disable-sync"),
 )
 PHONE = {"width": 390, "height": 844}
 DESK = {"width": 1200, "height": 900}
 ENGINES = {
     "lda": ("gibbs", "nuts", "cavi", "svi", "trust_region", "numpyro_svi", "map"),
-    "lg_nmf_votes": ("gibbs", "inla", "laplace", "map", "memoized", "stochastic_map", "streaming", "streaming_batch", "svb"),
+    "lg_nmf_votes": (
+        "gibbs",
+        "inla",
+        "laplace",
+        "map",
+        "memoized",
+        "stochastic_map",
+        "streaming",
+        "streaming_batch",
+        "svb",
+    ),
     "bernoulli_mixture": ("gibbs", "cavi", "map"),
 }
 
 
 def made_comparisons():
     """The builder of `test_report`: test files are no package, so it is loaded by its path."""
-    spec = importlib.util.spec_from_file_location("test_report_builder", Path(__file__).with_name("test_report.py"))
+    spec = importlib.util.spec_from_file_location(
+        "test_report_builder", Path(__file__).with_name("test_report.py")
+    )
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return {name: module.made(name, engines) for name, engines in ENGINES.items()}
@@ -55,7 +81,10 @@ def browser():
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("reports")
-    return {name: report.write(comparison, folder / name) for name, comparison in made_comparisons().items()}
+    return {
+        name: report.write(comparison, folder / name)
+        for name, comparison in made_comparisons().items()
+    }
 
 
 @pytest.fixture
@@ -69,7 +98,14 @@ def visit(browser, files):
         page = context.new_page()
         page.on("console", lambda message: complaints.append(f"console: {message.text}"))
         page.on("pageerror", lambda error: complaints.append(f"error: {error}"))
-        page.on("request", lambda request: None if request.url.startswith(("file:", "data:")) else complaints.append(f"request: {request.url}"))
+        page.on(
+            "request",
+            lambda request: (
+                None
+                if request.url.startswith(("file:", "data:"))
+                else complaints.append(f"request: {request.url}")
+            ),
+        )
         page.goto(files[name].as_uri())
         return page
 
@@ -88,7 +124,12 @@ def test_opens_without_errors_or_requests(visit, name):
     page = visit(name)
     page.wait_for_load_state("networkidle")
     assert page.title().startswith(page.locator("h1").inner_text())
-    assert page.evaluate("performance.getEntriesByType('resource').filter(one => !one.name.startsWith('data:')).length") == 0
+    assert (
+        page.evaluate(
+            "performance.getEntriesByType('resource').filter(one => !one.name.startsWith('data:')).length"
+        )
+        == 0
+    )
 
 
 @pytest.mark.parametrize("name", ENGINES)
@@ -102,12 +143,17 @@ def test_every_engine_is_drawn(visit, name):
         shade = palette.SHADES[palette.look(engine).hue][0]
         red, green, blue = (int(shade[i : i + 2], 16) for i in (1, 3, 5))
         ink = "stroke" if palette.look(engine).is_open else "fill"
-        assert marks.first.evaluate(f"one => getComputedStyle(one).{ink}") == f"rgb({red}, {green}, {blue})"
+        assert (
+            marks.first.evaluate(f"one => getComputedStyle(one).{ink}")
+            == f"rgb({red}, {green}, {blue})"
+        )
 
 
 def test_equations_are_rendered_as_mathematics(visit):
     page = visit("lda")
-    sizes = page.eval_on_selector_all(".equations math", "all => all.map(one => one.getBoundingClientRect().height)")
+    sizes = page.eval_on_selector_all(
+        ".equations math", "all => all.map(one => one.getBoundingClientRect().height)"
+    )
     assert len(sizes) >= 12
     assert min(sizes) > 5
     small, large = page.evaluate(
@@ -121,7 +167,12 @@ def test_table_sorts_by_clicks_and_keys(visit):
     given = engine_order(page)
     head = page.locator("table.engines thead th", has_text="sd ratio")
     head.locator("button").click()
-    values = [float(v) for v in page.eval_on_selector_all("table.engines tbody tr", "rows => rows.map(r => r.children[4].dataset.v ?? 'nan')")]
+    values = [
+        float(v)
+        for v in page.eval_on_selector_all(
+            "table.engines tbody tr", "rows => rows.map(r => r.children[4].dataset.v ?? 'nan')"
+        )
+    ]
     known = [v for v in values if v == v]
     assert known == sorted(known)
     assert len(known) >= 4
@@ -142,8 +193,13 @@ def test_fits_a_phone(visit, name, viewport):
     page = visit(name, viewport)
     page.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
     assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]
-    assert page.locator("table.engines").evaluate("one => one.parentNode.scrollWidth > one.parentNode.clientWidth")
-    texts = page.eval_on_selector_all("figure svg text", "all => all.map(one => one.getBoundingClientRect()).map(box => [box.left, box.right])")
+    assert page.locator("table.engines").evaluate(
+        "one => one.parentNode.scrollWidth > one.parentNode.clientWidth"
+    )
+    texts = page.eval_on_selector_all(
+        "figure svg text",
+        "all => all.map(one => one.getBoundingClientRect()).map(box => [box.left, box.right])",
+    )
     assert min(left for left, _ in texts) >= 0
     assert max(right for _, right in texts) <= viewport["width"]
 
@@ -158,7 +214,11 @@ def test_ink_and_paper_follow_the_reader(visit, scheme):
 
     paper, ink = (
         brightness("body", "backgroundColor"),
-        [brightness("body", "color"), brightness("figure svg text", "fill"), brightness(".best", "color")],
+        [
+            brightness("body", "color"),
+            brightness("figure svg text", "fill"),
+            brightness(".best", "color"),
+        ],
     )
     assert paper < 0.2 and min(ink) > 0.6 if scheme == "dark" else paper > 0.9 and max(ink) < 0.4
 
@@ -175,8 +235,12 @@ def test_values_are_shown_on_hover(visit):
     shown = page.locator("#tip")
     shown.wait_for(state="visible")
     assert page.locator("figure.forest use.hot").count() == 1
-    assert page.eval_on_selector_all("figure.forest use", fills) == before  # what is pointed at keeps its engine's colour
-    assert shown.inner_text() in page.eval_on_selector_all("figure.forest use", "all => all.map(one => one.dataset.tip)")
+    assert (
+        page.eval_on_selector_all("figure.forest use", fills) == before
+    )  # what is pointed at keeps its engine's colour
+    assert shown.inner_text() in page.eval_on_selector_all(
+        "figure.forest use", "all => all.map(one => one.dataset.tip)"
+    )
     page.keyboard.press("Escape")
     assert not shown.is_visible()
 
@@ -185,7 +249,9 @@ def test_no_script_runs_but_the_pages_own(browser, files, tmp_path):
     """Even markup that got past the escaping of names could not run: the policy names the page's script by its hash."""
     changed = tmp_path / "report.html"
     planted = '</h1><img src="data:," onerror="window.ran = 1"><script>ran = 1</script>'
-    changed.write_text(files["lda"].read_text(encoding="utf-8").replace("</h1>", planted), encoding="utf-8")
+    changed.write_text(
+        files["lda"].read_text(encoding="utf-8").replace("</h1>", planted), encoding="utf-8"
+    )
     page = browser.new_page()
     page.goto(changed.as_uri())
     assert page.evaluate("window.ran") is None
@@ -213,7 +279,10 @@ def test_prints_everything(visit, tmp_path):
     page = visit("lda", scheme="dark")
     page.emulate_media(media="print", color_scheme="dark")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
-    assert page.locator(".scroll").first.evaluate("one => getComputedStyle(one).overflowX") == "visible"
+    assert (
+        page.locator(".scroll").first.evaluate("one => getComputedStyle(one).overflowX")
+        == "visible"
+    )
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     assert page.locator("details:not([open])").count() == 0
     page.evaluate("dispatchEvent(new Event('afterprint'))")

@@ -8,7 +8,14 @@ import scipy.stats
 import inference
 import pp_models
 from inference.calibration import sbc, tables
-from inference.calibration.sbc import Envelope, calibrate, chi_square, coverage, effective_sizes, symmetry
+from inference.calibration.sbc import (
+    Envelope,
+    calibrate,
+    chi_square,
+    coverage,
+    effective_sizes,
+    symmetry,
+)
 from pp_models.errors import InputError
 
 
@@ -16,7 +23,9 @@ from pp_models.errors import InputError
 def compiled():
     """Grows by one with every program that is compiled, or taken from the cache of compiled ones."""
     names = []
-    jax.monitoring.register_event_duration_secs_listener(lambda name, *_, **__: names.append(name) if "backend_compile" in name else None)
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda name, *_, **__: names.append(name) if "backend_compile" in name else None
+    )
     return names
 
 
@@ -32,11 +41,18 @@ def test_tests_of_uniformity_hold_their_level():
     """Of ranks that are uniform, about 5 % have p < 0.05: of 200, a binomial of mean 10 and sd 3, so between 1 and 22."""
     ranks, rng = uniform_ranks(), np.random.default_rng(1)
     envelope = Envelope(200, 49, rng)
-    for p in (np.array([envelope.p_value(x) for x in ranks.T]), chi_square(ranks, 49), symmetry((ranks + 0.5) / 50, rng)):
+    for p in (
+        np.array([envelope.p_value(x) for x in ranks.T]),
+        chi_square(ranks, 49),
+        symmetry((ranks + 0.5) / 50, rng),
+    ):
         assert 1 <= np.sum(p < 0.05) <= 22
 
 
-@pytest.mark.parametrize(("spread", "shift", "uniform", "symmetric"), [(2.0, 0, False, True), (0.5, 0, False, True), (1.0, 1.0, False, False)])
+@pytest.mark.parametrize(
+    ("spread", "shift", "uniform", "symmetric"),
+    [(2.0, 0, False, True), (0.5, 0, False, True), (1.0, 1.0, False, False)],
+)
 def test_wrong_width_and_bias_are_told_apart(spread, shift, uniform, symmetric):
     """True values from a normal wider or narrower than the posterior leave p symmetric, and not uniform; shifted ones leave neither."""
     rng = np.random.default_rng(2)
@@ -53,7 +69,9 @@ def test_coverage_and_widening_of_a_known_case():
     rng = np.random.default_rng(3)
     truth = 2 * rng.normal(size=1000)
     ranks = rng.binomial(199, scipy.stats.norm.cdf(truth))[:, None]
-    found = {name: x[0] for name, x in sbc.read(ranks, truth[:, None], 199, jax.random.key(0)).items()}
+    found = {
+        name: x[0] for name, x in sbc.read(ranks, truth[:, None], 199, jax.random.key(0)).items()
+    }
     assert abs(found["coverage90"] - (2 * scipy.stats.norm.cdf(1.645 / 2) - 1)) < 0.05
     assert abs(found["coverage50"] - (2 * scipy.stats.norm.cdf(0.6745 / 2) - 1)) < 0.05
     assert abs(found["widen"] - 2) < 0.2
@@ -91,8 +109,13 @@ def test_effective_size_of_an_autoregression():
 
 def repeated(data, hyper, key, times):
     """The posterior given each row so many times, of a mixture of one component: its weight is 1, and each column's probability a beta."""
-    ones, rng = np.asarray(data.values).sum(0), np.random.default_rng(np.asarray(jax.random.key_data(key)))
-    beta = rng.beta(hyper.a + times * ones, hyper.b + times * (len(data.values) - ones), (199, 1, len(ones)))
+    ones, rng = (
+        np.asarray(data.values).sum(0),
+        np.random.default_rng(np.asarray(jax.random.key_data(key))),
+    )
+    beta = rng.beta(
+        hyper.a + times * ones, hyper.b + times * (len(data.values) - ones), (199, 1, len(ones))
+    )
     return {"pi": np.ones((199, 1)), "beta": beta}
 
 
@@ -112,7 +135,12 @@ def low(data, hyper, key):
 def test_exact_posterior_is_calibrated_and_a_narrow_one_is_not():
     """Exact draws: p-values that survive Bonferroni, 90 % coverage. Rows counted three times: intervals shorter by sqrt(3), found out. Draws that are
     too low: true values lie above, p is not symmetric, and the shift is positive."""
-    shared = {"num_datasets": 200, "key": jax.random.key(1), "hyper": {"num_components": 1}, "progress": False}
+    shared = {
+        "num_datasets": 200,
+        "key": jax.random.key(1),
+        "hyper": {"num_components": 1},
+        "progress": False,
+    }
     right = calibrate("bernoulli_mixture", "exact", draw=exact, **shared)
     assert "pi" not in right.names  # it is 1 in any case: a rank among ties is no rank
     assert right.p_value > 0.01
@@ -121,7 +149,9 @@ def test_exact_posterior_is_calibrated_and_a_narrow_one_is_not():
     entries = [i for i, group in enumerate(wrong.groups) if group == "expected data"]
     assert wrong.uniform[entries].max() < 0.01
     assert abs(np.median(wrong.widen[entries]) - np.sqrt(3)) < 0.2
-    assert wrong.symmetric[entries].min() > 0.001 and np.abs(wrong.shift[entries]).max() < 0.1  # no bias; 4 errors of a mean over 200
+    assert (
+        wrong.symmetric[entries].min() > 0.001 and np.abs(wrong.shift[entries]).max() < 0.1
+    )  # no bias; 4 errors of a mean over 200
     biased = calibrate("bernoulli_mixture", "low", draw=low, **shared)
     assert biased.shift[entries].min() > 0.1 and biased.symmetric[entries].max() < 0.01
 
@@ -136,8 +166,19 @@ def test_cavi_is_calibrated_where_it_is_exact(compiled):
     assert len(compiled) == before > 0
     assert found.p_value > 0.01
     table = tables.document([found, found._replace(engine="gibbs")], "command")
-    assert "a point" in tables.coverage_table([found._replace(widen=np.full_like(found.widen, 1e9))]) and "a point" not in table
-    assert all(title in table for title in ("## Simulation-based calibration", "## Coverage of approximate posteriors", "## VSBC", "`command`"))
+    assert (
+        "a point" in tables.coverage_table([found._replace(widen=np.full_like(found.widen, 1e9))])
+        and "a point" not in table
+    )
+    assert all(
+        title in table
+        for title in (
+            "## Simulation-based calibration",
+            "## Coverage of approximate posteriors",
+            "## VSBC",
+            "`command`",
+        )
+    )
 
 
 # Data sets ---------------------------------------------------------------------------------------------------------------------
@@ -146,13 +187,22 @@ def test_cavi_is_calibrated_where_it_is_exact(compiled):
 QUICK = ("pmf",)  # and the rest in `make calibrate`
 
 
-@pytest.mark.parametrize("name", [pytest.param(x, marks=[] if x in QUICK else pytest.mark.slow) for x in pp_models.available() if x != "nmf"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(x, marks=[] if x in QUICK else pytest.mark.slow)
+        for x in pp_models.available()
+        if x != "nmf"
+    ],
+)
 def test_data_sets_have_one_shape(name):
     """Whatever is drawn, batches have the same layout, hold what was drawn, and truths are values of the sites."""
     prior = sbc.make_prior(name, 6)
     (one, truth), (other, _) = (prior.simulate(jax.random.key(seed)) for seed in (0, 1))
     assert jax.tree.structure(one.pack()) == jax.tree.structure(other.pack())
-    assert [x.shape for x in jax.tree.leaves(one.pack())] == [x.shape for x in jax.tree.leaves(other.pack())]
+    assert [x.shape for x in jax.tree.leaves(one.pack())] == [
+        x.shape for x in jax.tree.leaves(other.pack())
+    ]
     assert one.hash != other.hash and one.num_rows == 6
     assert set(truth) == set(prior.model.families)
     found = prior.functionals({site: np.asarray(x)[None] for site, x in truth.items()}, one)
@@ -164,7 +214,12 @@ def test_data_sets_have_one_shape(name):
 def test_nothing_is_compiled_for_the_second_data_set(engine, compiled):
     """Of counts whose totals are drawn too."""
     short = {"num_samples": 20, "num_warmup": 20}
-    options = {"gibbs": short | {"thin": 1}, "cavi": {}, "nuts": short, "numpyro_svi": {"num_epochs": 10}}[engine]
+    options = {
+        "gibbs": short | {"thin": 1},
+        "cavi": {},
+        "nuts": short,
+        "numpyro_svi": {"num_epochs": 10},
+    }[engine]
     shared = {"options": options, "progress": False, "num_rows": 5}
     calibrate("bayesian_nmf", engine, 2, jax.random.key(0), **shared)
     before = len(compiled)
@@ -201,9 +256,19 @@ def test_a_broken_gibbs_sampler_is_found_out():
     """Ratings that are given a third of their noise's variance: posteriors too sure of themselves."""
 
     def broken(data, hyper, key):
-        return sbc.draw_by(pp_models.load("pmf"), "gibbs", sbc.OPTIONS["gibbs"], 49, data, hyper._replace(sigma2=hyper.sigma2 / 3), key)
+        return sbc.draw_by(
+            pp_models.load("pmf"),
+            "gibbs",
+            sbc.OPTIONS["gibbs"],
+            49,
+            data,
+            hyper._replace(sigma2=hyper.sigma2 / 3),
+            key,
+        )
 
-    assert calibrate("pmf", "gibbs", 60, jax.random.key(3), draw=broken, progress=False).p_value < 0.01
+    assert (
+        calibrate("pmf", "gibbs", 60, jax.random.key(3), draw=broken, progress=False).p_value < 0.01
+    )
 
 
 @pytest.mark.slow
@@ -215,5 +280,9 @@ def test_mean_field_intervals_are_too_narrow(name, group):
 
 
 def test_engines_without_a_posterior_are_left_out():
-    assert not sbc.applies("lda", "map") and not sbc.applies("nmf", "gibbs") and not sbc.applies("ctm", "gibbs")
+    assert (
+        not sbc.applies("lda", "map")
+        and not sbc.applies("nmf", "gibbs")
+        and not sbc.applies("ctm", "gibbs")
+    )
     assert sbc.applies("lda", "gibbs") and sbc.applies("ctm", "nuts") and inference.engines()

@@ -30,7 +30,13 @@ HYPER, DATA = pp_models.load("lda").example(jax.random.key(0))
 def run(path, engine="cavi", key=1, **arguments):
     options = {"num_epochs": 12, "tolerance": 0.0} if engine == "cavi" else {}
     return inference.fit(
-        "lda", DATA, engine, HYPER, jax.random.key(key), progress=False, **{"checkpoint": path, "checkpoint_steps": 1, **options, **arguments}
+        "lda",
+        DATA,
+        engine,
+        HYPER,
+        jax.random.key(key),
+        progress=False,
+        **{"checkpoint": path, "checkpoint_steps": 1, **options, **arguments},
     )
 
 
@@ -58,10 +64,25 @@ def test_a_state_comes_back_as_it_was():
     here = jax.local_devices()
     mesh = devices.placed(jnp.arange(4.0), here[:1], devices.EACH)
     state = State(
-        chains=[{"x": jnp.asarray(1.5), "y": jax.device_put(jnp.arange(3, dtype=jnp.float32), here[0])}, mesh],
+        chains=[
+            {"x": jnp.asarray(1.5), "y": jax.device_put(jnp.arange(3, dtype=jnp.float32), here[0])},
+            mesh,
+        ],
         step=3,
-        last=(np.float64(0.1), np.array([[np.nan, -0.0, np.inf]]), None, True, "word", 0.1, {("a", "b"): 2}),
-        kept=(jax.random.key(7), jax.random.split(jax.random.key(8, impl="rbg"), 3), jnp.zeros((0, 2))),
+        last=(
+            np.float64(0.1),
+            np.array([[np.nan, -0.0, np.inf]]),
+            None,
+            True,
+            "word",
+            0.1,
+            {("a", "b"): 2},
+        ),
+        kept=(
+            jax.random.key(7),
+            jax.random.split(jax.random.key(8, impl="rbg"), 3),
+            jnp.zeros((0, 2)),
+        ),
     )
     outline, arrays = snapshots.pack(state)
     back = snapshots.unpack(json.loads(json.dumps(outline)), arrays)
@@ -73,7 +94,12 @@ def test_a_state_comes_back_as_it_was():
             assert jax.random.key_impl(one) == jax.random.key_impl(other)
             one, other = jax.random.key_data(one), jax.random.key_data(other)
         if isinstance(one, jax.Array):
-            assert (one.dtype, one.weak_type, one.committed, one.sharding) == (other.dtype, other.weak_type, other.committed, other.sharding)
+            assert (one.dtype, one.weak_type, one.committed, one.sharding) == (
+                other.dtype,
+                other.weak_type,
+                other.committed,
+                other.sharding,
+            )
         assert np.asarray(one).tobytes() == np.asarray(other).tobytes()
 
 
@@ -133,8 +159,23 @@ def test_a_checkpoint_of_another_run_is_refused_and_stays(begun, change, said):
 
 def test_other_data_hyper_parameters_and_engines_are_refused(begun):
     others = (
-        ("data", lambda: inference.fit("lda", DATA.select(np.arange(5)), "cavi", HYPER, jax.random.key(1), checkpoint=begun)),
-        ("hyper-parameters", lambda: inference.fit("lda", DATA, "cavi", HYPER._replace(alpha=0.123), jax.random.key(1), checkpoint=begun)),
+        (
+            "data",
+            lambda: inference.fit(
+                "lda", DATA.select(np.arange(5)), "cavi", HYPER, jax.random.key(1), checkpoint=begun
+            ),
+        ),
+        (
+            "hyper-parameters",
+            lambda: inference.fit(
+                "lda",
+                DATA,
+                "cavi",
+                HYPER._replace(alpha=0.123),
+                jax.random.key(1),
+                checkpoint=begun,
+            ),
+        ),
         ("engine", lambda: run(begun, "svi")),
     )
     for said, fit in others:
@@ -160,11 +201,24 @@ def test_other_versions_are_warned_of(begun, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "wish", [{"checkpoint": 3}, {"checkpoint": ""}, {"checkpoint_seconds": -1}, {"checkpoint_seconds": True}, {"checkpoint_steps": 0.5}]
+    "wish",
+    [
+        {"checkpoint": 3},
+        {"checkpoint": ""},
+        {"checkpoint_seconds": -1},
+        {"checkpoint_seconds": True},
+        {"checkpoint_steps": 0.5},
+    ],
 )
 def test_wishes_that_cannot_be_are_refused(tmp_path, wish):
     with pytest.raises(InputError, match="checkpoint"):
-        run(**{"path": tmp_path / "run.checkpoint", **({"path": wish.pop("checkpoint")} if "checkpoint" in wish else {}), **wish})
+        run(
+            **{
+                "path": tmp_path / "run.checkpoint",
+                **({"path": wish.pop("checkpoint")} if "checkpoint" in wish else {}),
+                **wish,
+            }
+        )
 
 
 def test_a_place_that_cannot_be_written_to_is_refused_before_anything_is_computed(tmp_path):
@@ -230,7 +284,10 @@ def test_processes_whose_numbers_were_changed_do_not_begin_anew(monkeypatch, tmp
         kept_together(monkeypatch, tmp_path, [[], []], sees=1)._agree([])
 
 
-@pytest.mark.parametrize(("number", "error", "said"), [(0, InputError, "Process 1 failed"), (signal.SIGTERM, Stopped, "SIGTERM")])
+@pytest.mark.parametrize(
+    ("number", "error", "said"),
+    [(0, InputError, "Process 1 failed"), (signal.SIGTERM, Stopped, "SIGTERM")],
+)
 def test_what_fails_in_one_process_fails_in_all(monkeypatch, number, error, said):
     """Nobody waits for a process that has ended. One that was told to stop stops the others."""
     monkeypatch.setattr(devices, "is_shared", lambda devices: True)
@@ -243,16 +300,28 @@ def test_what_fails_in_one_process_fails_in_all(monkeypatch, number, error, said
 
 def test_files_of_another_checkpoint_are_not_taken_for_its_own(tmp_path):
     """`run.npz` has no part in `run.svi.npz`, of whatever number of processes."""
-    for name in ("run.npz", "run.1-of-2.a.npz", "run.svi.0-of-2.a.npz", "run.1-of-2.c.npz", "run-of-2.npz"):
+    for name in (
+        "run.npz",
+        "run.1-of-2.a.npz",
+        "run.svi.0-of-2.a.npz",
+        "run.1-of-2.c.npz",
+        "run-of-2.npz",
+    ):
         (tmp_path / name).touch()
-    assert [file.name for file in checkpoint.files_of(tmp_path / "run.npz")] == ["run.1-of-2.a.npz", "run.npz"]
+    assert [file.name for file in checkpoint.files_of(tmp_path / "run.npz")] == [
+        "run.1-of-2.a.npz",
+        "run.npz",
+    ]
 
 
 def test_what_a_process_that_has_ended_was_writing_is_in_nobodys_way(tmp_path):
     """Also before its parent has asked how it ended, until when its number is taken: `--resume` right after a kill."""
     ended = subprocess.Popen([sys.executable, "-c", ""])
     end = time.perf_counter() + 10
-    while not files.is_stray(tmp_path / f".tmp-{ended.pid}-checkpoint.npz") and time.perf_counter() < end:
+    while (
+        not files.is_stray(tmp_path / f".tmp-{ended.pid}-checkpoint.npz")
+        and time.perf_counter() < end
+    ):
         time.sleep(0.01)
     os.kill(ended.pid, 0)  # it is still listed
     assert files.is_stray(tmp_path / f".tmp-{ended.pid}-checkpoint.npz")
@@ -288,7 +357,9 @@ def test_checkpoints_are_as_seldom_as_asked(tmp_path, monkeypatch):
     """Every five steps, or by the clock; and never so often that writing them takes more than a twentieth of the time."""
     steps = []
     persist = checkpoint.persist
-    monkeypatch.setattr(checkpoint, "persist", lambda *given: (steps.append(given[4]), persist(*given))[1])
+    monkeypatch.setattr(
+        checkpoint, "persist", lambda *given: (steps.append(given[4]), persist(*given))[1]
+    )
     run(tmp_path / "a", checkpoint_steps=5)
     assert steps == [5, 10, 12]
     steps.clear()
@@ -322,7 +393,9 @@ def test_a_full_disk_ends_the_run_and_keeps_the_last_good_checkpoint(tmp_path, m
     """One sentence with the reason; the run goes on from the third step to the same bits."""
     want = run(None)
     fill_disk(monkeypatch, good=3, number=number)
-    with pytest.raises(InputError, match=rf"{os.strerror(number)}.*ends at step 4.*that of step 3 is kept"):
+    with pytest.raises(
+        InputError, match=rf"{os.strerror(number)}.*ends at step 4.*that of step 3 is kept"
+    ):
         run(tmp_path / "run.checkpoint")
     monkeypatch.undo()
     assert os.listdir(tmp_path) == ["run.checkpoint"]
@@ -347,7 +420,11 @@ def test_a_signal_ends_the_run_after_its_step_with_its_state_safe(tmp_path, numb
         run(tmp_path / "run.checkpoint", checkpoint_steps=1000, watch=watch)
     assert stopped.value.signal == number and signal.getsignal(number) == before
     steps = []
-    found = run(tmp_path / "run.checkpoint", checkpoint_steps=1000, watch=lambda step, *_: steps.append(step))
+    found = run(
+        tmp_path / "run.checkpoint",
+        checkpoint_steps=1000,
+        watch=lambda step, *_: steps.append(step),
+    )
     assert steps[0] == 5
     np.testing.assert_array_equal(run(None).posterior.mean("beta"), found.posterior.mean("beta"))
 
@@ -373,14 +450,30 @@ def test_a_signal_that_is_ignored_stays_ignored():
         signal.signal(signal.SIGTERM, before)
 
 
-FIT = ("fit", "lda", "--engine", "svi", "--quiet", "--devices", "1", "--checkpoint-steps", "20", "--set", "num_epochs=150", "batch_size=50")
+FIT = (
+    "fit",
+    "lda",
+    "--engine",
+    "svi",
+    "--quiet",
+    "--devices",
+    "1",
+    "--checkpoint-steps",
+    "20",
+    "--set",
+    "num_epochs=150",
+    "batch_size=50",
+)
 
 
 def command(*arguments):
     return [sys.executable, "-m", "pp_models", *arguments]
 
 
-@pytest.mark.parametrize(("number", "code"), [pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow), (signal.SIGTERM, 143)],
+)
 def test_the_command_line_is_stopped_and_resumed(tmp_path, capsys, number, code):
     """Begun in a process of its own and resumed in this one, it finds the bits of a run in this one."""
     out = tmp_path / "out"
@@ -394,13 +487,25 @@ def test_the_command_line_is_stopped_and_resumed(tmp_path, capsys, number, code)
     assert os.listdir(out) == ["checkpoint.npz"]
     with jax.enable_x64(False):  # as in that process
         assert main([*FIT, "--out", str(out)]) == 2 and "add --resume" in capsys.readouterr().err
-        for arguments in ((*FIT, "--out", str(out), "--resume"), (*FIT, "--out", str(tmp_path / "whole"))):
+        for arguments in (
+            (*FIT, "--out", str(out), "--resume"),
+            (*FIT, "--out", str(tmp_path / "whole")),
+        ):
             assert main([*arguments]) == 0
-    one, other = (archives.read(folder / "fit.npz", "fit", fits.FORMAT)[1] for folder in (out, tmp_path / "whole"))
+    one, other = (
+        archives.read(folder / "fit.npz", "fit", fits.FORMAT)[1]
+        for folder in (out, tmp_path / "whole")
+    )
     assert one.keys() == other.keys() and len(one["history/step"]) == 300
     for name in one.keys() - {"history/seconds"}:
         np.testing.assert_array_equal(one[name], other[name])
     assert not (out / "checkpoint.npz").exists()
     with jax.enable_x64(False):
-        assert main([*FIT, "--out", str(out), "--resume"]) == 0 and "nothing is left to do" in capsys.readouterr().out
-        assert main([*FIT, "tau=5.0", "--out", str(out), "--resume"]) == 2 and "differs in hyper-parameters and options" in capsys.readouterr().err
+        assert (
+            main([*FIT, "--out", str(out), "--resume"]) == 0
+            and "nothing is left to do" in capsys.readouterr().out
+        )
+        assert (
+            main([*FIT, "tau=5.0", "--out", str(out), "--resume"]) == 2
+            and "differs in hyper-parameters and options" in capsys.readouterr().err
+        )

@@ -30,7 +30,9 @@ def topics(num_columns=7):
 
 def problem_of(X, **hyper):
     given = {"num_topics": NUM_TOPICS, "alpha": ALPHA, "eta": ETA, **hyper}
-    return fitting.make_problem("lda", pp_models.data.counts(X), given, devices=jax.local_devices()[:1])
+    return fitting.make_problem(
+        "lda", pp_models.data.counts(X), given, devices=jax.local_devices()[:1]
+    )
 
 
 def collapsed(X, natural, alpha, sweeps=3000):
@@ -55,17 +57,29 @@ def half_collapsed(X, natural, alpha, sweeps=3000):
     return share
 
 
-@pytest.mark.parametrize(("summary", "written_out"), [("collapsed", collapsed), ("mean", half_collapsed)])
+@pytest.mark.parametrize(
+    ("summary", "written_out"), [("collapsed", collapsed), ("mean", half_collapsed)]
+)
 def test_rows_end_at_the_fixed_point(summary, written_out):
     """Given topics, documents' and topics' expected counts are those of the equation iterated in NumPy, and the two differ by far more than that."""
     X, natural = corpus(), topics()
     problem = problem_of(X)
     (share,) = mb.solve(
-        problem, problem.hyper, {"beta": jnp.asarray(natural)}, (problem.data.pack(),), RowOptions(3000, 1e-13), summary=summary, weights="mean"
+        problem,
+        problem.hyper,
+        {"beta": jnp.asarray(natural)},
+        (problem.data.pack(),),
+        RowOptions(3000, 1e-13),
+        summary=summary,
+        weights="mean",
     )
     expected = written_out(X, natural, ALPHA)
-    np.testing.assert_allclose(share.natural["theta"], ALPHA + np.einsum("dv,dvk->dk", X, expected), rtol=1e-8)
-    np.testing.assert_allclose(share.gradient["beta"], np.einsum("dv,dvk->kv", X, expected), rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose(
+        share.natural["theta"], ALPHA + np.einsum("dv,dvk->dk", X, expected), rtol=1e-8
+    )
+    np.testing.assert_allclose(
+        share.gradient["beta"], np.einsum("dv,dvk->kv", X, expected), rtol=1e-8, atol=1e-10
+    )
     other = {"collapsed": half_collapsed, "mean": collapsed}[summary](X, natural, ALPHA)
     assert np.abs(other - expected).max() > 0.01
 
@@ -93,10 +107,20 @@ def test_one_word_documents_leave_themselves_out():
     natural = topics()
     problem = problem_of(np.eye(7, dtype=int), alpha=np.array([0.1, 0.5, 2.0]))
     (share,) = mb.solve(
-        problem, problem.hyper, {"beta": jnp.asarray(natural)}, (problem.data.pack(),), RowOptions(5, 0.0), summary="collapsed", weights="mean"
+        problem,
+        problem.hyper,
+        {"beta": jnp.asarray(natural)},
+        (problem.data.pack(),),
+        RowOptions(5, 0.0),
+        summary="collapsed",
+        weights="mean",
     )
     expected = np.array([0.1, 0.5, 2.0]) * (natural / natural.sum(1, keepdims=True)).T
-    np.testing.assert_allclose(share.natural["theta"] - np.array([0.1, 0.5, 2.0]), expected / expected.sum(1, keepdims=True), rtol=1e-10)
+    np.testing.assert_allclose(
+        share.natural["theta"] - np.array([0.1, 0.5, 2.0]),
+        expected / expected.sum(1, keepdims=True),
+        rtol=1e-10,
+    )
 
 
 def test_batches_of_all_rows_are_the_batch_form():
@@ -105,11 +129,25 @@ def test_batches_of_all_rows_are_the_batch_form():
     true = rng.dirichlet(np.full(30, 0.1), 3)
     X = np.array([rng.multinomial(60, p) for p in rng.dirichlet(np.full(3, 0.2), 80) @ true])
     data, hyper = pp_models.data.counts(X), {"num_topics": 3, "alpha": 0.2, "eta": 0.1}
-    whole = inference.fit("lda", data, "cvb0", hyper, progress=False, tolerance=1e-6, num_epochs=300)
+    whole = inference.fit(
+        "lda", data, "cvb0", hyper, progress=False, tolerance=1e-6, num_epochs=300
+    )
     parts = inference.fit("lda", data, "cvb0", hyper, progress=False, batch_size=20, num_epochs=60)
     start = {"beta": np.asarray(whole.posterior.natural("beta"))}
-    again = inference.fit("lda", data, "cvb0", hyper, progress=False, init=start, num_epochs=1, num_local=100, local_tolerance=1e-8)
-    np.testing.assert_allclose(again.posterior.mean("beta"), whole.posterior.mean("beta"), atol=1e-4)
+    again = inference.fit(
+        "lda",
+        data,
+        "cvb0",
+        hyper,
+        progress=False,
+        init=start,
+        num_epochs=1,
+        num_local=100,
+        local_tolerance=1e-8,
+    )
+    np.testing.assert_allclose(
+        again.posterior.mean("beta"), whole.posterior.mean("beta"), atol=1e-4
+    )
     nearest = [np.abs(parts.posterior.mean("beta") - topic).sum(1).min() for topic in true]
     assert max(nearest) < 0.3  # of 2: each planted topic is found
 
@@ -121,9 +159,14 @@ def test_means_are_used_and_the_bound_stays_one(engine):
     hyper = {"num_topics": NUM_TOPICS, "alpha": ALPHA, "eta": ETA}
     more = {"batch_size": 9, "bound_every": 1, "num_local": 200, "local_tolerance": 1e-10}
     more |= {"num_steps": 3} if engine == "streaming" else {"num_epochs": 3}
-    plain, mean = (inference.fit("lda", data, engine, hyper, progress=False, weights=weights, **more) for weights in ("geometric", "mean"))
+    plain, mean = (
+        inference.fit("lda", data, engine, hyper, progress=False, weights=weights, **more)
+        for weights in ("geometric", "mean")
+    )
     assert np.abs(plain.posterior.mean("beta") - mean.posterior.mean("beta")).max() > 1e-3
-    assert plain.history["bound"][0] == pytest.approx(mean.history["bound"][0], rel=1e-9)  # the same start
+    assert plain.history["bound"][0] == pytest.approx(
+        mean.history["bound"][0], rel=1e-9
+    )  # the same start
     assert not np.allclose(plain.history["bound"][1:], mean.history["bound"][1:])
 
 

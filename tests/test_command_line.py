@@ -44,7 +44,23 @@ def test_fit_then_evaluate(corpus, tmp_path, capsys):
     """`fit` writes a fit that loads, a netCDF file and a summary; `evaluate` scores it."""
     out = tmp_path / "out"
     assert (
-        main(["fit", "lda", "--data", str(corpus), "--engine", "cavi", "--set", "num_topics=3", "num_epochs=20", "--out", str(out), "--devices", "1"])
+        main(
+            [
+                "fit",
+                "lda",
+                "--data",
+                str(corpus),
+                "--engine",
+                "cavi",
+                "--set",
+                "num_topics=3",
+                "num_epochs=20",
+                "--out",
+                str(out),
+                "--devices",
+                "1",
+            ]
+        )
         == 0
     )
     summary = json.loads((out / "summary.json").read_text())
@@ -55,15 +71,28 @@ def test_fit_then_evaluate(corpus, tmp_path, capsys):
     assert main(["evaluate", str(out), "--data", str(corpus)]) == 0
     lines = capsys.readouterr().out.splitlines()
     shown = {line.split()[0]: [float(x) for x in line.split()[1:3]] for line in lines[1:]}
-    assert list(shown) == ["completion", "perplexity", "npmi", "diversity"] and "nats per token" in lines[1]
-    assert -np.log(20) - 0.7 < shown["completion"][0] < 0 and all(error > 0 for _, error in shown.values())
+    assert (
+        list(shown) == ["completion", "perplexity", "npmi", "diversity"]
+        and "nats per token" in lines[1]
+    )
+    assert -np.log(20) - 0.7 < shown["completion"][0] < 0 and all(
+        error > 0 for _, error in shown.values()
+    )
 
     names = ["--measure", "completion", "recall", "--json"]
     assert main(["evaluate", str(out), "--data", str(corpus), *names]) == 0
     printed = json.loads(capsys.readouterr().out)
-    assert printed["model"] == "lda" and [row["measure"] for row in printed["measures"]] == ["completion", "recall"]
-    assert printed["measures"][0]["value"] == pytest.approx(shown["completion"][0], abs=1e-4)  # four digits are shown
-    assert main(["evaluate", str(out), "--data", str(corpus), *names, str(tmp_path / "scores.json")]) == 0
+    assert printed["model"] == "lda" and [row["measure"] for row in printed["measures"]] == [
+        "completion",
+        "recall",
+    ]
+    assert printed["measures"][0]["value"] == pytest.approx(
+        shown["completion"][0], abs=1e-4
+    )  # four digits are shown
+    assert (
+        main(["evaluate", str(out), "--data", str(corpus), *names, str(tmp_path / "scores.json")])
+        == 0
+    )
     assert json.loads((tmp_path / "scores.json").read_text()) == printed
 
 
@@ -72,10 +101,24 @@ def test_names_reach_the_results(tmp_path):
     (tmp_path / "small.csv").write_text("0,0,3\n0,1,1\n1,2,2\n2,0,1\n")
     (tmp_path / "small.vocab").write_text("ape\nbee\ncat\n")
     (tmp_path / "small.rows").write_text("first\nsecond\nthird\n")
-    arguments = ["--data", str(tmp_path / "small.csv"), "--set", "num_topics=2", "num_epochs=3", "--out", str(tmp_path / "out"), "--devices", "1"]
+    arguments = [
+        "--data",
+        str(tmp_path / "small.csv"),
+        "--set",
+        "num_topics=2",
+        "num_epochs=3",
+        "--out",
+        str(tmp_path / "out"),
+        "--devices",
+        "1",
+    ]
     assert main(["fit", "lda", *arguments]) == 0
-    stored = xarray.open_dataset(tmp_path / "out" / "posterior.nc", group="posterior", engine="h5netcdf")
-    assert list(stored["column"].values) == ["ape", "bee", "cat"] and list(stored["row"].values) == ["first", "second", "third"]
+    stored = xarray.open_dataset(
+        tmp_path / "out" / "posterior.nc", group="posterior", engine="h5netcdf"
+    )
+    assert list(stored["column"].values) == ["ape", "bee", "cat"] and list(
+        stored["row"].values
+    ) == ["first", "second", "third"]
 
 
 def test_evaluate_refuses(corpus, tmp_path, capsys):
@@ -85,7 +128,24 @@ def test_evaluate_refuses(corpus, tmp_path, capsys):
     heldout.parent.mkdir()
     heldout.write_text("2 0:1 19:2\n")
     heldout.with_suffix(".vocab").write_text("\n".join(words))
-    assert main(["fit", "lda", "--data", str(heldout), "--set", "num_topics=2", "num_epochs=2", "--out", str(out), "--devices", "1"]) == 0
+    assert (
+        main(
+            [
+                "fit",
+                "lda",
+                "--data",
+                str(heldout),
+                "--set",
+                "num_topics=2",
+                "num_epochs=2",
+                "--out",
+                str(out),
+                "--devices",
+                "1",
+            ]
+        )
+        == 0
+    )
     assert main(["evaluate", str(out), "--data", str(heldout), "--measure", "completion"]) == 0
     heldout.with_suffix(".vocab").write_text("\n".join(words[::-1]))
     scipy.sparse.save_npz(other, scipy.sparse.csr_array(np.ones((3, 7))))
@@ -100,7 +160,10 @@ def test_evaluate_refuses(corpus, tmp_path, capsys):
         (["--data", str(corpus), "--words", "1"], "--words"),
         (["--data", "synthetic"], "other topics"),
         (["--data", str(tmp_path / "none.npz")], "does not exist"),
-        (["--data", str(corpus), "--measure", "diversity", "--json", str(other / "where.json")], "Cannot write"),
+        (
+            ["--data", str(corpus), "--measure", "diversity", "--json", str(other / "where.json")],
+            "Cannot write",
+        ),
     ):
         assert main(["evaluate", str(out), *arguments]) == 2
         error = capsys.readouterr().err
@@ -113,11 +176,29 @@ def test_evaluate_ratings(tmp_path, capsys):
     (tmp_path / "ratings.csv").write_text("\n".join(lines))
     (tmp_path / "held.csv").write_text("\n".join(lines[::4]))
     out = tmp_path / "out"
-    arguments = ["--data", str(tmp_path / "ratings.csv"), "--engine", "map", "--set", "rank=2", "num_epochs=3", "--out", str(out), "--devices", "1"]
+    arguments = [
+        "--data",
+        str(tmp_path / "ratings.csv"),
+        "--engine",
+        "map",
+        "--set",
+        "rank=2",
+        "num_epochs=3",
+        "--out",
+        str(out),
+        "--devices",
+        "1",
+    ]
     assert main(["fit", "pmf", *arguments]) == 0
     capsys.readouterr()
     assert main(["evaluate", str(out), "--data", str(tmp_path / "held.csv")]) == 0
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["measure", "rmse", "mae", "log_density", "coverage"]
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [
+        "measure",
+        "rmse",
+        "mae",
+        "log_density",
+        "coverage",
+    ]
 
 
 @pytest.mark.slow
@@ -128,15 +209,35 @@ def test_evaluate_votes(tmp_path, capsys):
     for name, size in (("old", 20), ("new", 15)):
         weights = np.abs(rng.normal(size=(size, 2)))
         votes = (weights @ members.T + 0.3 * rng.normal(size=(size, 6)) > 0).astype(float)
-        writers.write(data_.text_and_votes(rng.poisson(4 * weights @ words.T), votes), tmp_path / f"{name}.csv")
+        writers.write(
+            data_.text_and_votes(rng.poisson(4 * weights @ words.T), votes),
+            tmp_path / f"{name}.csv",
+        )
     out, settings = tmp_path / "out", ["num_topics=2", "alpha1=1.0", "alpha2=0.3", "num_epochs=20"]
     assert (
-        main(["fit", "lg_nmf_votes", "--data", str(tmp_path / "old.csv"), "--engine", "map", "--set", *settings, "--out", str(out), "--devices", "1"])
+        main(
+            [
+                "fit",
+                "lg_nmf_votes",
+                "--data",
+                str(tmp_path / "old.csv"),
+                "--engine",
+                "map",
+                "--set",
+                *settings,
+                "--out",
+                str(out),
+                "--devices",
+                "1",
+            ]
+        )
         == 0
     )
     capsys.readouterr()
     assert main(["evaluate", str(out), "--data", str(tmp_path / "new.csv"), "--json"]) == 0
-    found = {row["measure"]: row["value"] for row in json.loads(capsys.readouterr().out)["measures"]}
+    found = {
+        row["measure"]: row["value"] for row in json.loads(capsys.readouterr().out)["measures"]
+    }
     assert list(found) == ["accuracy", "auc", "log_loss", "brier", "calibration_error"]
     assert found["auc"] > 0.8 and found["log_loss"] < np.log(2)
 
@@ -144,7 +245,19 @@ def test_evaluate_votes(tmp_path, capsys):
 def test_results_are_not_overwritten(corpus, tmp_path, capsys):
     """A folder with results is refused and left alone, unless --overwrite is given."""
     (tmp_path / "precious.txt").write_text("kept")
-    arguments = ["fit", "lda", "--data", str(corpus), "--set", "num_topics=2", "num_epochs=2", "--out", str(tmp_path), "--devices", "1"]
+    arguments = [
+        "fit",
+        "lda",
+        "--data",
+        str(corpus),
+        "--set",
+        "num_topics=2",
+        "num_epochs=2",
+        "--out",
+        str(tmp_path),
+        "--devices",
+        "1",
+    ]
     assert main(arguments) == 2
     assert "--overwrite" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["precious.txt"]
@@ -155,25 +268,55 @@ def test_results_are_not_overwritten(corpus, tmp_path, capsys):
 BAD = {
     "unknown model": (["fit", "ldaa", "--out", "X"], "Did you mean 'lda'"),
     "unknown engine": (["fit", "lda", "--engine", "caviar", "--out", "X"], "Did you mean 'cavi'"),
-    "unknown option": (["fit", "lda", "--set", "num_topic=3", "--out", "X"], "Did you mean 'num_topics'"),
+    "unknown option": (
+        ["fit", "lda", "--set", "num_topic=3", "--out", "X"],
+        "Did you mean 'num_topics'",
+    ),
     "no topics": (["fit", "lda", "--set", "num_topics=0", "--out", "X"], "num_topics"),
     "bad number": (["fit", "lda", "--set", "num_epochs=-3", "--out", "X"], "num_epochs"),
     "no sweeps": (["fit", "lda", "--set", "num_epochs=0", "--out", "X"], "at least 1"),
     "not a setting": (["fit", "lda", "--set", "num_topics", "--out", "X"], "NAME=VALUE"),
-    "missing file": (["fit", "lda", "--data", "nowhere/corpus.npz", "--out", "X"], "nowhere/corpus.npz"),
+    "missing file": (
+        ["fit", "lda", "--data", "nowhere/corpus.npz", "--out", "X"],
+        "nowhere/corpus.npz",
+    ),
     "unknown data": (["fit", "lda", "--data", "synthetc", "--out", "X"], "synthetic"),
     "missing fit": (["evaluate", "nowhere", "--data", "also-nowhere.npz"], "nowhere"),
-    "unknown reference": (["compare", "lda", "--reference", "gibs", "--out", "X"], "Did you mean 'gibbs'"),
-    "no budget": (["compare", "lda", "--budget", "0", "--out", "X"], "--budget must be a positive number"),
+    "unknown reference": (
+        ["compare", "lda", "--reference", "gibs", "--out", "X"],
+        "Did you mean 'gibbs'",
+    ),
+    "no budget": (
+        ["compare", "lda", "--budget", "0", "--out", "X"],
+        "--budget must be a positive number",
+    ),
     "no rows": (["compare", "lda", "--rows", "0", "--out", "X"], "--rows must be at least 1"),
-    "no reference there": (["reference", "lda", "--check", "nowhere.npz"], "There is no reference posterior at nowhere.npz"),
+    "no reference there": (
+        ["reference", "lda", "--check", "nowhere.npz"],
+        "There is no reference posterior at nowhere.npz",
+    ),
     "no posterior": (["reference", "nmf", "--out", "X"], "no prior"),
-    "reference that is no sampler": (["compare", "lda", "--reference", "cavi", "--out", "X"], "is no sampler"),
-    "nothing to compare": (["compare", "lda", "--quick", "--engines", "nuts", "--reference", "nuts", "--out", "X"], "nothing to compare with 'nuts'"),
+    "reference that is no sampler": (
+        ["compare", "lda", "--reference", "cavi", "--out", "X"],
+        "is no sampler",
+    ),
+    "nothing to compare": (
+        ["compare", "lda", "--quick", "--engines", "nuts", "--reference", "nuts", "--out", "X"],
+        "nothing to compare with 'nuts'",
+    ),
     "no engines": (["compare", "lda", "--engines", " , ", "--out", "X"], "name at least one"),
-    "seed too large": (["compare", "lda", "--seed", "4294967296", "--out", "X"], "--seed must be a whole number from 0 to 4294967295"),
-    "negative seed": (["fit", "lda", "--seed", "-1", "--out", "X"], "--seed must be a whole number from 0"),
-    "unknown engines": (["compare", "lda", "--engines", "cavi,svii", "--out", "X"], "Did you mean 'svi'"),
+    "seed too large": (
+        ["compare", "lda", "--seed", "4294967296", "--out", "X"],
+        "--seed must be a whole number from 0 to 4294967295",
+    ),
+    "negative seed": (
+        ["fit", "lda", "--seed", "-1", "--out", "X"],
+        "--seed must be a whole number from 0",
+    ),
+    "unknown engines": (
+        ["compare", "lda", "--engines", "cavi,svii", "--out", "X"],
+        "Did you mean 'svi'",
+    ),
 }
 
 
@@ -199,7 +342,10 @@ def test_bad_files(contents, tmp_path, capsys):
     scipy.sparse.save_npz(path, scipy.sparse.csr_array(X * 0 if contents == "empty" else X))
     if contents == "truncated":
         path.write_bytes(path.read_bytes()[:200])
-    assert main(["fit", "lda", "--data", str(path), "--out", str(tmp_path / "out"), "--devices", "1"]) == 2
+    assert (
+        main(["fit", "lda", "--data", str(path), "--out", str(tmp_path / "out"), "--devices", "1"])
+        == 2
+    )
     error = capsys.readouterr().err
     assert error.startswith("pp-models: ") and error.count("\n") == 1
     assert not (tmp_path / "out").exists()
@@ -225,7 +371,9 @@ def compare(corpus, tmp_path):
         "--set",
         *settings,
     ]
-    return lambda engines, *more: main([*arguments, "--engines", engines, "--out", str(tmp_path / "out"), *more])
+    return lambda engines, *more: main(
+        [*arguments, "--engines", engines, "--out", str(tmp_path / "out"), *more]
+    )
 
 
 @pytest.mark.slow
@@ -248,8 +396,14 @@ def test_compare_keeps_what_is_finished_and_goes_on(compare, tmp_path, monkeypat
     assert compare("cavi,map") == 0
     assert fitted == ["gibbs", "cavi", "map", "map"]
     summary = json.loads((out / "summary.json").read_text())
-    assert summary["partial"] is None and set(summary["engines"]) == {"gibbs", "cavi", "map"} and summary["data"]["rows"] == 26
-    assert {"report.html", "agreement.csv", "recipe.json", "gibbs.nc", "cavi.nc", "map.nc"} <= {path.name for path in out.iterdir()}
+    assert (
+        summary["partial"] is None
+        and set(summary["engines"]) == {"gibbs", "cavi", "map"}
+        and summary["data"]["rows"] == 26
+    )
+    assert {"report.html", "agreement.csv", "recipe.json", "gibbs.nc", "cavi.nc", "map.nc"} <= {
+        path.name for path in out.iterdir()
+    }
     assert "--rows 26" in (out / "report.html").read_text(encoding="utf-8")
     assert compare("cavi,map", "--seed", "3") == 2
     assert "another data and seed" in capsys.readouterr().err
@@ -269,7 +423,9 @@ def test_compare_on_a_full_disk(compare, tmp_path, monkeypatch, capsys):
     assert compare("map") == 2
     error = capsys.readouterr().err
     assert "No space left on device" in error and error.count("\n") == 1
-    assert {"gibbs.json", "map.json"} <= {path.name for path in (tmp_path / "out" / "fits").iterdir()}
+    assert {"gibbs.json", "map.json"} <= {
+        path.name for path in (tmp_path / "out" / "fits").iterdir()
+    }
 
 
 def test_compare_without_a_sampler_that_can_run(compare, tmp_path, monkeypatch, capsys):
@@ -287,7 +443,11 @@ def test_compare_without_a_sampler_that_can_run(compare, tmp_path, monkeypatch, 
     failing = {"gibbs"}
     assert compare("cavi,map") == 0
     told = json.loads((tmp_path / "out" / "summary.json").read_text())
-    assert told["reference"] is None and "900 seconds" in told["engines"]["gibbs"]["error"] and "--rows" in told["engines"]["gibbs"]["error"]
+    assert (
+        told["reference"] is None
+        and "900 seconds" in told["engines"]["gibbs"]["error"]
+        and "--rows" in told["engines"]["gibbs"]["error"]
+    )
     assert told["engines"]["cavi"]["verdict"].startswith("not judged")
     failing = {"gibbs", "map", "cavi"}
     capsys.readouterr()
@@ -304,20 +464,41 @@ def test_the_same_command_compares_every_model(name, tmp_path):
     from inference.comparison.summary import schema
     from inference.report import palette
 
-    assert main(["compare", name, "--quick", "--quiet", "--devices", "1", "--out", str(tmp_path)]) == 0
+    assert (
+        main(["compare", name, "--quick", "--quiet", "--devices", "1", "--out", str(tmp_path)]) == 0
+    )
     told = json.loads((tmp_path / "summary.json").read_text(encoding="utf-8"))
     jsonschema.Draft202012Validator(schema()).validate(told)
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert len(page.encode()) < 5_000_000
     for engine, row in told["engines"].items():
         assert row["error"] is None
-        assert f'class="{palette.css_class(engine)}"' in page and (tmp_path / f"{engine}.nc").exists()
+        assert (
+            f'class="{palette.css_class(engine)}"' in page and (tmp_path / f"{engine}.nc").exists()
+        )
 
 
 def test_truncated_fit_file(corpus, tmp_path, capsys):
     """A fit file cut short is named as such."""
     out = tmp_path / "out"
-    assert main(["fit", "lda", "--data", str(corpus), "--set", "num_topics=2", "num_epochs=2", "--out", str(out), "--devices", "1"]) == 0
+    assert (
+        main(
+            [
+                "fit",
+                "lda",
+                "--data",
+                str(corpus),
+                "--set",
+                "num_topics=2",
+                "num_epochs=2",
+                "--out",
+                str(out),
+                "--devices",
+                "1",
+            ]
+        )
+        == 0
+    )
     whole = (out / "fit.npz").read_bytes()
     (out / "fit.npz").write_bytes(whole[: len(whole) // 2])
     assert main(["evaluate", str(out), "--data", str(corpus)]) == 2
@@ -329,10 +510,28 @@ def test_truncated_fit_file(corpus, tmp_path, capsys):
 
 def test_convert_there_and_back(corpus, tmp_path, capsys):
     """Through a corpus on disk and every kind of file back to the same counts, names included."""
-    steps = [corpus, *(tmp_path / name for name in ("a.h5ad", "b.ldac", "docword.c.txt.gz", "d.mtx", "e.tsv", "f.h5ad", "g.npy", "h.npz"))]
+    steps = [
+        corpus,
+        *(
+            tmp_path / name
+            for name in (
+                "a.h5ad",
+                "b.ldac",
+                "docword.c.txt.gz",
+                "d.mtx",
+                "e.tsv",
+                "f.h5ad",
+                "g.npy",
+                "h.npz",
+            )
+        ),
+    ]
     for source, target in itertools.pairwise(steps):
         assert main(["data", "convert", str(source), str(target), "--quiet"]) == 0
-        assert f"counts: 30 rows x 20 columns, {readers.read(corpus).num_entries} entries, written to {target}" in capsys.readouterr().out
+        assert (
+            f"counts: 30 rows x 20 columns, {readers.read(corpus).num_entries} entries, written to {target}"
+            in capsys.readouterr().out
+        )
     assert readers.read(steps[-1]).hash == readers.read(corpus).hash
 
 
@@ -340,7 +539,10 @@ def test_convert_text_and_other_kinds(tmp_path, capsys, monkeypatch):
     """Raw text with its options, ratings, and text with votes, which a model of votes is then given."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "raw.docs").write_text("a cat and a dog\na cat\n")
-    assert main(["data", "convert", "raw.docs", "raw.h5ad", "--min-df", "2", "--stop-words", "none"]) == 0
+    assert (
+        main(["data", "convert", "raw.docs", "raw.h5ad", "--min-df", "2", "--stop-words", "none"])
+        == 0
+    )
     assert corpora.read("raw.h5ad").column_names == ("cat",)
     (tmp_path / "r.csv").write_text("0,0,3.5\n1,1,4\n")
     assert main(["data", "convert", "r.csv", "r.npz", "--kind", "ratings"]) == 0
@@ -350,7 +552,9 @@ def test_convert_text_and_other_kinds(tmp_path, capsys, monkeypatch):
     assert main(["data", "convert", "bills.csv", "b.ldac", "--kind", "text_and_votes"]) == 0
     capsys.readouterr()
     assert main(["data", "info", "b.ldac", "--kind", "text_and_votes"]) == 0
-    assert "members:         2\nvotes:           4\nyeas:            50.0%" in capsys.readouterr().out
+    assert (
+        "members:         2\nvotes:           4\nyeas:            50.0%" in capsys.readouterr().out
+    )
     assert datasets.load("b.ldac", "lg_nmf_votes").votes.nnz == 4
 
 
@@ -366,9 +570,22 @@ def test_info(corpus, tmp_path, capsys):
     for path in (corpus, tmp_path / "a.h5ad", tmp_path / "unsorted.csv"):
         assert main(["data", "info", str(path), "--quiet"]) == 0
         shown.append(dict(line.split(": ", 1) for line in capsys.readouterr().out.splitlines()))
-        assert {"rows", "columns", "entries", "tokens", "density", "longest row", "column names", "row names"} <= set(shown[-1])
+        assert {
+            "rows",
+            "columns",
+            "entries",
+            "tokens",
+            "density",
+            "longest row",
+            "column names",
+            "row names",
+        } <= set(shown[-1])
         assert all(shown[-1][name] == shown[0][name] for name in shown[0])
-    assert shown[0]["tokens"].strip() == str(int(data.total)) and shown[1]["complete"].strip() == "yes" and len(shown[1]["checksum"].strip()) == 64
+    assert (
+        shown[0]["tokens"].strip() == str(int(data.total))
+        and shown[1]["complete"].strip() == "yes"
+        and len(shown[1]["checksum"].strip()) == 64
+    )
 
 
 def test_converting_loses_nothing(corpus, tmp_path, capsys):
@@ -378,29 +595,48 @@ def test_converting_loses_nothing(corpus, tmp_path, capsys):
         target = str(tmp_path / name)
         assert main(["data", "convert", str(corpus), target, "--quiet"]) == 0
         for extra in ([], ["--overwrite"]):
-            assert main(["data", "convert", str(tmp_path / "bad.csv"), target, *extra, "--quiet"]) == 2
+            assert (
+                main(["data", "convert", str(tmp_path / "bad.csv"), target, *extra, "--quiet"]) == 2
+            )
             error = capsys.readouterr().err
             assert error.count("\n") == 1 and ("line 2" in error or "--overwrite" in error)
             assert datasets.load(target).hash == readers.read(corpus).hash
         assert main(["data", "convert", str(corpus), target, "--overwrite", "--quiet"]) == 0
-        assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".tmp")) == []
+        assert (
+            sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".tmp")) == []
+        )
 
 
 BAD_DATA = {
     "missing": (["data", "convert", "nowhere.csv", "x.h5ad"], "nowhere.csv does not exist"),
     "missing corpus": (["data", "info", "nowhere.h5ad"], "nowhere.h5ad does not exist"),
     "missing store": (["data", "info", "nowhere.store"], "nowhere.store does not exist"),
-    "old store": (["data", "info", "mine.store"], "stores are .h5ad files now: pp-models data convert mine.store mine.h5ad"),
+    "old store": (
+        ["data", "info", "mine.store"],
+        "stores are .h5ad files now: pp-models data convert mine.store mine.h5ad",
+    ),
     "incomplete store": (["data", "convert", "mine.store", "x.h5ad"], "not a complete store"),
     "unknown set": (["data", "info", "reuterz"], "Did you mean 'reuters'"),
     "synthetic": (["data", "info", "synthetic"], "drawn from a model"),
     "unknown format": (["data", "convert", "good.csv", "x.store"], "none of the known"),
     "unknown kind": (["data", "info", "good.csv", "--kind", "count"], "Did you mean 'counts'"),
-    "corpus of ratings": (["data", "convert", "good.csv", "x.h5ad", "--kind", "ratings"], "A corpus holds counts"),
-    "corpus of images": (["data", "convert", "digits", "x.h5ad"], "digits is dense data, and a corpus holds counts"),
+    "corpus of ratings": (
+        ["data", "convert", "good.csv", "x.h5ad", "--kind", "ratings"],
+        "A corpus holds counts",
+    ),
+    "corpus of images": (
+        ["data", "convert", "digits", "x.h5ad"],
+        "digits is dense data, and a corpus holds counts",
+    ),
     "not text": (["data", "convert", "good.csv", "x.npz", "--min-df", "2"], "not raw text"),
-    "bad frequency": (["data", "convert", "raw.docs", "x.npz", "--min-df", "few"], "--min-df takes a number"),
-    "unsorted": (["data", "convert", "unsorted.csv", "x.h5ad"], "line 2: row 0 follows row 1: sort"),
+    "bad frequency": (
+        ["data", "convert", "raw.docs", "x.npz", "--min-df", "few"],
+        "--min-df takes a number",
+    ),
+    "unsorted": (
+        ["data", "convert", "unsorted.csv", "x.h5ad"],
+        "line 2: row 0 follows row 1: sort",
+    ),
 }
 
 
@@ -409,7 +645,12 @@ def test_bad_data(name, tmp_path, monkeypatch, capsys):
     """One sentence, exit code 2, and nothing new."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PP_MODELS_DATA", raising=False)
-    for file, content in (("good.csv", "0,0,1\n"), ("unsorted.csv", "1,0,1\n0,0,1\n"), ("raw.docs", "words\n"), ("mine.store/thesis.tex", "")):
+    for file, content in (
+        ("good.csv", "0,0,1\n"),
+        ("unsorted.csv", "1,0,1\n0,0,1\n"),
+        ("raw.docs", "words\n"),
+        ("mine.store/thesis.tex", ""),
+    ):
         (tmp_path / file).parent.mkdir(exist_ok=True)
         (tmp_path / file).write_text(content)
     before = sorted(map(str, tmp_path.rglob("*")))
@@ -422,5 +663,7 @@ def test_bad_data(name, tmp_path, monkeypatch, capsys):
 
 def test_help_and_module():
     """`python -m pp_models --help` works in a fresh process."""
-    result = subprocess.run([sys.executable, "-m", "pp_models", "--help"], capture_output=True, text=True)
+    result = subprocess.run(
+        [sys.executable, "-m", "pp_models", "--help"], capture_output=True, text=True
+    )
     assert result.returncode == 0 and "compare" in result.stdout

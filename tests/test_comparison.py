@@ -36,19 +36,27 @@ WEIGHTS = np.random.default_rng(1).dirichlet(np.ones(NUM_TOPICS), NUM_ROWS)
 
 def corpus(names=None):
     rng = np.random.default_rng(2)
-    return pp_models.data.counts(np.array([rng.multinomial(40, p) for p in WEIGHTS @ TOPICS]), column_names=names)
+    return pp_models.data.counts(
+        np.array([rng.multinomial(40, p) for p in WEIGHTS @ TOPICS]), column_names=names
+    )
 
 
 def gaussian_draws(num_draws, seed, width=1.0, shift=0.0, rows=27):
     """Independent Gaussians around well separated topics: sd 0.004 x width, moved by shift sds. Small enough to stay positive."""
     rng = np.random.default_rng(seed)
     beta = 0.1 + TOPICS + 0.004 * (shift + width * rng.normal(size=(num_draws, *TOPICS.shape)))
-    theta = 1 + WEIGHTS[:rows] + 0.004 * (shift + width * rng.normal(size=(num_draws, rows, NUM_TOPICS)))
+    theta = (
+        1
+        + WEIGHTS[:rows]
+        + 0.004 * (shift + width * rng.normal(size=(num_draws, rows, NUM_TOPICS)))
+    )
     return {"theta": theta, "beta": beta}
 
 
 def relabelled(draws, seed=5):
-    orders = np.random.default_rng(seed).permuted(np.tile(np.arange(NUM_TOPICS), (len(draws["beta"]), 1)), axis=1)
+    orders = np.random.default_rng(seed).permuted(
+        np.tile(np.arange(NUM_TOPICS), (len(draws["beta"]), 1)), axis=1
+    )
     return align.permute(LDA, draws, orders)
 
 
@@ -58,9 +66,16 @@ class FakePosterior:
     def __init__(self, kind, draws, width=1.0):
         self.kind, self._draws, self._width, self.options = kind, draws, width, {}
         self.sites = ["theta", "beta"]
-        self.draws = {site: value.reshape(2, -1, *value.shape[1:]) for site, value in draws.items()} if kind == "draws" else None
+        self.draws = (
+            {site: value.reshape(2, -1, *value.shape[1:]) for site, value in draws.items()}
+            if kind == "draws"
+            else None
+        )
         number = len(draws["beta"]) // 2
-        self.sample_stats = {"diverging": np.zeros((2, number), bool), "energy": np.random.default_rng(0).normal(size=(2, number))}
+        self.sample_stats = {
+            "diverging": np.zeros((2, number), bool),
+            "energy": np.random.default_rng(0).normal(size=(2, number)),
+        }
 
     def mean(self, site):
         return self._draws[site].mean(0)
@@ -91,11 +106,27 @@ class Tree:
 
 def fake_fit(engine, posterior, data, bound=-100.0):
     steps = np.arange(1, 6)
-    history = {"step": steps, "seconds": 0.1 * steps, "bound": bound - 50.0 / steps**4 if posterior.kind == "variational" else np.full(5, np.nan)}
+    history = {
+        "step": steps,
+        "seconds": 0.1 * steps,
+        "bound": bound - 50.0 / steps**4 if posterior.kind == "variational" else np.full(5, np.nan),
+    }
     problem = fitting.make_problem("lda", data, {"num_topics": NUM_TOPICS})
     posterior.problem = problem
-    named = {"model": LDA, "hyper": problem.hyper, "data": data, "engine": engine, "seconds": 0.5, "history": history}
-    named |= {"posterior": posterior, "problem": problem, "options": posterior.options, "stopped": None}
+    named = {
+        "model": LDA,
+        "hyper": problem.hyper,
+        "data": data,
+        "engine": engine,
+        "seconds": 0.5,
+        "history": history,
+    }
+    named |= {
+        "posterior": posterior,
+        "problem": problem,
+        "options": posterior.options,
+        "stopped": None,
+    }
     return SimpleNamespace(**named, log_joint=log_density, to_arviz=lambda *_, **__: Tree())
 
 
@@ -135,15 +166,29 @@ def start(patch, found, data=None, evidence=no_evidence, **arguments):
     patch.setattr(inference, "fit", fit, raising=False)
     patch.setattr(inference, "document_completion", constant_score, raising=False)
     patch.setattr(marginal_likelihood, "log_evidence", evidence)
-    given = {"engines": [name for name in found if name != "gibbs"], "num_draws": 4000, "reference": "gibbs", "hyper": {"num_topics": NUM_TOPICS}}
+    given = {
+        "engines": [name for name in found if name != "gibbs"],
+        "num_draws": 4000,
+        "reference": "gibbs",
+        "hyper": {"num_topics": NUM_TOPICS},
+    }
     return compare.compare("lda", corpus() if data is None else data, **given | arguments)
 
 
 def few(*engines, num_draws=400):
     """A reference and the named engines, with fewer draws, where no figure is looked at."""
     draws = gaussian_draws(num_draws, seed=20)
-    kinds = {"gibbs": "draws", "nuts": "draws", "cavi": "variational", "svi": "variational", "map": "point"}
-    return {name: FakePosterior(kinds[name], {site: value.copy() for site, value in draws.items()}) for name in ("gibbs", *engines)}
+    kinds = {
+        "gibbs": "draws",
+        "nuts": "draws",
+        "cavi": "variational",
+        "svi": "variational",
+        "map": "point",
+    }
+    return {
+        name: FakePosterior(kinds[name], {site: value.copy() for site, value in draws.items()})
+        for name in ("gibbs", *engines)
+    }
 
 
 @pytest.fixture
@@ -165,7 +210,9 @@ def test_a_relabelled_copy_is_at_distance_zero(compared):
     assert row["wasserstein_sd"] == 0
     assert row["sd_ratio"] == 1
     assert row["sites"]["theta"]["wasserstein_sd"] == 0
-    assert row["invariant"]["expected data"]["mean_error_sd"] < 1e-3  # sums over topics in another order
+    assert (
+        row["invariant"]["expected data"]["mean_error_sd"] < 1e-3
+    )  # sums over topics in another order
     np.testing.assert_array_equal(compared.draws["nuts"]["beta"], compared.draws["gibbs"]["beta"])
 
 
@@ -211,14 +258,25 @@ def test_what_an_engine_warns_of_is_kept(compared):
 
 
 def test_engines_are_ordered_by_agreement(compared):
-    assert list(compared.summary["engines"]) == ["gibbs", "nuts", "cavi", "svi", "map", "numpyro_svi"]
+    assert list(compared.summary["engines"]) == [
+        "gibbs",
+        "nuts",
+        "cavi",
+        "svi",
+        "map",
+        "numpyro_svi",
+    ]
 
 
 def test_the_table_of_quantities_is_the_summary_in_full(compared):
     """Averages of its columns are the figures of the summary, and every quantity has a name."""
     table = compared.quantities.sel(engine="svi").to_dataframe()
     beta = table[table["site"] == "beta"]
-    assert len(beta) == NUM_TOPICS * NUM_COLUMNS and "beta[3, 10]" in set(beta["label"]) and beta["label"].is_unique
+    assert (
+        len(beta) == NUM_TOPICS * NUM_COLUMNS
+        and "beta[3, 10]" in set(beta["label"])
+        and beta["label"].is_unique
+    )
     row = compared.summary["engines"]["svi"]["sites"]["beta"]
     assert np.abs(beta["mean_shift_sd"]).mean() == pytest.approx(row["mean_error_sd"])
     assert beta["sd_ratio"].median() == pytest.approx(row["sd_ratio"])
@@ -233,20 +291,27 @@ def test_bounds_say_when_they_were_reached(compared):
 
 def test_the_gap_of_a_bound_is_to_the_evidence(run):
     """log p(data) = -95 lies 5.08 above a bound of -100.08. A quick comparison does not look for it, and one that is refused says why."""
-    known = {"evidence": lambda *_, **__: marginal_likelihood.Evidence(-95.0, 0.1, "bridge sampling")}
+    known = {
+        "evidence": lambda *_, **__: marginal_likelihood.Evidence(-95.0, 0.1, "bridge sampling")
+    }
     told = run(few("cavi"), **known).summary
     assert told["evidence"] == {"log_evidence": -95.0, "error": 0.1, "method": "bridge sampling"}
     assert told["engines"]["cavi"]["bound_gap"] == pytest.approx(5.08)
     assert run(few("cavi"), **known, quick=True).summary["evidence"] is None
     refused = run(few("cavi")).summary
-    assert refused["engines"]["cavi"]["bound_gap"] is None and "No log evidence: made up" in refused["engines"]["gibbs"]["notes"]
+    assert (
+        refused["engines"]["cavi"]["bound_gap"] is None
+        and "No log evidence: made up" in refused["engines"]["gibbs"]["notes"]
+    )
 
 
 def test_heldout_rows_are_scored_by_their_mean_density():
     """Of rows without sites of their own: log of the mean over draws, not the mean of logs, averaged over rows. All 50 draws are used."""
     rng = np.random.default_rng(0)
     rows, beta = (rng.random((12, 4)) < 0.6).astype(int), rng.beta(3, 2, (50, 4))
-    problem = fitting.make_problem("bernoulli_mixture", pp_models.data.dense(rows[:8]), {"num_components": 1})
+    problem = fitting.make_problem(
+        "bernoulli_mixture", pp_models.data.dense(rows[:8]), {"num_components": 1}
+    )
     draws = Draws(problem, {"pi": np.ones((1, 50, 1)), "beta": beta[None, :, None]})
     fit = fitting.Fit(problem, "gibbs", {}, draws, {}, 0.0)
     likelihood = np.prod(np.where(rows[None, 8:] == 1, beta[:, None], 1 - beta[:, None]), -1)
@@ -258,17 +323,32 @@ def test_heldout_rows_are_scored_by_their_mean_density():
 def test_heldout_scores_of_votes_and_ratings_are_larger_for_better_fits(monkeypatch):
     """A loss counts with the other sign, a density as it is."""
     loss, density = (Measure(value, 0.1, np.array([value])) for value in (0.6, -1.2))
-    monkeypatch.setattr(inference, "score_votes", lambda *_: SimpleNamespace(log_loss=loss), raising=False)
-    monkeypatch.setattr(inference, "score_ratings", lambda *_: SimpleNamespace(measures={"log_density": density}), raising=False)
-    assert heldout.heldout_score(None, pp_models.data.text_and_votes(np.ones((2, 3)), np.ones((2, 4)))) == (-0.6, 0.1)
-    assert heldout.heldout_score(None, pp_models.data.ratings([0, 1], [1, 0], [3.0, 4.0], shape=(2, 2))) == (-1.2, 0.1)
+    monkeypatch.setattr(
+        inference, "score_votes", lambda *_: SimpleNamespace(log_loss=loss), raising=False
+    )
+    monkeypatch.setattr(
+        inference,
+        "score_ratings",
+        lambda *_: SimpleNamespace(measures={"log_density": density}),
+        raising=False,
+    )
+    assert heldout.heldout_score(
+        None, pp_models.data.text_and_votes(np.ones((2, 3)), np.ones((2, 4)))
+    ) == (-0.6, 0.1)
+    assert heldout.heldout_score(
+        None, pp_models.data.ratings([0, 1], [1, 0], [3.0, 4.0], shape=(2, 2))
+    ) == (-1.2, 0.1)
     assert heldout.heldout_score(None, None) == (None, None)
 
 
 def test_results_are_reported_as_they_come(run):
     seen = []
     names = (name for name in ("map", "cavi", "map"))  # any iterable, each once
-    run(few("map", "cavi"), engines=names, on_result=lambda engine, row: seen.append((engine, json.dumps(row, allow_nan=False))))
+    run(
+        few("map", "cavi"),
+        engines=names,
+        on_result=lambda engine, row: seen.append((engine, json.dumps(row, allow_nan=False))),
+    )
     assert [engine for engine, _ in seen] == ["gibbs", "map", "cavi"]
 
 
@@ -285,7 +365,9 @@ def test_summary_is_plain_json_that_fits_its_schema(run, compared):
     for one in (told, compared.summary):
         jsonschema.Draft202012Validator(summary.schema()).validate(one)
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.Draft202012Validator(summary.schema()).validate({**told, "engines": {"cavi": {}}})
+        jsonschema.Draft202012Validator(summary.schema()).validate(
+            {**told, "engines": {"cavi": {}}}
+        )
 
 
 def test_seed_is_recorded(run):
@@ -336,14 +418,22 @@ def too_large():
 
 def test_without_a_reference_nobody_is_judged(run):
     """Asked for, or because the sampler failed: bounds and held-out scores are still compared. Where it was too large, fewer rows are offered."""
-    for found, asked in ((few("cavi", "map"), "none"), *((few("cavi", "map") | {"gibbs": gibbs}, "gibbs") for gibbs in (None, too_large))):
+    for found, asked in (
+        (few("cavi", "map"), "none"),
+        *((few("cavi", "map") | {"gibbs": gibbs}, "gibbs") for gibbs in (None, too_large)),
+    ):
         told = run(found, reference=asked).summary
         assert told["reference"] is None and told["converged"] is None
-        assert told["engines"]["cavi"]["verdict"].startswith("not judged") and told["engines"]["cavi"]["heldout"] == -2.5
+        assert (
+            told["engines"]["cavi"]["verdict"].startswith("not judged")
+            and told["engines"]["cavi"]["heldout"] == -2.5
+        )
         assert told["engines"]["cavi"]["mean_error_sd"] is None
         jsonschema.validate(told, summary.schema())
         if asked == "gibbs":
-            assert ("add --rows 10" in told["engines"]["gibbs"]["error"]) == (found["gibbs"] is too_large)
+            assert ("add --rows 10" in told["engines"]["gibbs"]["error"]) == (
+                found["gibbs"] is too_large
+            )
 
 
 def test_a_reference_that_was_cut_short_asks_for_time_or_fewer_rows(run):
@@ -352,7 +442,12 @@ def test_a_reference_that_was_cut_short_asks_for_time_or_fewer_rows(run):
     found["gibbs"].options = {"num_samples": 1000, "num_chains": 2}
     told = run(found).summary
     (said,) = told["engines"]["gibbs"]["notes"]
-    assert told["converged"] is False and "raise --budget" in said and "add --rows 10" in said and "num_samples" not in said
+    assert (
+        told["converged"] is False
+        and "raise --budget" in said
+        and "add --rows 10" in said
+        and "num_samples" not in said
+    )
     found["gibbs"].options = {"num_samples": 20, "num_chains": 2}
     assert "num_samples" in run(found).summary["engines"]["gibbs"]["notes"][0]
 
@@ -366,7 +461,9 @@ def test_mcmc_diagnostics(compared):
     row = compared.summary["engines"]["gibbs"]
     assert compared.summary["converged"] is True
     assert row["rhat"] < 1.02
-    assert 1500 < row["ess_bulk"] < 8000  # 4,000 independent draws; the smallest of some hundred estimates
+    assert (
+        1500 < row["ess_bulk"] < 8000
+    )  # 4,000 independent draws; the smallest of some hundred estimates
     assert row["ess_tail"] > 1000
     assert row["divergences"] == 0 and row["modes"] is None
     assert row["ebfmi"] == pytest.approx(2, abs=0.2)  # of independent energies: var(a - b) / var(a)
@@ -393,7 +490,9 @@ def test_weighting_is_reported_where_it_works(compared):
     row = compared.summary["engines"]["cavi"]
     assert row["khat"] < 0.7
     assert row["psis"]["mean_error_sd"] == pytest.approx(row["mean_error_sd"], abs=1e-6)
-    assert row["psis"]["sd_ratio"] == pytest.approx(row["sd_ratio"], abs=1e-3)  # divided by n, not by n - 1
+    assert row["psis"]["sd_ratio"] == pytest.approx(
+        row["sd_ratio"], abs=1e-3
+    )  # divided by n, not by n - 1
 
 
 # Interrupted, resumed, refused ------------------------------------------------------------------------------------------------
@@ -406,7 +505,10 @@ def interrupt():
 def test_ctrl_c_keeps_what_is_finished(run):
     """And says what is missing; before anything is finished it is an interruption like any other."""
     found = run(few("cavi") | {"svi": interrupt, "map": None}, engines=["cavi", "svi", "map"])
-    assert found.summary["partial"] == "Interrupted: svi and map were not run. Run the same command again to go on."
+    assert (
+        found.summary["partial"]
+        == "Interrupted: svi and map were not run. Run the same command again to go on."
+    )
     assert list(found.fits) == ["gibbs", "cavi"] and found.summary["engines"]["cavi"]["verdict"]
     with pytest.raises(KeyboardInterrupt):
         run({"gibbs": interrupt, "cavi": None})
@@ -418,7 +520,9 @@ def test_a_budget_is_dealt_out(run, monkeypatch):
     Of 110 seconds 10 are gone when gibbs starts, 70 when cavi does, and all when svi does."""
     clock, shares, fit = iter([0.0, 10.0, 70.0, 200.0]), [], compare.Task.fit
     monkeypatch.setattr(compare, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
-    monkeypatch.setattr(compare.Task, "fit", lambda *arguments: (shares.append(arguments[-1]), fit(*arguments))[1])
+    monkeypatch.setattr(
+        compare.Task, "fit", lambda *arguments: (shares.append(arguments[-1]), fit(*arguments))[1]
+    )
     rows = run(few("cavi", "svi"), budget=110.0).summary["engines"]
     assert shares == pytest.approx([100 * 3 / 5, 40 / 2, 0.2 * 110 / 5])
     assert all(row["error"] is None for row in rows.values())
@@ -459,13 +563,28 @@ def test_every_model_has_engines_to_compare():
 
 # For real ---------------------------------------------------------------------------------------------------------------------
 
-QUICK = {"gibbs": {"num_samples": 300, "num_warmup": 100, "num_chains": 2}, "cavi": {"num_epochs": 50}, "map": {"num_epochs": 30}}
+QUICK = {
+    "gibbs": {"num_samples": 300, "num_warmup": 100, "num_chains": 2},
+    "cavi": {"num_epochs": 50},
+    "map": {"num_epochs": 30},
+}
 
 
 def small(folder=None, engines=("cavi",), **more):
     hyper, data = LDA.example(jax.random.key(0))
     options = {name: QUICK[name] for name in ("gibbs", *engines)}
-    return compare.compare("lda", data, "gibbs", engines, hyper, options=options, progress=False, num_draws=400, folder=folder, **more)
+    return compare.compare(
+        "lda",
+        data,
+        "gibbs",
+        engines,
+        hyper,
+        options=options,
+        progress=False,
+        num_draws=400,
+        folder=folder,
+        **more,
+    )
 
 
 def test_a_real_comparison_end_to_end_goes_on_where_it_stopped(tmp_path, monkeypatch):
@@ -474,23 +593,46 @@ def test_a_real_comparison_end_to_end_goes_on_where_it_stopped(tmp_path, monkeyp
     result = small(tmp_path)
     row = result.summary["engines"]["cavi"]
     assert row["notes"] == []
-    for name in ("seconds", "bound", "mean_error_sd", "sd_ratio", "coverage90", "wasserstein_sd", "khat", "heldout"):
+    for name in (
+        "seconds",
+        "bound",
+        "mean_error_sd",
+        "sd_ratio",
+        "coverage90",
+        "wasserstein_sd",
+        "khat",
+        "heldout",
+    ):
         assert np.isfinite(row[name]), name
     assert row["heldout_curve"][0][1] < 0 and row["heldout_curve"][-1][0] <= row["seconds"]
     assert result.summary["engines"]["gibbs"]["rhat"] > 0.99
     assert row["sd_ratio"] < 1  # mean-field topics are too narrow
     page.write(result, tmp_path)
-    tree = xarray.open_datatree(tmp_path / "cavi.nc", engine="h5netcdf") if arviz_bridge.MODERN else arviz.from_netcdf(tmp_path / "cavi.nc")
-    assert tree["posterior"]["beta"].shape[-2:] == (3, 9) and len(arviz.summary(tree, var_names=["beta"], kind="stats")) == 27
+    tree = (
+        xarray.open_datatree(tmp_path / "cavi.nc", engine="h5netcdf")
+        if arviz_bridge.MODERN
+        else arviz.from_netcdf(tmp_path / "cavi.nc")
+    )
+    assert (
+        tree["posterior"]["beta"].shape[-2:] == (3, 9)
+        and len(arviz.summary(tree, var_names=["beta"], kind="stats")) == 27
+    )
     tree.close()
 
     (tmp_path / "fits" / "cavi.npz").write_bytes(b"PK broken")
     fitted, fit = [], fitting.fit
-    monkeypatch.setattr(inference, "fit", lambda *a, engine, **k: (fitted.append(engine), fit(*a, engine=engine, **k))[1], raising=False)
+    monkeypatch.setattr(
+        inference,
+        "fit",
+        lambda *a, engine, **k: (fitted.append(engine), fit(*a, engine=engine, **k))[1],
+        raising=False,
+    )
     again = small(tmp_path, ("cavi", "map"))
     assert fitted == ["cavi", "map"]
     same = ("mean_error_sd", "sd_ratio", "khat", "heldout", "bound")
-    assert {name: again.summary["engines"]["cavi"][name] for name in same} == {name: row[name] for name in same}
+    assert {name: again.summary["engines"]["cavi"][name] for name in same} == {
+        name: row[name] for name in same
+    }
     assert again.summary["engines"]["gibbs"]["rhat"] == result.summary["engines"]["gibbs"]["rhat"]
     with pytest.raises(InputError, match="another seed"):
         small(tmp_path, key=jax.random.key(1))
@@ -520,7 +662,11 @@ def test_what_was_warned_of_before_an_interruption_is_told(tmp_path, monkeypatch
 
         return algorithm._replace(step=step)
 
-    monkeypatch.setattr(fitting, "load_engine", lambda name: load(name)._replace(build=build) if name == "cavi" else load(name))
+    monkeypatch.setattr(
+        fitting,
+        "load_engine",
+        lambda name: load(name)._replace(build=build) if name == "cavi" else load(name),
+    )
     monkeypatch.setattr(inference, "fit", functools.partial(fit, checkpoint_steps=1), raising=False)
     with pytest.raises(Killed):
         small(tmp_path, quick=quick)
@@ -533,11 +679,26 @@ def test_what_was_warned_of_before_an_interruption_is_told(tmp_path, monkeypatch
 @pytest.fixture(scope="module")
 def conjugate():
     """LDA with one topic is conjugate: beta ~ Dirichlet(eta + word counts), and mean field is exact. Two samplers and cavi, 4,000 draws each."""
-    counts = np.random.default_rng(3).multinomial(60, np.random.default_rng(4).dirichlet(np.full(6, 2.0)), size=8)
-    options = {"gibbs": {"num_samples": 2000, "num_warmup": 50}, "nuts": {"num_samples": 2000, "num_warmup": 500}}
+    counts = np.random.default_rng(3).multinomial(
+        60, np.random.default_rng(4).dirichlet(np.full(6, 2.0)), size=8
+    )
+    options = {
+        "gibbs": {"num_samples": 2000, "num_warmup": 50},
+        "nuts": {"num_samples": 2000, "num_warmup": 500},
+    }
     hyper = {"num_topics": 1, "alpha": 1.0, "eta": 0.7}
     data = pp_models.data.counts(counts)
-    return counts, compare.compare("lda", data, "gibbs", ["cavi", "nuts"], hyper, options=options, progress=False, num_draws=4000, quick=True)
+    return counts, compare.compare(
+        "lda",
+        data,
+        "gibbs",
+        ["cavi", "nuts"],
+        hyper,
+        options=options,
+        progress=False,
+        num_draws=4000,
+        quick=True,
+    )
 
 
 @pytest.mark.slow
@@ -554,11 +715,16 @@ def test_exact_engines_on_a_conjugate_model(conjugate):
         assert row["verdict"] == "means agree; right width", engine
     for engine in ("gibbs", "cavi", "nuts"):
         found = result.draws[engine]["beta"][:, 0]
-        assert np.abs((found.mean(0) - mean) / sd).max() < 0.08, engine  # the largest of six, of which each has 0.016 or, of nuts, a little more
+        assert np.abs((found.mean(0) - mean) / sd).max() < 0.08, (
+            engine
+        )  # the largest of six, of which each has 0.016 or, of nuts, a little more
         np.testing.assert_allclose(found.std(0) / sd, 1, atol=0.06, err_msg=engine)
     assert result.summary["engines"]["cavi"]["khat"] < 0.7  # q is the posterior
     evidence = marginal_likelihood.log_evidence(result.fits["gibbs"])  # and its bound the evidence
-    assert evidence.error < 0.05 and abs(evidence.value - result.summary["engines"]["cavi"]["bound"]) < 4 * evidence.error
+    assert (
+        evidence.error < 0.05
+        and abs(evidence.value - result.summary["engines"]["cavi"]["bound"]) < 4 * evidence.error
+    )
 
 
 @pytest.mark.slow
@@ -572,7 +738,11 @@ def test_mean_field_is_too_narrow_where_it_is_known_to_be():
         draws = fit.posterior.sample(jax.random.key(0), 1000)
         aligned = align.align_draws(fit.model, draws, known.pivot)
         exact = known.draws[site].reshape(-1, *known.draws[site].shape[2:])
-        found = agreement.agreement(agreement.quantities(exact), agreement.quantities(aligned[site]))
+        found = agreement.agreement(
+            agreement.quantities(exact), agreement.quantities(aligned[site])
+        )
         assert found["sd_ratio"] < 0.95, (name, found)
-        khat = arviz_bridge.smoothed_weights(fit.log_joint(draws) - fit.posterior.log_density(draws))[1]
+        khat = arviz_bridge.smoothed_weights(
+            fit.log_joint(draws) - fit.posterior.log_density(draws)
+        )[1]
         assert khat > 0.7, (name, khat)

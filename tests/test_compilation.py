@@ -10,7 +10,20 @@ from inference.core import compilation
 
 COMMAND = [
     sys.executable,
-    *["-m", "pp_models", "fit", "bernoulli_mixture", "--engine", "cavi", "--set", "num_epochs=2", "--quiet", "--overwrite", "--devices", "1"],
+    *[
+        "-m",
+        "pp_models",
+        "fit",
+        "bernoulli_mixture",
+        "--engine",
+        "cavi",
+        "--set",
+        "num_epochs=2",
+        "--quiet",
+        "--overwrite",
+        "--devices",
+        "1",
+    ],
 ]
 
 
@@ -26,16 +39,30 @@ def test_the_folder_follows_the_environment(monkeypatch, tmp_path):
 @pytest.mark.slow
 def test_a_second_process_compiles_nothing_anew(tmp_path):
     """The first run of a command leaves programs, the second adds none; without a place to write, it runs all the same."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("JAX_", "PP_MODELS_CACHE"))}
-    clean["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"  # a program may take just long enough in one run and not in the other
+    clean = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("JAX_", "PP_MODELS_CACHE"))
+    }
+    clean["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = (
+        "0"  # a program may take just long enough in one run and not in the other
+    )
     found = []
     for _ in range(2):
-        subprocess.run([*COMMAND, "--out", str(tmp_path / "out")], check=True, env={**clean, "XDG_CACHE_HOME": str(tmp_path / "cache")})
+        subprocess.run(
+            [*COMMAND, "--out", str(tmp_path / "out")],
+            check=True,
+            env={**clean, "XDG_CACHE_HOME": str(tmp_path / "cache")},
+        )
         found.append({file.name for file in (tmp_path / "cache").rglob("*-cache")})
     assert found[0] and found[0] == found[1]
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "pp-models").touch()  # a file where the folder should be
-    subprocess.run([*COMMAND, "--out", str(tmp_path / "out")], check=True, env={**clean, "XDG_CACHE_HOME": str(tmp_path / "other")})
+    subprocess.run(
+        [*COMMAND, "--out", str(tmp_path / "out")],
+        check=True,
+        env={**clean, "XDG_CACHE_HOME": str(tmp_path / "other")},
+    )
 
 
 def test_the_oldest_programs_go_first(tmp_path):

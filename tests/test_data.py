@@ -10,7 +10,14 @@ from scipy.special import gammaln
 
 from pp_models.data import batches
 from pp_models.data import types as data_
-from pp_models.data.batches import Entries, batch_capacity, growing_layout, part_widths, power_of_two, window_widths
+from pp_models.data.batches import (
+    Entries,
+    batch_capacity,
+    growing_layout,
+    part_widths,
+    power_of_two,
+    window_widths,
+)
 from pp_models.errors import InputError
 
 COUNTS = np.array([[2, 0, 1, 0], [0, 0, 0, 0], [0, 12, 0, 3], [1, 0, 0, 130], [5, 5, 5, 5]])
@@ -22,7 +29,9 @@ def random_counts(num_rows=37, num_columns=90, seed=0):
     """Rows of very different lengths, some of them empty, so that several windows are used."""
     rng = np.random.default_rng(seed)
     density = rng.choice([0.0, 0.05, 0.4, 0.95], num_rows)
-    X = rng.integers(1, 9, (num_rows, num_columns)) * (rng.random((num_rows, num_columns)) < density[:, None])
+    X = rng.integers(1, 9, (num_rows, num_columns)) * (
+        rng.random((num_rows, num_columns)) < density[:, None]
+    )
     X[-1, -1] += 1
     return X
 
@@ -36,7 +45,9 @@ def example(kind):
         return data_.ratings(*np.nonzero(X), rng.normal(size=np.count_nonzero(X)), shape=X.shape)
     if kind == "text_and_votes":
         X[X.sum(1) == 0, 0] = 1
-        return data_.text_and_votes(X, np.where(rng.random((len(X), 20)) < 0.4, NAN, rng.integers(0, 2, (len(X), 20))))
+        return data_.text_and_votes(
+            X, np.where(rng.random((len(X), 20)) < 0.4, NAN, rng.integers(0, 2, (len(X), 20)))
+        )
     return data_.dense(rng.normal(size=(37, 6)))
 
 
@@ -86,12 +97,22 @@ BAD = [
     (data_.dense, ([["a"]],), "real numbers"),
     (data_.dense, (np.ones((2, 3)), ["a"]), "names"),
     pytest.param(data_.counts, ([[1, 2], [3]],), "", id="counts-ragged"),
-    pytest.param(data_.counts, (scipy.sparse.coo_array(np.arange(3)),), "two-dimensional", id="counts-sparse-vector"),
+    pytest.param(
+        data_.counts,
+        (scipy.sparse.coo_array(np.arange(3)),),
+        "two-dimensional",
+        id="counts-sparse-vector",
+    ),
     pytest.param(data_.dense, ([[1, 2], [3]],), "", id="dense-ragged"),
     pytest.param(data_.dense, ([[1e39]],), "", id="dense-overflow"),
     pytest.param(data_.ratings, ([0], [0], [1e39]), "", id="ratings-overflow"),
     pytest.param(data_.text_and_votes, (COUNTS, [["yea"]] * 5), "", id="votes-words"),
-    pytest.param(data_.text_and_votes, (COUNTS, scipy.sparse.csr_array(np.ones((5, 2)))), "", id="votes-sparse"),
+    pytest.param(
+        data_.text_and_votes,
+        (COUNTS, scipy.sparse.csr_array(np.ones((5, 2)))),
+        "",
+        id="votes-sparse",
+    ),
 ]
 
 
@@ -124,7 +145,12 @@ def test_counts_of_any_container(container):
     """The same counts in any container are the same data, hash included."""
     data = data_.counts(container(COUNTS))
     np.testing.assert_array_equal(data.matrix.toarray(), COUNTS)
-    assert (data.num_rows, data.num_columns, data.num_entries, data.total) == (5, 4, 10, COUNTS.sum())
+    assert (data.num_rows, data.num_columns, data.num_entries, data.total) == (
+        5,
+        4,
+        10,
+        COUNTS.sum(),
+    )
     assert data.hash == data_.counts(COUNTS).hash
 
 
@@ -149,17 +175,28 @@ def test_repeated_small_integers_do_not_wrap():
 
 def test_repeated_and_zero_entries():
     """Entries listed twice are added up, and stored zeros are dropped."""
-    X = scipy.sparse.csr_array((np.array([1.0, 2.0, 0.0, 4.0]), np.array([2, 2, 0, 1]), np.array([0, 3, 4])), shape=(2, 3))
+    X = scipy.sparse.csr_array(
+        (np.array([1.0, 2.0, 0.0, 4.0]), np.array([2, 2, 0, 1]), np.array([0, 3, 4])), shape=(2, 3)
+    )
     data = data_.counts(X)
     np.testing.assert_array_equal(data.matrix.toarray(), [[0, 0, 3], [0, 4, 0]])
     assert data.num_entries == 2
 
 
-@pytest.mark.parametrize("container", [scipy.sparse.csr_array, scipy.sparse.csc_array, scipy.sparse.coo_array])
+@pytest.mark.parametrize(
+    "container", [scipy.sparse.csr_array, scipy.sparse.csc_array, scipy.sparse.coo_array]
+)
 def test_the_callers_sparse_matrix_stays_as_it_is(container):
     """Making data changes no array of the caller's, not even unsorted indices, repeated entries or stored zeros."""
-    X = container(scipy.sparse.csr_array((np.array([1.0, 2.0, 0.0, 4.0]), np.array([2, 2, 0, 1]), np.array([0, 3, 4])), shape=(2, 3)))
-    parts = [getattr(X, name) for name in ("data", "indices", "indptr", "row", "col") if hasattr(X, name)]
+    X = container(
+        scipy.sparse.csr_array(
+            (np.array([1.0, 2.0, 0.0, 4.0]), np.array([2, 2, 0, 1]), np.array([0, 3, 4])),
+            shape=(2, 3),
+        )
+    )
+    parts = [
+        getattr(X, name) for name in ("data", "indices", "indptr", "row", "col") if hasattr(X, name)
+    ]
     before = [part.copy() for part in parts]
     data = data_.counts(X)
     data.matrix.data[:] = 99
@@ -211,8 +248,16 @@ dense = jax.jit(Entries.dense, static_argnums=(1, 2))
 def unpacked(data, batch):
     """The real rows of a batch as arrays: positions, then observations, totals and log factorials in that order."""
     real = np.asarray(batch.mask) > 0
-    entries = [np.asarray(dense(batch.entries, data.num_columns, NAN))] if batch.entries is not None else [np.asarray(batch.dense)]
-    votes = [np.asarray(dense(batch.votes, data.votes.shape[1], NAN))] if batch.votes is not None else []
+    entries = (
+        [np.asarray(dense(batch.entries, data.num_columns, NAN))]
+        if batch.entries is not None
+        else [np.asarray(batch.dense)]
+    )
+    votes = (
+        [np.asarray(dense(batch.votes, data.votes.shape[1], NAN))]
+        if batch.votes is not None
+        else []
+    )
     parts = (batch.positions, *entries, *votes, batch.totals, batch.log_factorials)
     return [np.asarray(part)[real] for part in parts]
 
@@ -227,7 +272,11 @@ def originals(data, rows):
         return out[rows]
 
     main = data.values[rows] if data.matrix is None else filled(data.matrix)
-    factorials = np.nansum(gammaln(main + 1), axis=1) if data.kind in ("counts", "text_and_votes") else np.zeros(len(rows))
+    factorials = (
+        np.nansum(gammaln(main + 1), axis=1)
+        if data.kind in ("counts", "text_and_votes")
+        else np.zeros(len(rows))
+    )
     votes = [] if data.votes is None else [filled(data.votes)]
     return [np.asarray(rows), main, *votes, np.nansum(main, axis=1), factorials]
 
@@ -257,7 +306,10 @@ def test_packing_gives_back_the_rows(kind, rows, num_rows):
     assert batch.num_rows == num_rows and float(batch.mask.sum()) == len(rows)
     assert_same(unpacked(data, batch), originals(data, rows))
     padded = np.asarray(batch.mask) == 0
-    assert not np.asarray(batch.totals)[padded].any() and not np.asarray(batch.log_factorials)[padded].any()
+    assert (
+        not np.asarray(batch.totals)[padded].any()
+        and not np.asarray(batch.log_factorials)[padded].any()
+    )
     if batch.entries is not None:
         assert not np.asarray(batch.entries.lengths)[padded].any()
 
@@ -269,7 +321,10 @@ def test_shards_hold_every_row_once(kind, num_shards):
     data = example(kind)
     rows = np.random.default_rng(2).permutation(data.num_rows)[:11]
     shards = data.shards(rows, 12, [jax.devices()[0]] * num_shards)
-    together = [np.concatenate(parts) for parts in zip(*(unpacked(data, shard) for shard in shards), strict=True)]
+    together = [
+        np.concatenate(parts)
+        for parts in zip(*(unpacked(data, shard) for shard in shards), strict=True)
+    ]
     order = np.argsort(together[0])
     assert_same([part[order] for part in together], originals(data, np.sort(rows)))
     shapes = [[leaf.shape for leaf in jax.tree.leaves(shard)] for shard in shards]
@@ -283,7 +338,9 @@ def test_a_pass_visits_every_row_once_with_fixed_shapes(kind, batch_size):
     data = example(kind)
     device = jax.devices()[:1]
     steps = list(data.batches(jax.random.key(3), batch_size, device))
-    positions = np.concatenate([np.asarray(batch.positions)[np.asarray(batch.mask) > 0] for (batch,) in steps])
+    positions = np.concatenate(
+        [np.asarray(batch.positions)[np.asarray(batch.mask) > 0] for (batch,) in steps]
+    )
     np.testing.assert_array_equal(np.sort(positions), np.arange(data.num_rows))
     assert len({tuple(leaf.shape for leaf in jax.tree.leaves(step)) for step in steps}) == 1
     again = next(data.batches(jax.random.key(3), batch_size, device))
@@ -296,13 +353,17 @@ def test_windows_cover_their_rows():
     """Every row with entries is read through exactly one window, the smallest that it fits into."""
     data = example("counts")
     entries = data.pack(np.random.default_rng(0).permutation(37), 40).entries
-    sizes, order, lengths = (np.asarray(part) for part in (entries.sizes, entries.order, entries.lengths))
+    sizes, order, lengths = (
+        np.asarray(part) for part in (entries.sizes, entries.order, entries.lengths)
+    )
     seen = [order[w, : sizes[w]] for w in range(len(entries.widths))]
     np.testing.assert_array_equal(np.sort(np.concatenate(seen)), np.flatnonzero(lengths))
     for w, rows in enumerate(seen):
         assert np.all(lengths[rows] <= entries.widths[w])
         assert w == 0 or np.all(lengths[rows] > entries.widths[w - 1])
-    assert entries.columns.shape[0] >= int((np.asarray(entries.starts) + max(entries.widths))[lengths > 0].max())
+    assert entries.columns.shape[0] >= int(
+        (np.asarray(entries.starts) + max(entries.widths))[lengths > 0].max()
+    )
 
 
 def padded(lengths, widths):
@@ -337,8 +398,14 @@ def test_windows_of_extreme_rows(monkeypatch):
 def test_data_are_told_in_a_line():
     """However long the vocabulary is."""
     X = np.eye(3, 400)
-    assert repr(data_.counts(X, column_names=[f"word{v}" for v in range(400)])) == "Data(counts, 3 rows x 400 columns, 3 entries)"
-    assert repr(data_.text_and_votes(X, [[1.0, 0.0]] * 3)) == "Data(text_and_votes, 3 rows x 400 columns x 2 members, 3 entries)"
+    assert (
+        repr(data_.counts(X, column_names=[f"word{v}" for v in range(400)]))
+        == "Data(counts, 3 rows x 400 columns, 3 entries)"
+    )
+    assert (
+        repr(data_.text_and_votes(X, [[1.0, 0.0]] * 3))
+        == "Data(text_and_votes, 3 rows x 400 columns x 2 members, 3 entries)"
+    )
 
 
 def test_a_batch_has_room_for_random_rows_and_no_more_than_the_longest_need():
@@ -351,4 +418,6 @@ def test_a_batch_has_room_for_random_rows_and_no_more_than_the_longest_need():
         room = batch_capacity(lengths, size)
         assert room <= np.sort(lengths)[-size:].sum()
         assert room >= max(lengths[rng.choice(5000, size, replace=False)].sum() for _ in range(200))
-        assert growing_layout(np.array(np.unique(lengths, return_counts=True)), size).capacity["matrix"] == power_of_two(max(1024, room))
+        assert growing_layout(np.array(np.unique(lengths, return_counts=True)), size).capacity[
+            "matrix"
+        ] == power_of_two(max(1024, room))

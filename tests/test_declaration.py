@@ -60,7 +60,9 @@ def test_models_of_the_card_have_guides_written_by_hand(name):
     assert pp_models.load(name).guide is not None
 
 
-@pytest.mark.parametrize("name", [name for name in DECLARED if name != "nmf"])  # which has no posterior
+@pytest.mark.parametrize(
+    "name", [name for name in DECLARED if name != "nmf"]
+)  # which has no posterior
 def test_the_derived_guide_has_the_density_of_the_families(name):
     """log q of a draw from the derived guide is that of the declared families at its parameters,
     exactly; for the models of the card it is also the density of the guide written by hand with
@@ -92,7 +94,10 @@ def _generate_more(hyper, data):
 
 
 def _wrong_shape(key, hyper, data):
-    return {**LDA.init(key, hyper, data), "beta": jnp.ones((hyper.num_topics + 1, data.num_columns))}
+    return {
+        **LDA.init(key, hyper, data),
+        "beta": jnp.ones((hyper.num_topics + 1, data.num_columns)),
+    }
 
 
 @pytest.mark.parametrize(

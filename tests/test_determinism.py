@@ -26,21 +26,41 @@ OPTIONS = {
 
 def digest(engine):
     """Of the posterior's means and standard deviations and the history, times aside, on the model's example: all devices of the process take part."""
-    model = next(name for name in ("lda", "lg_nmf") if not load_engine(engine).suits(pp_models.load(name)))
+    model = next(
+        name for name in ("lda", "lg_nmf") if not load_engine(engine).suits(pp_models.load(name))
+    )
     hyper, data = pp_models.load(model).example(jax.random.key(0))
-    fit = inference.fit(model, data, engine, hyper, jax.random.key(5), progress=False, devices=jax.local_devices(), **OPTIONS.get(engine, {}))
+    fit = inference.fit(
+        model,
+        data,
+        engine,
+        hyper,
+        jax.random.key(5),
+        progress=False,
+        devices=jax.local_devices(),
+        **OPTIONS.get(engine, {}),
+    )
     found = hashlib.sha256()
     for name in sorted(fit.history.keys() - {"seconds"}):
         found.update(np.ascontiguousarray(fit.history[name]).tobytes())
     for site in fit.model.families:
-        found.update(np.ascontiguousarray(fit.posterior.mean(site)).tobytes() + np.ascontiguousarray(fit.posterior.sd(site)).tobytes())
+        found.update(
+            np.ascontiguousarray(fit.posterior.mean(site)).tobytes()
+            + np.ascontiguousarray(fit.posterior.sd(site)).tobytes()
+        )
     return found.hexdigest()
 
 
 def in_a_process(names, devices, seed):
     """seed: of the hashes of texts, by which sets of names are in another order."""
     command = [sys.executable, __file__, str(devices), *names]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ | {"PYTHONHASHSEED": str(seed)})
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"PYTHONHASHSEED": str(seed)},
+    )
     return json.loads(done.stdout.splitlines()[-1])
 
 

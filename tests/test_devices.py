@@ -30,7 +30,12 @@ def together(names, file):
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
     command = [sys.executable, joined.__file__, address, "2"]
-    started = [subprocess.Popen([*command, str(i), file, *names], stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for i in range(2)]
+    started = [
+        subprocess.Popen(
+            [*command, str(i), file, *names], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        for i in range(2)
+    ]
     try:
         said = [process.communicate(timeout=420)[0].decode() for process in started]
     finally:
@@ -40,12 +45,18 @@ def together(names, file):
     return [np.load(f"{file}-{i}.npz") for i in range(2)]
 
 
-@pytest.mark.parametrize("engine", [*FAST, *(pytest.param(name, marks=pytest.mark.slow) for name in REST)])
+@pytest.mark.parametrize(
+    "engine", [*FAST, *(pytest.param(name, marks=pytest.mark.slow) for name in REST)]
+)
 def test_two_processes_find_what_one_does(engine, tmp_path_factory):
     """Statistics are sums over rows, however they are dealt out; chains depend on their number alone. In double precision to 1e-9: sums in another
     order, some dozens of steps, no chaos in a problem this small. Every process makes the same step after the all-reduce: the same bits."""
-    one, other = together(FAST if engine in FAST else REST, tmp_path_factory.getbasetemp() / f"found-{engine in FAST}")
-    np.testing.assert_array_equal(one["ones"], np.full(3, 4.0))  # a sum over four devices: steps that divide by the rows cannot tell it from a mean
+    one, other = together(
+        FAST if engine in FAST else REST, tmp_path_factory.getbasetemp() / f"found-{engine in FAST}"
+    )
+    np.testing.assert_array_equal(
+        one["ones"], np.full(3, 4.0)
+    )  # a sum over four devices: steps that divide by the rows cannot tell it from a mean
     assert one["added"] == 4.0
     for what, expected in joined.results(engine, devices=jax.local_devices()[:1]).items():
         name = f"{engine}/{what}"
@@ -53,11 +64,15 @@ def test_two_processes_find_what_one_does(engine, tmp_path_factory):
         np.testing.assert_allclose(one[name], expected, rtol=1e-9, atol=1e-9, err_msg=name)
 
 
-@pytest.mark.parametrize("engine", [*FAST, *(pytest.param(name, marks=pytest.mark.slow) for name in REST)])
+@pytest.mark.parametrize(
+    "engine", [*FAST, *(pytest.param(name, marks=pytest.mark.slow) for name in REST)]
+)
 def test_two_processes_that_were_interrupted_end_with_the_same_bits(engine, tmp_path_factory):
     """They go on from the last step that both have: one of them was killed before it had written what the other had. A signal to one of them, or a
     checkpoint that one cannot write, ends both."""
-    found = together(FAST if engine in FAST else REST, tmp_path_factory.getbasetemp() / f"found-{engine in FAST}")
+    found = together(
+        FAST if engine in FAST else REST, tmp_path_factory.getbasetemp() / f"found-{engine in FAST}"
+    )
     for process in found:
         steps = process[f"{engine}/again/steps"].tolist()
         assert steps == [0, 1, 2, 3, *range(2, max(steps) + 1)] and max(steps) > 3
@@ -73,12 +88,18 @@ def test_two_processes_that_were_interrupted_end_with_the_same_bits(engine, tmp_
 @pytest.mark.parametrize("names", [("ctm",), tuple(sorted(set(pp_models.available()) - {"ctm"}))])
 def test_three_devices_find_what_one_does(names, tmp_path):
     """Whatever the shapes of a model's statistics: ctm has scalars among them. Sums in another order, a few sweeps: 1e-8."""
-    subprocess.run([sys.executable, joined.__file__, "devices", tmp_path / "found", *names], check=True, timeout=1500)
+    subprocess.run(
+        [sys.executable, joined.__file__, "devices", tmp_path / "found", *names],
+        check=True,
+        timeout=1500,
+    )
     with np.load(tmp_path / "found.npz") as found:
         assert {name.split("/")[0] for name in found.files} == set(names)
         for name in found.files:
             model, _, site = name.split("/")
-            np.testing.assert_allclose(found[name], found[f"{model}/1/{site}"], rtol=1e-8, atol=1e-9, err_msg=name)
+            np.testing.assert_allclose(
+                found[name], found[f"{model}/1/{site}"], rtol=1e-8, atol=1e-9, err_msg=name
+            )
 
 
 def test_scalars_and_arrays_are_added_up_over_parts():
@@ -87,7 +108,9 @@ def test_scalars_and_arrays_are_added_up_over_parts():
     parts = devices.run(_sum, ("x",), here, np.float64(2.0), [np.arange(3.0) + i for i in range(3)])
     gathered = devices.gather(here, parts)
     assert devices.total([scalar for scalar, _ in gathered]) == 2.0 * (3 + 6 + 9)
-    np.testing.assert_array_equal(sum(array for _, array in gathered), [0 + 2 + 4, 2 + 4 + 6, 4 + 6 + 8])
+    np.testing.assert_array_equal(
+        sum(array for _, array in gathered), [0 + 2 + 4, 2 + 4 + 6, 4 + 6 + 8]
+    )
 
 
 def _sum(setting, common, own):
@@ -98,7 +121,10 @@ def _sum(setting, common, own):
     "arguments, said",
     [
         (["--coordinator", "127.0.0.1:5000"], "go together"),
-        (["--coordinator", "127.0.0.1:5000", "--num-processes", "2", "--process-id", "2"], "from 0"),
+        (
+            ["--coordinator", "127.0.0.1:5000", "--num-processes", "2", "--process-id", "2"],
+            "from 0",
+        ),
         (["--coordinator", "nowhere", "--num-processes", "2", "--process-id", "0"], "HOST:PORT"),
         (["--coordinator", "host:99999", "--num-processes", "2", "--process-id", "0"], "HOST:PORT"),
     ],

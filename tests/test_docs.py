@@ -24,10 +24,29 @@ from inference.core import registry
 from inference.report import typeset
 
 ROOT = Path(__file__).parent.parent
-DOCUMENTS = [*(ROOT / name for name in ("README.md", "MODEL_CONTRACT.md", "CONTRIBUTING.md", "CHANGELOG.md")), *sorted((ROOT / "docs").glob("*.md"))]
-MODELS = [name for name in pp_models.available() if (ROOT / "pp_models" / "models" / f"{name}.py").exists()]
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update")
+DOCUMENTS = [
+    *(
+        ROOT / name
+        for name in ("README.md", "MODEL_CONTRACT.md", "CONTRIBUTING.md", "CHANGELOG.md")
+    ),
+    *sorted((ROOT / "docs").glob("*.md")),
+]
+MODELS = [
+    name
+    for name in pp_models.available()
+    if (ROOT / "pp_models" / "models" / f"{name}.py").exists()
+]
+CHROMIUM = (
+    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+)
+FLAGS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+)
 
 
 def loaded(path):
@@ -57,28 +76,57 @@ FAST = {"README.md", "reliability.md"}  # the others, and docstrings, in `make c
 
 def run_examples(tmp_path, files, modules):
     (tmp_path / "tests").symlink_to(ROOT / "tests")  # which one of them reads from
-    command = [sys.executable, Path(examples.__file__), *files, *(["--modules", *modules] if modules else [])]
-    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
+    command = [
+        sys.executable,
+        Path(examples.__file__),
+        *files,
+        *(["--modules", *modules] if modules else []),
+    ]
+    result = subprocess.run(
+        command,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
     assert result.returncode == 0, result.stderr[-3000:] + result.stdout[-3000:]
-    assert result.stdout.count("\n== ") + result.stdout.startswith("== ") == len(files) + len(modules)
+    assert result.stdout.count("\n== ") + result.stdout.startswith("== ") == len(files) + len(
+        modules
+    )
     return result.stdout
 
 
 def test_the_first_examples_run(tmp_path):
     """Every Python block of what is read first, copied one after the other as a reader would, in a fresh process."""
-    files = [path for path in DOCUMENTS if path.name in FAST and examples.blocks(path.read_text(encoding="utf-8"))]
+    files = [
+        path
+        for path in DOCUMENTS
+        if path.name in FAST and examples.blocks(path.read_text(encoding="utf-8"))
+    ]
     assert {path.name for path in files} == FAST
     said = run_examples(tmp_path, files, [])
-    assert "Fit lda by svi" in said and (tmp_path / "lda.npz").exists()  # what the README's examples leave
+    assert (
+        "Fit lda by svi" in said and (tmp_path / "lda.npz").exists()
+    )  # what the README's examples leave
 
 
 @pytest.mark.slow
 def test_examples_run(tmp_path):
     """The same of all documents, and the examples in docstrings."""
     files = [path for path in DOCUMENTS if examples.blocks(path.read_text(encoding="utf-8"))]
-    sources = [path for package in ("pp_models", "inference") for path in sorted((ROOT / package).rglob("*.py"))]
-    modules = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in sources if ">>>" in path.read_text(encoding="utf-8")]
-    assert {"README.md", "quickstart.md", "references.md"} <= {path.name for path in files} and len(modules) >= 8
+    sources = [
+        path
+        for package in ("pp_models", "inference")
+        for path in sorted((ROOT / package).rglob("*.py"))
+    ]
+    modules = [
+        ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        for path in sources
+        if ">>>" in path.read_text(encoding="utf-8")
+    ]
+    assert {"README.md", "quickstart.md", "references.md"} <= {path.name for path in files} and len(
+        modules
+    ) >= 8
     said = run_examples(tmp_path, files, modules)
     assert "Stream lda by streaming: 55 rows, 11 steps" in said and (tmp_path / "stream").is_dir()
 
@@ -86,12 +134,20 @@ def test_examples_run(tmp_path):
 def commands(text):
     """Lines of unnamed or shell blocks that call the command line, continuation lines joined and comments dropped."""
     for language, block in re.findall(r"^```(\w*)\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
-        for line in block.replace("\\\n", " ").splitlines() if language in ("", "sh", "bash", "console") else ():
+        for line in (
+            block.replace("\\\n", " ").splitlines()
+            if language in ("", "sh", "bash", "console")
+            else ()
+        ):
             if line.startswith(("pp-models ", "python -m pp_models ")):
                 yield shlex.split(line.removeprefix("python -m ").partition(" ")[2], comments=True)
 
 
-@pytest.mark.parametrize("path", [path for path in DOCUMENTS if list(commands(path.read_text(encoding="utf-8")))], ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path",
+    [path for path in DOCUMENTS if list(commands(path.read_text(encoding="utf-8")))],
+    ids=lambda path: path.name,
+)
 def test_commands_are_understood(path, capsys):
     """Every command of a shell block is one that the argument parser takes, and the models and engines it names are there."""
     for words in commands(path.read_text(encoding="utf-8")):
@@ -99,7 +155,11 @@ def test_commands_are_understood(path, capsys):
             chosen = _parser().parse_args(words)
         except SystemExit:
             pytest.fail(f"{path.name}: pp-models {shlex.join(words)}: {capsys.readouterr().err}")
-        named = [*(getattr(chosen, "engines", None) or "").split(","), getattr(chosen, "engine", ""), getattr(chosen, "reference", "")]
+        named = [
+            *(getattr(chosen, "engines", None) or "").split(","),
+            getattr(chosen, "engine", ""),
+            getattr(chosen, "reference", ""),
+        ]
         assert {name for name in named if name} <= {*registry.engines(), "none"}
         assert getattr(chosen, "model", MODELS[0]) in MODELS
 
@@ -132,15 +192,22 @@ def test_links_lead_somewhere(path, sources):
     for link in links(path.read_text(encoding="utf-8")):
         target = link.partition("#")[0]
         if target and "://" not in target:
-            assert (path.parent / target).exists() or (path.parent == ROOT / "docs" and (sources / target).exists()), link
+            assert (path.parent / target).exists() or (
+                path.parent == ROOT / "docs" and (sources / target).exists()
+            ), link
 
 
 def test_every_model_and_engine_has_a_page(sources):
     """With its equations as mathematics, each hyper-parameter and option with what its docstring says of it, and a place in the table."""
     grid = (sources / "models-and-engines.md").read_text(encoding="utf-8")
-    assert grid.count("<tr>") == 1 + len(MODELS) and grid.count("<td class=") == len(MODELS) * len(registry.engines())
+    assert grid.count("<tr>") == 1 + len(MODELS) and grid.count("<td class=") == len(MODELS) * len(
+        registry.engines()
+    )
     for name in MODELS:
-        text, model = (sources / "models" / f"{name}.md").read_text(encoding="utf-8"), pp_models.load(name)
+        text, model = (
+            (sources / "models" / f"{name}.md").read_text(encoding="utf-8"),
+            pp_models.load(name),
+        )
         lines, _ = typeset.split_story(importlib.import_module(f"pp_models.models.{name}").__doc__)
         assert all(one.right in text for one in typeset.process(lines)) and "<math>" in text
         assert all(f"| `{field}`" in text for field in model.Hyper._fields)
@@ -158,8 +225,14 @@ def test_fields_are_read_from_docstrings(build):
     engine is left out, and an option that engines share is described alike."""
     Point = collections.namedtuple("Point", "x y label")
     Point.__doc__ = "x, y: where it is. label: its name."
-    assert build.pages.fields(Point) == {"x": "where it is.", "y": "where it is.", "label": "its name."}
-    found = {name: build.pages.fields(registry.load_engine(name).Options) for name in registry.engines()}
+    assert build.pages.fields(Point) == {
+        "x": "where it is.",
+        "y": "where it is.",
+        "label": "its name.",
+    }
+    found = {
+        name: build.pages.fields(registry.load_engine(name).Options) for name in registry.engines()
+    }
     assert found["trust_region"]["num_inner"] == found["streaming"]["num_inner"] != ""
     assert all(all(options.values()) for options in found.values())
     assert all(all(build.pages.fields(pp_models.load(name).Hyper).values()) for name in MODELS)
@@ -186,7 +259,9 @@ def test_every_public_name_is_in_the_reference(build, sources):
     """Functions by themselves, modules by what is in them; each under the name that is imported."""
     import inference
 
-    text = "".join(path.read_text(encoding="utf-8") for path in (sources / "reference").glob("*.md"))
+    text = "".join(
+        path.read_text(encoding="utf-8") for path in (sources / "reference").glob("*.md")
+    )
     for package in (pp_models, inference):
         for name in package.__all__:
             assert f"heading: {package.__name__}.{name}" in text
@@ -209,21 +284,31 @@ def test_prose_is_neither_read_as_markup_nor_half_as_mathematics(build, text):
 
 def test_lists_of_terms_and_examples_in_docstrings(build):
     """Lines `name: meaning` are a list of terms, examples are code, indented lines that can be read are equations and others code."""
-    text = build.pages.prose.markdown("Title.\n\na:   first\n     line\nb, c: second\n\n    x_d ~ Normal(0, 1)\n\n    what ? is !\n\n>>> 1 + 1\n2\n")
+    text = build.pages.prose.markdown(
+        "Title.\n\na:   first\n     line\nb, c: second\n\n    x_d ~ Normal(0, 1)\n\n    what ? is !\n\n>>> 1 + 1\n2\n"
+    )
     assert "`a`\n:   first line" in text and "`b, c`\n:   second" in text
-    assert '<td class="left"><math>' in text and "```text\nwhat ? is !\n```" in text and "```pycon\n>>> 1 + 1\n2\n```" in text
+    assert (
+        '<td class="left"><math>' in text
+        and "```text\nwhat ? is !\n```" in text
+        and "```pycon\n>>> 1 + 1\n2\n```" in text
+    )
 
 
 def test_a_sentence_is_no_list_of_terms(build):
     """A line that begins with a word and a colon goes on with the sentence of the line before; an equation that comes first keeps its indentation."""
-    text = build.pages.prose.markdown("    x_d ~ Normal(0, 1)\n\nparameters need no base\nmeasure: they are")
+    text = build.pages.prose.markdown(
+        "    x_d ~ Normal(0, 1)\n\nparameters need no base\nmeasure: they are"
+    )
     assert text.startswith('<div class="equations">') and "need no base measure: they are" in text
 
 
 def test_lessons_are_listed(build, tmp_path):
     """By the first heading and paragraph of their files."""
     path = tmp_path / "01_em.py"
-    path.write_text("# ---\n# jupyter: x\n# ---\n\n# %% [markdown]\n# # From EM to SVI\n#\n# One idea\n# at a time.\n#\n# More.\n\n# %%\nx = 1\n")
+    path.write_text(
+        "# ---\n# jupyter: x\n# ---\n\n# %% [markdown]\n# # From EM to SVI\n#\n# One idea\n# at a time.\n#\n# More.\n\n# %%\nx = 1\n"
+    )
     assert build.pages.lesson(path) == ("From EM to SVI", "One idea\nat a time.")
     assert build.pages.notebooks().count("\n## ") >= 8
 
@@ -233,7 +318,9 @@ def test_citation():
     text = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     assert f"\nversion: {pp_models.__version__}\n" in text and "\nlicense: Apache-2.0\n" in text
     papers = text.partition("\nreferences:\n")[2].split("  - type: ")[1:]
-    assert len(papers) > 20 and all("title:" in paper and "year:" in paper and "family-names:" in paper for paper in papers)
+    assert len(papers) > 20 and all(
+        "title:" in paper and "year:" in paper and "family-names:" in paper for paper in papers
+    )
 
 
 # The site ----------------------------------------------------------------------------------------------------------------------
@@ -242,9 +329,20 @@ def test_citation():
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     """Built strictly, by the command that `make docs` runs. Nothing may be said on the way."""
-    need("" if importlib.util.find_spec("mkdocs") and importlib.util.find_spec("material") else "MkDocs or its theme is not installed")
+    need(
+        ""
+        if importlib.util.find_spec("mkdocs") and importlib.util.find_spec("material")
+        else "MkDocs or its theme is not installed"
+    )
     folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, ROOT / "docs" / "build.py", "--sources", folder / "pages", "--site", folder / "site"]
+    command = [
+        sys.executable,
+        ROOT / "docs" / "build.py",
+        "--sources",
+        folder / "pages",
+        "--site",
+        folder / "site",
+    ]
     result = subprocess.run(command, capture_output=True, text=True)
     assert result.returncode == 0 and "WARNING" not in result.stderr, result.stderr[-3000:]
     return folder / "site"
@@ -285,7 +383,11 @@ def test_links_inside_the_site(site):
 @pytest.fixture(scope="module")
 def browser():
     need("" if CHROMIUM else "there is no Chromium on this machine")
-    need("" if importlib.util.find_spec("playwright") else "the Python package playwright is not installed")
+    need(
+        ""
+        if importlib.util.find_spec("playwright")
+        else "the Python package playwright is not installed"
+    )
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
@@ -302,14 +404,26 @@ def test_every_page_opens_quietly(site, browser):
     page = context.new_page()
     page.on("console", lambda message: complaints.append((page.url, message.text)))
     page.on("pageerror", lambda error: complaints.append((page.url, str(error))))
-    page.on("request", lambda request: None if request.url.startswith(("file:", "data:", "blob:")) else complaints.append((page.url, request.url)))
+    page.on(
+        "request",
+        lambda request: (
+            None
+            if request.url.startswith(("file:", "data:", "blob:"))
+            else complaints.append((page.url, request.url))
+        ),
+    )
     for path in sorted(site.rglob("*.html")):
         if path.name == "404.html":  # made for a server's root
             continue
         page.goto(path.as_uri())
         assert page.locator("h1").count() >= 1, path
         assert page.evaluate("document.documentElement.scrollWidth") <= width, path
-        assert page.evaluate("getComputedStyle(document.body).getPropertyValue('--md-default-bg-color').length") > 0
+        assert (
+            page.evaluate(
+                "getComputedStyle(document.body).getPropertyValue('--md-default-bg-color').length"
+            )
+            > 0
+        )
     context.close()
     assert complaints == []
 
@@ -333,10 +447,20 @@ def test_equations_are_drawn(site, browser):
     page = browser.new_page(viewport={"width": 1280, "height": 900})
     for name in MODELS:
         page.goto((site / "models" / f"{name}.html").as_uri())
-        sizes = page.eval_on_selector_all(".equations math", "all => all.map(one => one.getBoundingClientRect()).map(one => [one.width, one.height])")
-        assert sizes and min(width for width, _ in sizes) > 4 and max(height for _, height in sizes) > 12
+        sizes = page.eval_on_selector_all(
+            ".equations math",
+            "all => all.map(one => one.getBoundingClientRect()).map(one => [one.width, one.height])",
+        )
+        assert (
+            sizes
+            and min(width for width, _ in sizes) > 4
+            and max(height for _, height in sizes) > 12
+        )
     page.goto((site / "models-and-engines.html").as_uri())
     lefts = "all => all.map(one => Math.round(one.getBoundingClientRect().left))"
-    heads, cells = (page.eval_on_selector_all(f".matrix {part}", lefts) for part in ("thead th", "tbody tr:first-child td"))
+    heads, cells = (
+        page.eval_on_selector_all(f".matrix {part}", lefts)
+        for part in ("thead th", "tbody tr:first-child td")
+    )
     assert heads == cells
     page.close()

@@ -24,7 +24,12 @@ def problem(request):
     X[3], X[:, 7] = 0, 0
     X[5] = rng.poisson(6, 40)
     K = request.param
-    return X, data.counts(X).pack().entries, jnp.asarray(rng.normal(size=(23, K))), jnp.asarray(rng.normal(size=(K, 40)))
+    return (
+        X,
+        data.counts(X).pack().entries,
+        jnp.asarray(rng.normal(size=(23, K))),
+        jnp.asarray(rng.normal(size=(K, 40))),
+    )
 
 
 def dense(X, rows, columns):
@@ -55,7 +60,9 @@ def largest_arrays(jaxpr):
     for equation in jaxpr.eqns:
         yield from (v.aval.shape for v in equation.outvars if hasattr(v.aval, "shape"))
         for value in equation.params.values():
-            for part in jax.tree.leaves(value, is_leaf=lambda x: hasattr(x, "jaxpr") or hasattr(x, "eqns")):
+            for part in jax.tree.leaves(
+                value, is_leaf=lambda x: hasattr(x, "jaxpr") or hasattr(x, "eqns")
+            ):
                 part = getattr(part, "jaxpr", part)
                 if hasattr(part, "eqns"):
                     yield from largest_arrays(part)
@@ -67,8 +74,12 @@ def test_only_the_side_asked_for(problem):
     big = data.counts(np.tile(X, (30, 1)))
     entries, K = big.pack().entries, 16
     rows, columns = jnp.zeros((big.num_rows, K)), jnp.zeros((K, 40))
-    shapes = list(largest_arrays(jax.make_jaxpr(jax.grad(allocate, 0))(rows, columns, entries).jaxpr))
-    both = list(largest_arrays(jax.make_jaxpr(jax.grad(allocate, (0, 1)))(rows, columns, entries).jaxpr))
+    shapes = list(
+        largest_arrays(jax.make_jaxpr(jax.grad(allocate, 0))(rows, columns, entries).jaxpr)
+    )
+    both = list(
+        largest_arrays(jax.make_jaxpr(jax.grad(allocate, (0, 1)))(rows, columns, entries).jaxpr)
+    )
     carries = [shape for shape in shapes if shape == (40, K)]
     assert len(carries) < len([shape for shape in both if shape == (40, K)])
     assert max(int(np.prod(shape)) for shape in both) < big.num_entries * K
@@ -82,7 +93,9 @@ def test_inner_is_the_sparse_product(problem):
     for found, expected in zip(gradient, (X @ columns.T, rows.T @ X), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-12)
     for side in (0, 1):
-        np.testing.assert_allclose(jax.grad(inner, side)(rows, columns, entries), gradient[side], rtol=1e-12)
+        np.testing.assert_allclose(
+            jax.grad(inner, side)(rows, columns, entries), gradient[side], rtol=1e-12
+        )
 
 
 @pytest.mark.parametrize("num_factors", [64, 65, 130])
@@ -90,7 +103,10 @@ def test_inner_of_lines_in_blocks(num_factors):
     """Gradients are right in every block of factors, also for rows and columns without entries."""
     rng = np.random.default_rng(0)
     counts = rng.poisson(0.4, (9, 14)) * (np.arange(9) % 4 > 0)[:, None] * (np.arange(14) != 3)
-    rows, columns = jnp.asarray(rng.normal(size=(9, num_factors))), jnp.asarray(rng.normal(size=(num_factors, 14)))
+    rows, columns = (
+        jnp.asarray(rng.normal(size=(9, num_factors))),
+        jnp.asarray(rng.normal(size=(num_factors, 14))),
+    )
     entries = data.counts(counts).pack().entries
     gradient = jax.grad(inner, (0, 1))(rows, columns, entries)
     np.testing.assert_allclose(gradient[0], counts @ columns.T, rtol=1e-12, atol=1e-12)
@@ -102,7 +118,9 @@ def test_counts_have_no_gradient(problem):
     """Differentiating with respect to the data is refused, not silently zero."""
     _, entries, rows, columns = problem
     with pytest.raises(TypeError, match="no gradient with respect to the counts"):
-        jax.grad(lambda values: allocate(rows, columns, dataclasses.replace(entries, values=values)))(entries.values)
+        jax.grad(
+            lambda values: allocate(rows, columns, dataclasses.replace(entries, values=values))
+        )(entries.values)
 
 
 def test_sampled_allocations(problem):
@@ -114,9 +132,15 @@ def test_sampled_allocations(problem):
     np.testing.assert_array_equal(by_column.sum(1), np.broadcast_to(X.sum(0), (2000, 40)))
     expected = jax.grad(allocate, (0, 1))(rows, columns, entries)
     for draws, mean in zip((by_row, by_column), expected, strict=True):
-        error = np.sqrt(np.maximum(mean, 0.01) / 2000)  # a sum of Bernoulli draws varies less than a Poisson one
+        error = np.sqrt(
+            np.maximum(mean, 0.01) / 2000
+        )  # a sum of Bernoulli draws varies less than a Poisson one
         assert np.all(np.abs(draws.mean(0) - mean) < 5 * error)
-        assert draws.shape[-2] == 1 or rows.shape[1] == 1 or np.all(draws.var(0)[np.asarray(mean) > 1] > 0)
+        assert (
+            draws.shape[-2] == 1
+            or rows.shape[1] == 1
+            or np.all(draws.var(0)[np.asarray(mean) > 1] > 0)
+        )
 
 
 def test_one_key_one_allocation(problem):
@@ -133,14 +157,21 @@ def test_fused_fixed_point_is_the_gradient_iterated(problem, iterations):
     """`converge_rows` equals iterating c <- a + d allocate/d rows at digamma(c) + scale, and its statistics are the gradients there."""
     _, entries, rows, columns = problem
     K = rows.shape[1]
-    a, scale = jnp.asarray(np.random.default_rng(1).gamma(1, 1, (1, K)) + 0.01), jnp.linspace(-1, 1, K)[None]
-    counts, info, solved = converge_rows(a, scale, columns, entries, rows, RowOptions(iterations, 0.0))
+    a, scale = (
+        jnp.asarray(np.random.default_rng(1).gamma(1, 1, (1, K)) + 0.01),
+        jnp.linspace(-1, 1, K)[None],
+    )
+    counts, info, solved = converge_rows(
+        a, scale, columns, entries, rows, RowOptions(iterations, 0.0)
+    )
     logits = rows
     for _ in range(iterations):
         expected = jax.grad(allocate)(logits, columns, entries)
         logits = digamma(a + expected) + scale
     np.testing.assert_allclose(counts, expected, rtol=1e-9, atol=1e-12)
-    assert info.iterations.max() == iterations or (K == 1 and info.iterations.max() == 2)  # with one factor the fixed point is immediate
+    assert info.iterations.max() == iterations or (
+        K == 1 and info.iterations.max() == 2
+    )  # with one factor the fixed point is immediate
     known = jax.value_and_grad(allocate, (0, 1))(logits, columns, solved)
     anew = jax.value_and_grad(allocate, (0, 1))(logits, columns, entries)
     for x, y in zip(jax.tree.leaves(known), jax.tree.leaves(anew), strict=True):
@@ -153,7 +184,11 @@ def test_fixed_point_stops_when_it_rests(problem):
     a, scale = jnp.full((1, rows.shape[1]), 0.5), jnp.zeros((1, 1))
     _, info, _ = converge_rows(a, scale, columns, entries, rows, RowOptions(500, 1e-6))
     filled = np.asarray(entries.lengths) > 0
-    assert np.all(info.change[filled] <= 1e-6) and np.all(info.iterations[filled] < 500) and np.all(info.iterations[~filled] == 0)
+    assert (
+        np.all(info.change[filled] <= 1e-6)
+        and np.all(info.iterations[filled] < 500)
+        and np.all(info.iterations[~filled] == 0)
+    )
 
 
 def test_single_precision_extremes():
@@ -163,13 +198,18 @@ def test_single_precision_extremes():
     X[0, 0], X[1] = 10**6, 0
     with jax.enable_x64(False):
         entries = data.counts(X).pack().entries
-        rows, columns = jnp.asarray(rng.normal(size=(30, 6)) * 300), jnp.asarray(rng.normal(size=(6, 50)) * 300)
+        rows, columns = (
+            jnp.asarray(rng.normal(size=(30, 6)) * 300),
+            jnp.asarray(rng.normal(size=(6, 50)) * 300),
+        )
         value, (by_row, by_column) = jax.value_and_grad(allocate, (0, 1))(rows, columns, entries)
         assert np.isfinite(value)
         np.testing.assert_allclose(by_row.sum(1), X.sum(1), rtol=1e-5)
         np.testing.assert_allclose(by_column.sum(0), X.sum(0), rtol=1e-5)
         sparse = jnp.full((1, 6), 1e-6)
-        counts, _, solved = converge_rows(sparse, jnp.zeros((1, 1)), columns, entries, jnp.zeros((30, 6)), RowOptions(30, 1e-3))
+        counts, _, solved = converge_rows(
+            sparse, jnp.zeros((1, 1)), columns, entries, jnp.zeros((30, 6)), RowOptions(30, 1e-3)
+        )
         assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves((counts, solved.solved)))
         np.testing.assert_allclose(counts.sum(1), X.sum(1), rtol=1e-5)
 
@@ -179,10 +219,14 @@ def test_single_precision_value_is_exact_where_weights_underflow():
     X = np.array([[3, 1], [2, 5]])
     rows = np.array([[0.0, -120.0, -130.0], [0.0, -1.0, -2.0]])
     columns = np.array([[-150.0, 0.0], [0.0, -110.0], [-1.0, -90.0]])
-    exact = jax.value_and_grad(lambda r, c: dense(X, r, c), (0, 1))(jnp.asarray(rows), jnp.asarray(columns))
+    exact = jax.value_and_grad(lambda r, c: dense(X, r, c), (0, 1))(
+        jnp.asarray(rows), jnp.asarray(columns)
+    )
     with jax.enable_x64(False):
         entries = data.counts(X).pack().entries
-        single = jax.value_and_grad(allocate, (0, 1))(jnp.asarray(rows, jnp.float32), jnp.asarray(columns, jnp.float32), entries)
+        single = jax.value_and_grad(allocate, (0, 1))(
+            jnp.asarray(rows, jnp.float32), jnp.asarray(columns, jnp.float32), entries
+        )
         single = jax.tree.map(np.asarray, single)
     for a, b in zip(jax.tree.leaves(single), jax.tree.leaves(exact), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
@@ -191,7 +235,9 @@ def test_single_precision_value_is_exact_where_weights_underflow():
 def test_even_beliefs(problem):
     """With phi = 1/K the value is the bound at these responsibilities: linear in the logits, and below the optimum."""
     X, entries, rows, columns = problem
-    value, (by_row, by_column) = jax.value_and_grad(allocate, (0, 1))(rows, columns, entries, UNIFORM)
+    value, (by_row, by_column) = jax.value_and_grad(allocate, (0, 1))(
+        rows, columns, entries, UNIFORM
+    )
     K = rows.shape[1]
     theirs = jnp.sum(X * (jnp.mean(rows[:, :, None] + columns[None], 1) + jnp.log(K)))
     np.testing.assert_allclose(value, theirs, rtol=1e-12)
@@ -208,7 +254,11 @@ def test_choose():
     np.testing.assert_allclose(value, jax.nn.logsumexp(logits[:5], 1).sum(), rtol=1e-12)
     np.testing.assert_allclose(responsibilities[:5], jax.nn.softmax(logits[:5], 1), rtol=1e-12)
     assert np.all(np.asarray(responsibilities[5]) == 0)
-    draws = jax.vmap(lambda key: jax.grad(choose)(logits, weights, key))(jax.random.split(jax.random.key(0), 4000))
+    draws = jax.vmap(lambda key: jax.grad(choose)(logits, weights, key))(
+        jax.random.split(jax.random.key(0), 4000)
+    )
     assert set(np.unique(draws)) == {0.0, 1.0} and np.all(np.asarray(draws[:, :5].sum(2)) == 1)
-    np.testing.assert_allclose(draws.mean(0), responsibilities, atol=5 * np.sqrt(0.25 / 4000))  # five standard errors
+    np.testing.assert_allclose(
+        draws.mean(0), responsibilities, atol=5 * np.sqrt(0.25 / 4000)
+    )  # five standard errors
     np.testing.assert_allclose(jax.grad(choose)(logits, weights, UNIFORM)[:5], 0.25, rtol=1e-12)

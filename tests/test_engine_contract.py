@@ -24,7 +24,14 @@ from pp_models.errors import InputError
 
 def run(problem, engine, **options):
     return inference.fit(
-        problem.model.name, problem.data, engine, problem.hyper, jax.random.key(1), progress=False, devices=problem.devices, **options
+        problem.model.name,
+        problem.data,
+        engine,
+        problem.hyper,
+        jax.random.key(1),
+        progress=False,
+        devices=problem.devices,
+        **options,
     )
 
 
@@ -57,7 +64,9 @@ def test_posterior_answers(problem, fitted):
         with pytest.raises(InputError):
             fitted.posterior.log_density(draws)
     if fitted.posterior.kind == "draws":
-        np.testing.assert_allclose(fitted.posterior.sample_stats["lp"].ravel(), _log_densities(fitted), rtol=1e-6)
+        np.testing.assert_allclose(
+            fitted.posterior.sample_stats["lp"].ravel(), _log_densities(fitted), rtol=1e-6
+        )
 
 
 def _log_densities(fit):
@@ -73,7 +82,10 @@ def _log_densities(fit):
 
 def _example_values(problem):
     natural = problem.model.init(jax.random.key(0), problem.hyper, problem.data)
-    return {site: family.value(family.mean(natural[site])) for site, family in problem.model.families.items()}
+    return {
+        site: family.value(family.mean(natural[site]))
+        for site, family in problem.model.families.items()
+    }
 
 
 class Killed(BaseException):
@@ -91,14 +103,23 @@ def test_an_interrupted_run_ends_with_the_same_bits(problem, engine_name, fitted
             if step == until:
                 raise Killed
 
-        return run(problem, engine_name, checkpoint=checkpoint, checkpoint_steps=1, watch=watch, **quick[engine_name])
+        return run(
+            problem,
+            engine_name,
+            checkpoint=checkpoint,
+            checkpoint_steps=1,
+            watch=watch,
+            **quick[engine_name],
+        )
 
     moments = sorted({1, last} & set(range(1, last + 1)))
     for moment in moments:
         with pytest.raises(Killed):
             go_on(moment)
     found = go_on()
-    assert sorted(steps) == sorted([*range(last + 1), *moments])  # only the step that was under way is made again
+    assert sorted(steps) == sorted(
+        [*range(last + 1), *moments]
+    )  # only the step that was under way is made again
     assert_same_bits(fitted, found)
     steps.clear()
     assert_same_bits(fitted, go_on())
@@ -113,9 +134,17 @@ def assert_same_bits(one, other):
     for site in one.model.families:
         for part in ("draws", "natural", "values"):
             if hasattr(one.posterior, part) and isinstance(getattr(one.posterior, part), dict):
-                np.testing.assert_array_equal(getattr(one.posterior, part)[site], getattr(other.posterior, part)[site], err_msg=site)
-        np.testing.assert_array_equal(one.posterior.mean(site), other.posterior.mean(site), err_msg=site)
-        np.testing.assert_array_equal(one.posterior.sd(site), other.posterior.sd(site), err_msg=site)
+                np.testing.assert_array_equal(
+                    getattr(one.posterior, part)[site],
+                    getattr(other.posterior, part)[site],
+                    err_msg=site,
+                )
+        np.testing.assert_array_equal(
+            one.posterior.mean(site), other.posterior.mean(site), err_msg=site
+        )
+        np.testing.assert_array_equal(
+            one.posterior.sd(site), other.posterior.sd(site), err_msg=site
+        )
 
 
 def test_history(problem, fitted):
@@ -132,7 +161,9 @@ def test_history(problem, fitted):
 def _is_discrete(model):
     """Whether the observations of the model's example have probabilities, not densities."""
     hyper, data = model.example(jax.random.key(0))
-    trace = handlers.trace(handlers.seed(model.generate, jax.random.key(0))).get_trace(base.make_hyper(model, hyper, data), data.pack())
+    trace = handlers.trace(handlers.seed(model.generate, jax.random.key(0))).get_trace(
+        base.make_hyper(model, hyper, data), data.pack()
+    )
     return trace[model.observed]["fn"].support.is_discrete
 
 
@@ -154,7 +185,11 @@ def test_save_and_load(problem, fitted, tmp_path):
 def test_to_arviz(problem, fitted, tmp_path):
     """The ArviZ object has the posterior, with a proper prior per-row log likelihoods and the observations, and survives the disk."""
     tree = fitted.to_arviz(num_draws=20)
-    names = {str(name).strip("/") for name in tree.groups} if not callable(tree.groups) else set(tree.groups())
+    names = (
+        {str(name).strip("/") for name in tree.groups}
+        if not callable(tree.groups)
+        else set(tree.groups())
+    )
     assert set(problem.model.families) <= set(tree["posterior"].data_vars)
     if problem.model.proper(problem.hyper):
         assert {"log_likelihood", "observed_data"} <= names
@@ -172,16 +207,26 @@ def test_same_key_same_result(problem, engine_name, fitted, quick):
 
 def test_bound_never_falls(problem):
     """CAVI and MAP raise their objective at every sweep, to rounding."""
-    for engine, options in (("cavi", {}), ("map", {"basis": "identity"}), ("map", {"basis": "log"})):
+    for engine, options in (
+        ("cavi", {}),
+        ("map", {"basis": "identity"}),
+        ("map", {"basis": "log"}),
+    ):
         bounds = run(problem, engine, num_epochs=60, tolerance=0.0, **options).history["bound"]
         assert len(bounds) == 60
-        assert np.all(np.diff(bounds) > -1e-9 * np.abs(bounds[1:])), (engine, options, np.diff(bounds).min())
+        assert np.all(np.diff(bounds) > -1e-9 * np.abs(bounds[1:])), (
+            engine,
+            options,
+            np.diff(bounds).min(),
+        )
         assert bounds[-1] > bounds[0]
 
 
 def test_cavi_optimum_is_a_fixed_point(problem):
     """At CAVI's end every natural parameter equals its target: the natural gradient is zero."""
-    posterior = run(problem, "cavi", num_epochs=3000, num_local=100, local_tolerance=1e-12, tolerance=1e-15).posterior
+    posterior = run(
+        problem, "cavi", num_epochs=3000, num_local=100, local_tolerance=1e-12, tolerance=1e-15
+    ).posterior
     model, batch = problem.model, problem.data.pack()
     natural = {site: jax.tree.map(jnp.asarray, posterior.natural(site)) for site in model.families}
     stats = obj.summarise(model, natural)
@@ -201,8 +246,14 @@ def test_full_batch_svi_with_rate_one_is_cavi(problem):
     local = {"num_local": 15, "local_tolerance": 0.0}
     sweep = run(problem, "cavi", num_epochs=1, **local)
     step = run(problem, "svi", num_epochs=1, batch_size=problem.data.num_rows, kappa=0.0, **local)
-    for site in problem.model.shared[:1] if problem.model.coupled == "rows" else problem.model.shared:
-        for a, b in zip(jax.tree.leaves(sweep.posterior.natural(site)), jax.tree.leaves(step.posterior.natural(site)), strict=True):
+    for site in (
+        problem.model.shared[:1] if problem.model.coupled == "rows" else problem.model.shared
+    ):
+        for a, b in zip(
+            jax.tree.leaves(sweep.posterior.natural(site)),
+            jax.tree.leaves(step.posterior.natural(site)),
+            strict=True,
+        ):
             np.testing.assert_allclose(a, b, rtol=1e-10)
     np.testing.assert_allclose(sweep.history["bound"], step.history["bound"], rtol=1e-10)
 
@@ -213,7 +264,11 @@ def test_svi_rates(problem):
     np.testing.assert_allclose(rates, (3.0 + np.arange(len(rates))) ** -0.6, rtol=1e-12)
     adaptive = run(problem, "svi", num_epochs=20, batch_size=4, rate="adaptive")
     rates = adaptive.history["rate"]
-    assert np.all(rates[: svi.PROBE_STEPS - 1] == 0) and np.all((rates >= 0) & (rates <= 1)) and rates[svi.PROBE_STEPS :].max() > 0.01
+    assert (
+        np.all(rates[: svi.PROBE_STEPS - 1] == 0)
+        and np.all((rates >= 0) & (rates <= 1))
+        and rates[svi.PROBE_STEPS :].max() > 0.01
+    )
     assert adaptive.history["bound"][-5:].mean() > adaptive.history["bound"][:5].mean()
 
 
@@ -223,8 +278,21 @@ def test_svi_reaches_cavis_neighbourhood(problem):
     Locations (`damped`) grow with one another, in many small steps: their rate decays more slowly.
     """
     best = run(problem, "cavi", num_epochs=1000, tolerance=1e-12)
-    last = run(problem, "svi", num_epochs=80, batch_size=5, kappa=0.6 if problem.model.damped else 0.8, tau=2.0)
-    again = run(problem, "cavi", num_epochs=1, num_local=100, init={s: last.posterior.natural(s) for s in problem.model.shared})
+    last = run(
+        problem,
+        "svi",
+        num_epochs=80,
+        batch_size=5,
+        kappa=0.6 if problem.model.damped else 0.8,
+        tau=2.0,
+    )
+    again = run(
+        problem,
+        "cavi",
+        num_epochs=1,
+        num_local=100,
+        init={s: last.posterior.natural(s) for s in problem.model.shared},
+    )
     assert again.bound > best.bound - 0.02 * abs(best.bound)
     assert again.bound > best.history["bound"][0] + 0.5 * (best.bound - best.history["bound"][0])
 
@@ -235,7 +303,15 @@ def test_single_precision_bound_rises(problem):
     The bound is what is left of terms of both signs whose sizes add up to several times its own, each good to 6e-8: 3e-6 of it is some ten roundings.
     """
     with jax.enable_x64(False):
-        bounds = inference.fit(problem.model.name, problem.data, "cavi", problem.hyper, num_epochs=60, tolerance=0.0, progress=False).history["bound"]
+        bounds = inference.fit(
+            problem.model.name,
+            problem.data,
+            "cavi",
+            problem.hyper,
+            num_epochs=60,
+            tolerance=0.0,
+            progress=False,
+        ).history["bound"]
     assert np.all(np.diff(bounds) > -3e-6 * np.abs(bounds[1:])), np.diff(bounds).min()
 
 
@@ -250,10 +326,14 @@ def test_numpyro_svi_reaches_cavis_neighbourhood(problem):
 def test_nothing_recompiles_per_batch(problem):
     """After the first steps of an epoch, further batches, epochs and local iterations compile nothing."""
     compiled = []
-    jax.monitoring.register_event_duration_secs_listener(lambda name, *_, **__: compiled.append(name) if "backend_compile" in name else None)
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda name, *_, **__: compiled.append(name) if "backend_compile" in name else None
+    )
     try:
         jax.jit(lambda x: 3 * x + len(compiled))(1.0)
-        assert compiled or jax.config.jax_compilation_cache_dir, "the listener must hear compilations"
+        assert compiled or jax.config.jax_compilation_cache_dir, (
+            "the listener must hear compilations"
+        )
         run(problem, "svi", num_epochs=1, batch_size=5, num_local=7)
         compiled.clear()
         run(problem, "svi", num_epochs=4, batch_size=5, num_local=8)
@@ -265,15 +345,30 @@ def test_nothing_recompiles_per_batch(problem):
 def test_devices_change_nothing(problem):
     """Rows dealt out to three shares, some of them padded, give the same fit as one share (all shares on this device)."""
     shared = {"num_epochs": 3, "num_local": 20, "progress": False}
-    fits = [inference.fit(problem.model.name, problem.data, "cavi", problem.hyper, devices=[problem.devices[0]] * size, **shared) for size in (1, 3)]
+    fits = [
+        inference.fit(
+            problem.model.name,
+            problem.data,
+            "cavi",
+            problem.hyper,
+            devices=[problem.devices[0]] * size,
+            **shared,
+        )
+        for size in (1, 3)
+    ]
     np.testing.assert_allclose(fits[0].history["bound"], fits[1].history["bound"], rtol=1e-9)
     for site in problem.model.families:
-        np.testing.assert_allclose(fits[0].posterior.mean(site), fits[1].posterior.mean(site), rtol=1e-6)
+        np.testing.assert_allclose(
+            fits[0].posterior.mean(site), fits[1].posterior.mean(site), rtol=1e-6
+        )
 
 
 @pytest.mark.parametrize(
     ("name", "hyper", "tied"),
-    [("pmf", {"rank": 3}, False), pytest.param("lg_nmf", {"num_topics": 3, "alpha1": 1.0}, True, marks=pytest.mark.slow)],
+    [
+        ("pmf", {"rank": 3}, False),
+        pytest.param("lg_nmf", {"num_topics": 3, "alpha1": 1.0}, True, marks=pytest.mark.slow),
+    ],
 )
 def test_map_shares_out_the_columns(name, hyper, tied):
     """A site with many rows is solved by three devices as by one, statistics that are sums over the rows included (sums in another order: 1e-9)."""
@@ -282,14 +377,20 @@ def test_map_shares_out_the_columns(name, hyper, tied):
     counts = rng.poisson(0.3, (12, size))
     users, items = np.nonzero(counts)
     data = (
-        pp_models.data.counts(counts) if name == "lg_nmf" else pp_models.data.ratings(users, items, rng.normal(size=len(users)), shape=counts.shape)
+        pp_models.data.counts(counts)
+        if name == "lg_nmf"
+        else pp_models.data.ratings(users, items, rng.normal(size=len(users)), shape=counts.shape)
     )
     one = jax.local_devices()[:1]
     shared = {"num_epochs": 3, "tolerance": 0.0, "progress": False}
-    fits = [inference.fit(name, data, "map", hyper, devices=one * number, **shared) for number in (1, 3)]
+    fits = [
+        inference.fit(name, data, "map", hyper, devices=one * number, **shared) for number in (1, 3)
+    ]
     np.testing.assert_allclose(fits[0].history["bound"], fits[1].history["bound"], rtol=1e-9)
     site = "d1" if tied else "v"
-    np.testing.assert_allclose(fits[0].posterior.mean(site), fits[1].posterior.mean(site), rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(
+        fits[0].posterior.mean(site), fits[1].posterior.mean(site), rtol=1e-6, atol=1e-9
+    )
 
 
 def test_lazy_local_sites_are_solved_for_all_rows(problem):
@@ -297,13 +398,22 @@ def test_lazy_local_sites_are_solved_for_all_rows(problem):
     fit = run(problem, "svi", num_epochs=3, batch_size=5)
     model, hyper, batch = problem.model, problem.hyper, problem.data.pack()
     stats = obj.summarise(model, {site: fit.posterior.natural(site) for site in model.shared})
-    part = obj.local_part(model, hyper, stats, batch, obj.start_local(model, hyper, batch), RowOptions(100, 1e-4))
+    part = obj.local_part(
+        model, hyper, stats, batch, obj.start_local(model, hyper, batch), RowOptions(100, 1e-4)
+    )
     for site in model.local:
-        for a, b in zip(jax.tree.leaves(part.natural[site]), jax.tree.leaves(fit.posterior.natural(site)), strict=True):
+        for a, b in zip(
+            jax.tree.leaves(part.natural[site]),
+            jax.tree.leaves(fit.posterior.natural(site)),
+            strict=True,
+        ):
             np.testing.assert_allclose(a, b, rtol=1e-6)
 
 
-@pytest.mark.filterwarnings("ignore:rank . is above the number of topics:UserWarning", "ignore:.*(cut short|come to rest):UserWarning")
+@pytest.mark.filterwarnings(
+    "ignore:rank . is above the number of topics:UserWarning",
+    "ignore:.*(cut short|come to rest):UserWarning",
+)
 def test_degenerate_data_in_single_precision(problem, engine_name, quick):
     """One factor and an empty row, in single precision, the default: every engine runs and stays finite."""
     model = problem.model
@@ -315,7 +425,15 @@ def test_degenerate_data_in_single_precision(problem, engine_name, quick):
             matrix[0] = 0
             data = Data("counts", matrix=type(data.matrix)(matrix))
         hyper = problem.hyper._replace(**{size: 1})
-        fit = inference.fit(model.name, data, engine_name, hyper, jax.random.key(1), progress=False, **quick[engine_name])
+        fit = inference.fit(
+            model.name,
+            data,
+            engine_name,
+            hyper,
+            jax.random.key(1),
+            progress=False,
+            **quick[engine_name],
+        )
         for site in model.families:
             assert fit.posterior.mean(site).dtype == np.float32
             assert np.all(np.isfinite(fit.posterior.mean(site)))

@@ -45,11 +45,21 @@ def by_hand(topics, alpha, observed, held, num_local):
 def test_lda_completion_by_hand(data, fit):
     """The threefold score equals a second implementation that shares no code."""
     topics = fit.posterior.mean("beta")
-    value = sum(by_hand(topics, 0.1, o.toarray(), h.toarray(), 50) for o, h in completion.split_tokens(data, 3)) / data.total
+    value = (
+        sum(
+            by_hand(topics, 0.1, o.toarray(), h.toarray(), 50)
+            for o, h in completion.split_tokens(data, 3)
+        )
+        / data.total
+    )
     score = inference.document_completion(fit, data, folds=3)
     np.testing.assert_allclose(score.value, value, rtol=1e-6)
-    np.testing.assert_allclose(score.per_document.sum() / score.num_tokens.sum(), score.value, rtol=1e-12)
-    assert score.num_tokens.sum() == data.total and score.perplexity == pytest.approx(np.exp(-score.value))
+    np.testing.assert_allclose(
+        score.per_document.sum() / score.num_tokens.sum(), score.value, rtol=1e-12
+    )
+    assert score.num_tokens.sum() == data.total and score.perplexity == pytest.approx(
+        np.exp(-score.value)
+    )
 
 
 def test_splits_partition_the_tokens(data):
@@ -71,7 +81,9 @@ def test_splits_are_even(data):
     tokens = np.zeros(3)
     for seed in range(20):
         for fold, (_, held) in enumerate(completion.split_tokens(data, 3, seed)):
-            tokens[fold] += sum(held[[d], [data.matrix.indices[i]]].item() for d, i in enumerate(first))
+            tokens[fold] += sum(
+                held[[d], [data.matrix.indices[i]]].item() for d, i in enumerate(first)
+            )
     expected = tokens.sum() / 3
     assert np.sum((tokens - expected) ** 2) / expected < 13.8
 
@@ -79,9 +91,16 @@ def test_splits_are_even(data):
 def test_a_document_alone_decides_its_split(data):
     """Among other documents, in another order, with another matrix type, a document is split the same way; with another seed, differently."""
     order = np.random.default_rng(2).permutation(40)[:17]
-    for (observed, _), (again, _) in zip(completion.split_tokens(data, 3), completion.split_tokens(data.select(order), 3), strict=True):
+    for (observed, _), (again, _) in zip(
+        completion.split_tokens(data, 3),
+        completion.split_tokens(data.select(order), 3),
+        strict=True,
+    ):
         np.testing.assert_array_equal(observed.toarray()[order], again.toarray())
-    assert np.any(completion.split_tokens(data, 3)[0][0].toarray() != completion.split_tokens(data, 3, seed=1)[0][0].toarray())
+    assert np.any(
+        completion.split_tokens(data, 3)[0][0].toarray()
+        != completion.split_tokens(data, 3, seed=1)[0][0].toarray()
+    )
 
 
 def test_batches_and_padding_change_nothing(data, fit, monkeypatch):
@@ -89,13 +108,18 @@ def test_batches_and_padding_change_nothing(data, fit, monkeypatch):
     whole = inference.document_completion(fit, data)
     monkeypatch.setattr(completion, "MOST_ROWS", 7)
     monkeypatch.setattr(by_batch, "ENTRIES", 16)
-    np.testing.assert_allclose(inference.document_completion(fit, data).per_document, whole.per_document, rtol=1e-9)
+    np.testing.assert_allclose(
+        inference.document_completion(fit, data).per_document, whole.per_document, rtol=1e-9
+    )
 
 
 COUNT_MODELS = ("lda", "bayesian_nmf", "hpf", "correlated_nmf", "ctm", "lg_nmf", "lg_op")
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name == "lda" else pytest.mark.slow) for name in COUNT_MODELS])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name == "lda" else pytest.mark.slow) for name in COUNT_MODELS],
+)
 def test_order_of_documents_changes_nothing(name, data):
     """Documents in another order, in batches of another size, have the same scores, each its own, in every model of counts.
 
@@ -103,7 +127,10 @@ def test_order_of_documents_changes_nothing(name, data):
     """
     fit = inference.fit(name, data, "cavi", {"num_topics": 2}, num_epochs=3)
     order = np.random.default_rng(1).permutation(40)
-    straight, turned = (inference.document_completion(fit, some, num_local=10) for some in (data, data.select(order)))
+    straight, turned = (
+        inference.document_completion(fit, some, num_local=10)
+        for some in (data, data.select(order))
+    )
     np.testing.assert_allclose(turned.per_document, straight.per_document[order], rtol=1e-7)
     np.testing.assert_allclose(turned.value, straight.value, rtol=1e-9)
 
@@ -115,7 +142,10 @@ def test_weights_times_topics_is_what_is_predicted(model_name):
     if model.kind != "counts" or not has_topics(model):
         pytest.skip("the model has no weights and topics whose product predicts counts")
     natural = model.init(jax.random.key(1), hyper, example)
-    values = {site: jnp.asarray(family.value(family.mean(natural[site]))) for site, family in model.families.items()}
+    values = {
+        site: jnp.asarray(family.value(family.mean(natural[site])))
+        for site, family in model.families.items()
+    }
     weights = values["theta"] if model.topics is None else model.topics.weights(hyper, values)
     topics = values["beta"] if model.topics is None else model.topics.topics(hyper, values)
     np.testing.assert_allclose(model.predict(hyper, values), weights @ topics, rtol=1e-12)
@@ -124,24 +154,34 @@ def test_weights_times_topics_is_what_is_predicted(model_name):
 def test_short_documents(fit):
     """Empty documents count nothing; a document of one token is predicted from the prior alone, whose mean proportions are equal."""
     topics = fit.posterior.mean("beta")
-    score = inference.document_completion(fit, pp_models.data.counts(np.eye(12)[[3, 0, 3]] * [[1], [0], [1]]))
-    np.testing.assert_allclose(score.per_document, np.array([1, 0, 1]) * np.log(topics[:, 3].mean()), rtol=1e-10)
+    score = inference.document_completion(
+        fit, pp_models.data.counts(np.eye(12)[[3, 0, 3]] * [[1], [0], [1]])
+    )
+    np.testing.assert_allclose(
+        score.per_document, np.array([1, 0, 1]) * np.log(topics[:, 3].mean()), rtol=1e-10
+    )
     np.testing.assert_array_equal(score.num_tokens, [1, 0, 1])
 
 
 def test_one_topic(data):
     """With one topic nothing is to be inferred: the score is the words' cross-entropy with it, whatever the folds."""
     fit = inference.fit("lda", data, "cavi", {"num_topics": 1}, num_epochs=5)
-    expected = np.asarray(data.matrix.sum(0)).ravel() @ np.log(fit.posterior.mean("beta")[0]) / data.total
+    expected = (
+        np.asarray(data.matrix.sum(0)).ravel() @ np.log(fit.posterior.mean("beta")[0]) / data.total
+    )
     for folds in (2, 5):
-        np.testing.assert_allclose(inference.document_completion(fit, data, folds=folds).value, expected, rtol=1e-10)
+        np.testing.assert_allclose(
+            inference.document_completion(fit, data, folds=folds).value, expected, rtol=1e-10
+        )
 
 
 def test_a_word_ruled_out(data):
     """A word that a point estimate gives no weight at all counts as one of probability 1e-38, in either precision."""
     counts = data.matrix.toarray()
     counts[:, 5] = 0
-    fit = inference.fit("nmf", pp_models.data.counts(counts), "map", {"num_topics": 2}, num_epochs=20)
+    fit = inference.fit(
+        "nmf", pp_models.data.counts(counts), "map", {"num_topics": 2}, num_epochs=20
+    )
     heldout = np.zeros((1, 12))
     heldout[0, [4, 5]] = [2, 1]
     score = inference.document_completion(fit, pp_models.data.counts(heldout))
@@ -151,7 +191,11 @@ def test_a_word_ruled_out(data):
 def test_perplexity(data, fit):
     """H(17): exp of minus the mean log probability of a token; its error is the delta method's."""
     score, found = inference.document_completion(fit, data), inference.perplexity(fit, data)
-    assert found.value == pytest.approx(np.exp(-score.per_document.sum() / data.total)) == score.perplexity
+    assert (
+        found.value
+        == pytest.approx(np.exp(-score.per_document.sum() / data.total))
+        == score.perplexity
+    )
     assert found.standard_error == pytest.approx(score.standard_error * score.perplexity)
 
 
@@ -168,7 +212,9 @@ def test_one_document_does_not_tell_its_error(data, fit):
     alone, among = (pp_models.data.counts(data.matrix.toarray()[:2] * [[1], [k]]) for k in (0, 1))
     more = pp_models.data.counts(np.concatenate([among.matrix.toarray(), np.zeros((5, 12))]))
     for some in (data.select(np.arange(1)), alone):
-        assert np.isnan(inference.document_completion(fit, some).standard_error) and np.isnan(inference.perplexity(fit, some).standard_error)
+        assert np.isnan(inference.document_completion(fit, some).standard_error) and np.isnan(
+            inference.perplexity(fit, some).standard_error
+        )
     errors = [inference.document_completion(fit, some).standard_error for some in (among, more)]
     assert errors[0] == pytest.approx(errors[1]) and errors[0] > 0
 
@@ -180,28 +226,44 @@ def test_reuters():
     train, heldout, _ = completion.hold_out(pp_models.datasets.load("reuters"), 0.05)
     with jax.enable_x64(False):
         fit = inference.fit("lda", train, "svi", {"num_topics": 20}, num_epochs=3, batch_size=64)
-        topics, found = fit.posterior.mean("beta").astype(np.float64), inference.document_completion(fit, heldout).value
-    value = sum(by_hand(topics, 0.1, o.toarray(), h.toarray(), 50) for o, h in completion.split_tokens(heldout, 3)) / heldout.total
+        topics, found = (
+            fit.posterior.mean("beta").astype(np.float64),
+            inference.document_completion(fit, heldout).value,
+        )
+    value = (
+        sum(
+            by_hand(topics, 0.1, o.toarray(), h.toarray(), 50)
+            for o, h in completion.split_tokens(heldout, 3)
+        )
+        / heldout.total
+    )
     assert abs(found - value) < 1e-4
 
 
 def test_true_topics_score_above_wrong_ones(data, fit):
     """A better model scores higher."""
     wrong = inference.fit("lda", data.select(np.arange(2)), "cavi", {"num_topics": 3}, num_epochs=5)
-    assert inference.document_completion(fit, data).value > inference.document_completion(wrong, data).value + 0.1
+    assert (
+        inference.document_completion(fit, data).value
+        > inference.document_completion(wrong, data).value + 0.1
+    )
 
 
 @pytest.mark.slow
 def test_chains_average_predictions_not_topics(data):
     """Relabelling the topics of single draws leaves a chain's score as it was."""
-    chain = inference.fit("lda", data, "gibbs", {"num_topics": 3}, num_samples=30, num_warmup=100, num_chains=1)
+    chain = inference.fit(
+        "lda", data, "gibbs", {"num_topics": 3}, num_samples=30, num_warmup=100, num_chains=1
+    )
     before = inference.document_completion(chain, data, num_draws=10).value
     rng = np.random.default_rng(1)
     for i in range(30):
         order = rng.permutation(3)
         chain.posterior.draws["beta"][0, i] = chain.posterior.draws["beta"][0, i][order]
         chain.posterior.draws["theta"][0, i] = chain.posterior.draws["theta"][0, i][:, order]
-    np.testing.assert_allclose(inference.document_completion(chain, data, num_draws=10).value, before, rtol=1e-9)
+    np.testing.assert_allclose(
+        inference.document_completion(chain, data, num_draws=10).value, before, rtol=1e-9
+    )
 
 
 def test_draws_that_are_alike_predict_as_one(data, fit):
@@ -209,7 +271,10 @@ def test_draws_that_are_alike_predict_as_one(data, fit):
     one = completion.global_sites(fit.posterior)
     alike = {site: jnp.repeat(x, 2, 0) for site, x in one.items()}
     rows = np.arange(4)
-    logs = [completion.complete_rows(fit.problem, sites, data, rows, completion.Plan(4, data.layout(4))) for sites in (one, alike)]
+    logs = [
+        completion.complete_rows(fit.problem, sites, data, rows, completion.Plan(4, data.layout(4)))
+        for sites in (one, alike)
+    ]
     np.testing.assert_allclose(logs[1], logs[0], rtol=1e-10)
 
 
@@ -224,7 +289,10 @@ def test_normalisation_of_rates(data):
 def test_hold_out(data):
     """Held-out and training rows are a partition, the same for the same seed."""
     training, heldout, kept = completion.hold_out(data, 0.25, seed=3)
-    assert (training.num_rows, heldout.num_rows) == (30, 10) and training.total + heldout.total == data.total
+    assert (training.num_rows, heldout.num_rows) == (
+        30,
+        10,
+    ) and training.total + heldout.total == data.total
     np.testing.assert_array_equal(training.matrix.toarray(), data.matrix.toarray()[kept])
     assert completion.hold_out(data, 0.25, seed=3).training.hash == training.hash
 
@@ -238,7 +306,13 @@ def test_bad_input(data, fit):
     with pytest.raises(InputError, match="at least 2"):
         inference.document_completion(fit, data, folds=1)
     with pytest.raises(InputError, match="models of counts"):
-        dense = inference.fit("bernoulli_mixture", pp_models.data.dense(np.eye(12)), "cavi", {"num_components": 2}, num_epochs=1)
+        dense = inference.fit(
+            "bernoulli_mixture",
+            pp_models.data.dense(np.eye(12)),
+            "cavi",
+            {"num_components": 2},
+            num_epochs=1,
+        )
         inference.document_completion(dense, data)
     with pytest.raises(InputError, match="empty: there is nothing to score"):
         inference.document_completion(fit, dataclasses.replace(data, matrix=data.matrix * 0))
@@ -258,7 +332,9 @@ def test_vocabularies_with_names(data):
     score = inference.document_completion(fit, data).value
     assert inference.document_completion(fit, named).value == score
     with pytest.raises(InputError, match="in another order"):
-        inference.document_completion(fit, dataclasses.replace(data, column_names=tuple(words[::-1])))
+        inference.document_completion(
+            fit, dataclasses.replace(data, column_names=tuple(words[::-1]))
+        )
 
 
 def test_single_precision(data, fit):
@@ -266,7 +342,9 @@ def test_single_precision(data, fit):
     exact = inference.document_completion(fit, data).value
     start = np.asarray(fit.posterior.natural("beta"), np.float32)
     with jax.enable_x64(False):
-        again = inference.fit("lda", data, "cavi", {"num_topics": 3}, num_epochs=1, init={"beta": jnp.asarray(start)})
+        again = inference.fit(
+            "lda", data, "cavi", {"num_topics": 3}, num_epochs=1, init={"beta": jnp.asarray(start)}
+        )
         again.posterior._shared["beta"] = jnp.asarray(start)
         single = inference.document_completion(again, data).value
     assert abs(single - exact) < 1e-4
@@ -276,19 +354,33 @@ def test_single_precision(data, fit):
 
 
 @pytest.mark.parametrize(
-    "engine", ["svi", pytest.param("trust_region", marks=pytest.mark.slow), pytest.param("stochastic_map", marks=pytest.mark.slow)]
+    "engine",
+    [
+        "svi",
+        pytest.param("trust_region", marks=pytest.mark.slow),
+        pytest.param("stochastic_map", marks=pytest.mark.slow),
+    ],
 )
 def test_batches_are_scored_before_they_are_learned_from(data, engine):
     """Every third batch's score is that of a fit which stopped just before it, on documents that it has not seen; the fit itself stays the same.
 
     Bit for bit: the same draws, the same steps. The batches of a pass over the data are a partition, so with one epoch each is new.
     """
-    options = {"num_epochs": 1, "batch_size": 4, **({"basis": "log"} if engine == "stochastic_map" else {})}
-    plain, scored = (inference.fit("lda", data, engine, {"num_topics": 3}, evaluate_every=every, **options) for every in (0, 3))
+    options = {
+        "num_epochs": 1,
+        "batch_size": 4,
+        **({"basis": "log"} if engine == "stochastic_map" else {}),
+    }
+    plain, scored = (
+        inference.fit("lda", data, engine, {"num_topics": 3}, evaluate_every=every, **options)
+        for every in (0, 3)
+    )
     np.testing.assert_array_equal(plain.posterior.mean("beta"), scored.posterior.mean("beta"))
     np.testing.assert_array_equal(plain.history["bound"], scored.history["bound"])
     assert "heldout" not in plain.history and scored.history["heldout"].shape == (10,)
-    np.testing.assert_array_equal(np.isfinite(scored.history["heldout"]), (np.arange(10) + 1) % 3 == 0)
+    np.testing.assert_array_equal(
+        np.isfinite(scored.history["heldout"]), (np.arange(10) + 1) % 3 == 0
+    )
 
     chosen = fitting.load_engine(engine)
     checked = chosen.settle(fitting.make_options(chosen, options), data)
@@ -297,7 +389,12 @@ def test_batches_are_scored_before_they_are_learned_from(data, engine):
     init_key, batch_key, step_key = jax.random.split(jax.random.key(0), 3)
     state, seen = algorithm.init(init_key, {}), set()
     for step, batches in enumerate(fitting.feed(chosen, checked, problem, batch_key, 10)):
-        rows = {int(i) for batch in batches for i, real in zip(batch.positions, batch.mask, strict=True) if real}
+        rows = {
+            int(i)
+            for batch in batches
+            for i, real in zip(batch.positions, batch.mask, strict=True)
+            if real
+        }
         assert not rows & seen
         if (step + 1) % 3 == 0:
             now = fitting.Fit(problem, engine, {}, algorithm.posterior(state), {}, 0.0)

@@ -26,7 +26,11 @@ def exact(document, topics, alpha):
     total = 0.0
     for z in itertools.product(range(len(topics)), repeat=len(words)):
         counts = np.bincount(np.array(z, int), minlength=len(topics))
-        prior = gammaln(alpha.sum()) - gammaln(alpha.sum() + len(words)) + np.sum(gammaln(counts + alpha) - gammaln(alpha))
+        prior = (
+            gammaln(alpha.sum())
+            - gammaln(alpha.sum() + len(words))
+            + np.sum(gammaln(counts + alpha) - gammaln(alpha))
+        )
         total += np.exp(prior) * np.prod(topics[list(z), words])
     return np.log(total)
 
@@ -46,7 +50,12 @@ def small():
 
 
 @pytest.mark.parametrize(
-    ("method", "options"), [("chib", {"num_sweeps": 5}), ("left_to_right", {"num_particles": 3}), ("left_to_right", {"num_particles": 1})]
+    ("method", "options"),
+    [
+        ("chib", {"num_sweeps": 5}),
+        ("left_to_right", {"num_particles": 3}),
+        ("left_to_right", {"num_particles": 1}),
+    ],
 )
 def test_exact_probabilities(small, method, options):
     """400 repeats of either estimator agree with the sum over all assignments within 4 of their standard errors, document by document.
@@ -69,9 +78,15 @@ def test_words_and_no_choice(small, method):
     """A document of one word, and one topic, leave nothing to chance: every repeat is exact, to rounding."""
     fit, data = small
     found = inference.log_evidence(fit, data, method, num_repeats=4, num_sweeps=2)
-    np.testing.assert_allclose(found.per_document[3], np.log(ALPHA / ALPHA.sum() @ TOPICS[:, 0]), rtol=1e-9)
+    np.testing.assert_allclose(
+        found.per_document[3], np.log(ALPHA / ALPHA.sum() @ TOPICS[:, 0]), rtol=1e-9
+    )
     one = point(TOPICS[:1], ALPHA[:1], data)
-    np.testing.assert_allclose(inference.log_evidence(one, data, method, num_repeats=2).per_document, DOCUMENTS @ np.log(TOPICS[0]), rtol=1e-9)
+    np.testing.assert_allclose(
+        inference.log_evidence(one, data, method, num_repeats=2).per_document,
+        DOCUMENTS @ np.log(TOPICS[0]),
+        rtol=1e-9,
+    )
 
 
 @pytest.mark.parametrize("method", ["chib", "left_to_right"])
@@ -81,7 +96,12 @@ def test_longer_documents(method):
     100 nodes integrate a polynomial of degree 30 exactly. The documents' words are of all three kinds, some of them many times.
     """
     documents = np.array([[12, 8, 10], [18, 2, 8]])
-    found = inference.log_evidence(point(TOPICS, ALPHA, pp_models.data.counts(documents)), pp_models.data.counts(documents), method, num_repeats=40)
+    found = inference.log_evidence(
+        point(TOPICS, ALPHA, pp_models.data.counts(documents)),
+        pp_models.data.counts(documents),
+        method,
+        num_repeats=40,
+    )
     x, weight = roots_jacobi(100, ALPHA[1] - 1, ALPHA[0] - 1)
     theta = np.stack([(1 + x) / 2, (1 - x) / 2], 1)
     wanted = np.log(np.exp(documents @ np.log(theta @ TOPICS).T) @ weight / weight.sum())
@@ -94,7 +114,12 @@ def corpus():
     """Documents drawn from known topics."""
     rng = np.random.default_rng(3)
     topics = rng.dirichlet(np.full(20, 0.2), 3)
-    counts = [rng.multinomial(n, p) for n, p in zip(rng.integers(0, 17, 24), rng.dirichlet(np.full(3, 0.3), 24) @ topics, strict=True)]
+    counts = [
+        rng.multinomial(n, p)
+        for n, p in zip(
+            rng.integers(0, 17, 24), rng.dirichlet(np.full(3, 0.3), 24) @ topics, strict=True
+        )
+    ]
     return topics, pp_models.data.counts(counts)
 
 
@@ -108,8 +133,13 @@ def test_order_and_batches_change_nothing(corpus, method, monkeypatch):
     monkeypatch.setattr(document_likelihood, "CELLS", 16 * 2 * 8)
     turned = inference.log_evidence(fit, data.select(order), method, **options)
     np.testing.assert_allclose(turned.per_document, straight.per_document[order], rtol=1e-9)
-    np.testing.assert_allclose(turned.per_document_error, straight.per_document_error[order], rtol=1e-6, atol=1e-9)
-    assert np.any(inference.log_evidence(fit, data, method, **options, seed=1).per_document != straight.per_document)
+    np.testing.assert_allclose(
+        turned.per_document_error, straight.per_document_error[order], rtol=1e-6, atol=1e-9
+    )
+    assert np.any(
+        inference.log_evidence(fit, data, method, **options, seed=1).per_document
+        != straight.per_document
+    )
 
 
 @pytest.mark.parametrize("method", ["chib", "left_to_right"])
@@ -117,9 +147,16 @@ def test_true_topics_score_above_wrong_ones(corpus, method):
     """The topics that made the documents have more evidence than the same with their words shuffled, by more than three errors of either kind."""
     topics, data = corpus
     wrong = np.random.default_rng(1).permuted(topics, axis=1)
-    true, false = (inference.log_evidence(point(x, [0.3] * 3, data), data, method, num_repeats=4) for x in (topics, wrong))
-    assert true.value - false.value > 3 * max(true.standard_error + false.standard_error, true.monte_carlo_error + false.monte_carlo_error)
-    assert inference.perplexity(point(topics, [0.3] * 3, data), data, method, num_repeats=4).value == pytest.approx(true.perplexity)
+    true, false = (
+        inference.log_evidence(point(x, [0.3] * 3, data), data, method, num_repeats=4)
+        for x in (topics, wrong)
+    )
+    assert true.value - false.value > 3 * max(
+        true.standard_error + false.standard_error, true.monte_carlo_error + false.monte_carlo_error
+    )
+    assert inference.perplexity(
+        point(topics, [0.3] * 3, data), data, method, num_repeats=4
+    ).value == pytest.approx(true.perplexity)
 
 
 def test_draws_are_averaged_as_probabilities(small):
@@ -130,9 +167,21 @@ def test_draws_are_averaged_as_probabilities(small):
     fit, data = small
     other = np.array([[0.2, 0.5, 0.3], [0.6, 0.3, 0.1]])
     both = np.stack([TOPICS, other] * 5)[None]
-    chain = fitting.Fit(fit.problem, "gibbs", {}, Draws(fit.problem, {"theta": np.zeros((1, 10, 7, 2)), "beta": both}), {}, 0.0)
+    chain = fitting.Fit(
+        fit.problem,
+        "gibbs",
+        {},
+        Draws(fit.problem, {"theta": np.zeros((1, 10, 7, 2)), "beta": both}),
+        {},
+        0.0,
+    )
     found = inference.log_evidence(chain, data, num_repeats=40, num_draws=10)
-    wanted = np.array([np.logaddexp(exact(x, TOPICS, ALPHA), exact(x, other, ALPHA)) - np.log(2) for x in DOCUMENTS])
+    wanted = np.array(
+        [
+            np.logaddexp(exact(x, TOPICS, ALPHA), exact(x, other, ALPHA)) - np.log(2)
+            for x in DOCUMENTS
+        ]
+    )
     assert np.all(np.abs(found.per_document - wanted) <= 5 * found.per_document_error + 1e-9)
 
 
@@ -142,13 +191,30 @@ def test_errors_over_repeats(small):
     A document that comes nine times has the same random numbers each time, and the mean over all nine the error of one.
     """
     fit, _ = small
-    words, same = pp_models.data.counts(np.eye(3, dtype=int)), pp_models.data.counts(DOCUMENTS[[0] * 9])
-    draws = {"theta": np.zeros((1, 2, 7, 2)), "beta": np.stack([TOPICS, TOPICS[::-1] ** 2 / np.sum(TOPICS[::-1] ** 2, 1, keepdims=True)])[None]}
+    words, same = (
+        pp_models.data.counts(np.eye(3, dtype=int)),
+        pp_models.data.counts(DOCUMENTS[[0] * 9]),
+    )
+    draws = {
+        "theta": np.zeros((1, 2, 7, 2)),
+        "beta": np.stack([TOPICS, TOPICS[::-1] ** 2 / np.sum(TOPICS[::-1] ** 2, 1, keepdims=True)])[
+            None
+        ],
+    }
     chain = fitting.Fit(fit.problem, "gibbs", {}, Draws(fit.problem, draws), {}, 0.0)
-    np.testing.assert_allclose(inference.log_evidence(chain, words, num_repeats=3, num_draws=2).per_document_error, 0, atol=1e-9)
-    assert np.isnan(inference.log_evidence(chain, words, num_repeats=1, num_draws=2).monte_carlo_error)
+    np.testing.assert_allclose(
+        inference.log_evidence(chain, words, num_repeats=3, num_draws=2).per_document_error,
+        0,
+        atol=1e-9,
+    )
+    assert np.isnan(
+        inference.log_evidence(chain, words, num_repeats=1, num_draws=2).monte_carlo_error
+    )
     found = inference.log_evidence(fit, same, num_repeats=4, num_sweeps=2)
-    assert found.monte_carlo_error == pytest.approx(found.per_document_error[0] / DOCUMENTS[0].sum()) and found.monte_carlo_error > 0
+    assert (
+        found.monte_carlo_error == pytest.approx(found.per_document_error[0] / DOCUMENTS[0].sum())
+        and found.monte_carlo_error > 0
+    )
 
 
 @pytest.mark.slow
@@ -159,9 +225,19 @@ def test_distribution_at_its_mean_or_drawn_from(corpus):
     values = []
     for width in (1e6, 3.0):
         fit = fitting.Fit(
-            problem, "cavi", {}, Variational(problem, {"beta": jnp.asarray(width * topics + 1e-3)}, {"theta": jnp.ones((24, 3))}), {}, 0.0
+            problem,
+            "cavi",
+            {},
+            Variational(
+                problem, {"beta": jnp.asarray(width * topics + 1e-3)}, {"theta": jnp.ones((24, 3))}
+            ),
+            {},
+            0.0,
         )
-        mean, drawn = (inference.log_evidence(fit, data, num_repeats=4, num_draws=draws).value for draws in (None, 5))
+        mean, drawn = (
+            inference.log_evidence(fit, data, num_repeats=4, num_draws=draws).value
+            for draws in (None, 5)
+        )
         values.append(abs(mean - drawn))
     assert values[0] < 0.01 < 0.05 < values[1]
 
@@ -173,16 +249,25 @@ def test_single_precision(corpus):
     exact_ = inference.log_evidence(point(topics, [0.3] * 3, data), data, num_repeats=4)
     with jax.enable_x64(False):
         single = inference.log_evidence(point(topics, [0.3] * 3, data), data, num_repeats=4)
-    assert abs(single.value - exact_.value) < 5 * (single.monte_carlo_error + exact_.monte_carlo_error)
+    assert abs(single.value - exact_.value) < 5 * (
+        single.monte_carlo_error + exact_.monte_carlo_error
+    )
 
 
 def test_a_word_in_no_topic(small):
     """A word that no topic has counts as one of probability 1e-38, and leaves the rest as it was."""
     _, data = small
-    topics = np.concatenate([TOPICS[:, :2] / TOPICS[:, :2].sum(1, keepdims=True), np.zeros((2, 1))], 1)
+    topics = np.concatenate(
+        [TOPICS[:, :2] / TOPICS[:, :2].sum(1, keepdims=True), np.zeros((2, 1))], 1
+    )
     fit = point(topics, ALPHA, data)
-    with_it, without = (inference.log_evidence(fit, pp_models.data.counts([x]), num_repeats=4) for x in ([0, 0, 1], [1, 0, 0]))
-    assert with_it.per_document[0] == pytest.approx(np.log(document_likelihood.FLOOR)) and np.isfinite(without.value)
+    with_it, without = (
+        inference.log_evidence(fit, pp_models.data.counts([x]), num_repeats=4)
+        for x in ([0, 0, 1], [1, 0, 0])
+    )
+    assert with_it.per_document[0] == pytest.approx(
+        np.log(document_likelihood.FLOOR)
+    ) and np.isfinite(without.value)
 
 
 @pytest.mark.parametrize("double", [True, False])
@@ -191,14 +276,25 @@ def test_words_in_no_topic_are_not_spread_evenly(double):
 
     In documents of two words either is predicted from the other. 1e-5: single precision.
     """
-    topics = np.concatenate([TOPICS[:, :2] / TOPICS[:, :2].sum(1, keepdims=True), np.zeros((2, 2))], 1)
+    topics = np.concatenate(
+        [TOPICS[:, :2] / TOPICS[:, :2].sum(1, keepdims=True), np.zeros((2, 2))], 1
+    )
     seen, wanted = pp_models.data.counts([[0, 0, 1, 0]]), pp_models.data.counts([[1, 0, 0, 0]])
     with jax.enable_x64(double):
         heldout = pp_models.data.counts([[1, 0, 1, 0], [0, 0, 1, 1]])
         none, rare = (point(np.maximum(topics, least), ALPHA, heldout) for least in (0, 1e-30))
-        found, other = (inference.document_completion(fit, heldout).per_document for fit in (none, rare))
-        ranked = [inference.precision_recall_at(fit, wanted, 1, observed=seen).recall.value for fit in (none, rare)]
-    np.testing.assert_allclose(found, other + np.array([1, 2]) * (np.log(document_likelihood.FLOOR) - np.log(1e-30)), rtol=1e-5)
+        found, other = (
+            inference.document_completion(fit, heldout).per_document for fit in (none, rare)
+        )
+        ranked = [
+            inference.precision_recall_at(fit, wanted, 1, observed=seen).recall.value
+            for fit in (none, rare)
+        ]
+    np.testing.assert_allclose(
+        found,
+        other + np.array([1, 2]) * (np.log(document_likelihood.FLOOR) - np.log(1e-30)),
+        rtol=1e-5,
+    )
     assert ranked[0] == ranked[1]
 
 
@@ -208,7 +304,9 @@ def test_bad_input(small):
     for name in ("bayesian_nmf", "ctm"):
         problem = fitting.make_problem(name, data, {"num_topics": 2})
         with pytest.raises(InputError, match="use document_completion"):
-            inference.log_evidence(fitting.Fit(problem, "map", {}, Point(problem, {}), {}, 0.0), data)
+            inference.log_evidence(
+                fitting.Fit(problem, "map", {}, Point(problem, {}), {}, 0.0), data
+            )
     with pytest.raises(InputError, match="Did you mean 'chib'"):
         inference.log_evidence(fit, data, "chip")
     with pytest.raises(InputError, match="same vocabulary"):

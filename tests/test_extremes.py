@@ -16,8 +16,16 @@ from pp_models.errors import Diverged, InputError
 SMALL = np.random.default_rng(0).poisson(1.0, (12, 8))
 TINY = 8e-6  # c0: with 8 columns, c0 / V = 1e-6
 CASES = {
-    "lda": {"tiny": {"alpha": 1e-6, "eta": 1e-6}, "many counts": {}, "many topics": {"num_topics": 1000}},
-    "bayesian_nmf": {"tiny": {"a0": 1e-6, "c0": TINY}, "many counts": {}, "many topics": {"num_topics": 1000}},
+    "lda": {
+        "tiny": {"alpha": 1e-6, "eta": 1e-6},
+        "many counts": {},
+        "many topics": {"num_topics": 1000},
+    },
+    "bayesian_nmf": {
+        "tiny": {"a0": 1e-6, "c0": TINY},
+        "many counts": {},
+        "many topics": {"num_topics": 1000},
+    },
     "correlated_nmf": {"tiny": {"c0": TINY}},
     "ctm": {"tiny": {"eta": 1e-6}, "many counts": {}},
     "hpf": {"many counts": {}, "many topics": {"num_topics": 1000}},
@@ -35,10 +43,22 @@ def pairs():
         for case in cases:
             for engine in engines():
                 many = case == "many topics" and engine in UNTRIED
-                counted = case == "many counts" and "gibbs" in engine  # which refuse them, tested with them
+                counted = (
+                    case == "many counts" and "gibbs" in engine
+                )  # which refuse them, tested with them
                 said = (model, case, engine) == ("ctm", "many counts", "numpyro_svi")  # below
-                if not load_engine(engine).suits(pp_models.load(model)) and not many and not counted and not said:
-                    yield pytest.param(model, case, engine, marks=() if (model, case, engine) in FAST else pytest.mark.slow)
+                if (
+                    not load_engine(engine).suits(pp_models.load(model))
+                    and not many
+                    and not counted
+                    and not said
+                ):
+                    yield pytest.param(
+                        model,
+                        case,
+                        engine,
+                        marks=() if (model, case, engine) in FAST else pytest.mark.slow,
+                    )
 
 
 def problem(model, case):
@@ -51,7 +71,9 @@ def test_every_number_is_finite(model, case, engine, quick):
     """Means, standard deviations, draws, and the log joint density of draws."""
     data, hyper = problem(model, case)
     with jax.enable_x64(False):
-        fit = inference.fit(model, data, engine, hyper, jax.random.key(0), progress=False, **quick[engine])
+        fit = inference.fit(
+            model, data, engine, hyper, jax.random.key(0), progress=False, **quick[engine]
+        )
         draws = fit.posterior.sample(jax.random.key(1), 20)
         for site in fit.model.families:
             for found in (fit.posterior.mean(site), fit.posterior.sd(site), draws[site]):
@@ -74,10 +96,26 @@ def test_the_bound_is_that_of_double_precision(model, case):
     for double in (False, True):
         with jax.enable_x64(double):
             if not start:
-                begun = inference.fit(model, data, "cavi", hyper, jax.random.key(0), progress=False, num_epochs=3)
-                start = {site: jax.tree.map(np.asarray, begun.posterior.natural(site)) for site in begun.model.shared}
+                begun = inference.fit(
+                    model, data, "cavi", hyper, jax.random.key(0), progress=False, num_epochs=3
+                )
+                start = {
+                    site: jax.tree.map(np.asarray, begun.posterior.natural(site))
+                    for site in begun.model.shared
+                }
             init = jax.tree.map(lambda x: jnp.asarray(x, float), start)
-            fit = inference.fit(model, data, "cavi", hyper, jax.random.key(0), progress=False, init=init, num_epochs=4, tolerance=0.0, num_local=50)
+            fit = inference.fit(
+                model,
+                data,
+                "cavi",
+                hyper,
+                jax.random.key(0),
+                progress=False,
+                init=init,
+                num_epochs=4,
+                tolerance=0.0,
+                num_local=50,
+            )
             bounds.append(fit.history["bound"])
     np.testing.assert_allclose(bounds[0], bounds[1], rtol=1e-4)
 
@@ -87,23 +125,48 @@ def test_what_single_precision_cannot_hold_is_said():
     """Rows of ten million tokens put log-normal locations where precisions differ by 1e8: the run is stopped. Double precision holds it."""
     data = pp_models.data.counts(SMALL * 10**6)
     options = {"num_epochs": 8, "tolerance": 0.0, "progress": False}
-    with jax.enable_x64(False), pytest.raises(Diverged, match=r"seven digits, and single precision may not hold it: try .*jax_enable_x64"):
-        inference.fit("correlated_nmf", data, "cavi", {"num_topics": 3}, jax.random.key(0), **options)
-    assert np.all(np.diff(inference.fit("correlated_nmf", data, "cavi", {"num_topics": 3}, jax.random.key(0), **options).history["bound"]) > 0)
+    with (
+        jax.enable_x64(False),
+        pytest.raises(
+            Diverged,
+            match=r"seven digits, and single precision may not hold it: try .*jax_enable_x64",
+        ),
+    ):
+        inference.fit(
+            "correlated_nmf", data, "cavi", {"num_topics": 3}, jax.random.key(0), **options
+        )
+    assert np.all(
+        np.diff(
+            inference.fit(
+                "correlated_nmf", data, "cavi", {"num_topics": 3}, jax.random.key(0), **options
+            ).history["bound"]
+        )
+        > 0
+    )
 
 
 @pytest.mark.slow
 def test_scales_that_single_precision_cannot_hold_are_said():
     """Adam, on a million tokens in every cell, leaves standard deviations of 1e-8 beside those of 0.1."""
     data, hyper = problem("ctm", "many counts")
-    with jax.enable_x64(False), pytest.raises(Diverged, match=r"ctm by numpyro_svi went wrong in y: its parameters belong to no distribution"):
-        inference.fit("ctm", data, "numpyro_svi", hyper, jax.random.key(0), progress=False, num_epochs=20)
+    with (
+        jax.enable_x64(False),
+        pytest.raises(
+            Diverged,
+            match=r"ctm by numpyro_svi went wrong in y: its parameters belong to no distribution",
+        ),
+    ):
+        inference.fit(
+            "ctm", data, "numpyro_svi", hyper, jax.random.key(0), progress=False, num_epochs=20
+        )
 
 
 def test_hyper_parameters_that_would_become_zero_or_infinite_are_refused():
     with jax.enable_x64(False):
         for value in (1e-39, 1e39):
             with pytest.raises(InputError, match=r"eta must be from 1e-38 to 3e\+38"):
-                inference.fit("lda", pp_models.data.counts(SMALL), "cavi", {"num_topics": 3, "eta": value})
+                inference.fit(
+                    "lda", pp_models.data.counts(SMALL), "cavi", {"num_topics": 3, "eta": value}
+                )
     with pytest.raises(InputError, match="as a shape, rate, variance or concentration is"):
         inference.fit("lda", pp_models.data.counts(SMALL), "cavi", {"num_topics": 3, "eta": 0.0})

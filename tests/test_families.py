@@ -35,7 +35,11 @@ def natural(name, seed=0):
     if name == "wishart":
         return Pair(0.5 * positive(4), -0.5 * precision)
     if name == "normal_wishart":
-        return fam.normal_wishart.natural(NormalWishart(positive(4, 3), positive(4), 4 + positive(4), jnp.linalg.cholesky(precision)))
+        return fam.normal_wishart.natural(
+            NormalWishart(
+                positive(4, 3), positive(4), 4 + positive(4), jnp.linalg.cholesky(precision)
+            )
+        )
     if name.endswith("_tied"):
         precision = precision[:1]
     return Pair(jnp.asarray(rng.normal(size=(4, 3))), -0.5 * precision)
@@ -80,7 +84,9 @@ def test_natural_inverts_distribution(name):
     if not family.has_density:
         eta = Pair(family.mean(eta).first, jnp.broadcast_to(-0.5 * jnp.eye(3), (4, 3, 3)))
     eta = family.uncoupled(eta)
-    for a, b in zip(jax.tree.leaves(family.natural(family.distribution(eta))), jax.tree.leaves(eta), strict=True):
+    for a, b in zip(
+        jax.tree.leaves(family.natural(family.distribution(eta))), jax.tree.leaves(eta), strict=True
+    ):
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
 
 
@@ -88,7 +94,9 @@ def test_natural_inverts_distribution(name):
 def test_draws_have_the_mean_statistics(name):
     """The average statistic of 20,000 draws is E[t], within five standard errors plus 1e-11 for rounding (a point has no other error)."""
     family, eta = fam.FAMILIES[name], natural(name)
-    draws = jax.jit(jax.vmap(lambda key: family.sample(key, eta)))(jax.random.split(jax.random.key(1), 20_000))
+    draws = jax.jit(jax.vmap(lambda key: family.sample(key, eta)))(
+        jax.random.split(jax.random.key(1), 20_000)
+    )
     for sample, mean in zip(jax.tree.leaves(draws), jax.tree.leaves(family.mean(eta)), strict=True):
         error = np.asarray(sample).std(0) / np.sqrt(20_000)
         assert np.all(np.abs(np.asarray(sample).mean(0) - mean) < 5 * error + 1e-11)
@@ -98,7 +106,9 @@ def test_draws_have_the_mean_statistics(name):
 def test_modes_maximise(name):
     """`mode` maximises <natural, t(x)>, and summarise(..., "mode") the Lebesgue density: no nearby point is better."""
     family, eta = fam.FAMILIES[name], jax.tree.map(lambda x: x, natural(name))
-    eta = jax.tree.map(lambda n, b: n - b, eta, family.base)  # concentrations above one, so that both modes exist
+    eta = jax.tree.map(
+        lambda n, b: n - b, eta, family.base
+    )  # concentrations above one, so that both modes exist
     for summary in ("log_mode", "mode"):
 
         def objective(t, summary=summary):
@@ -117,7 +127,9 @@ def test_modes_maximise(name):
                 nearby[:, 1:] = (nearby[:, 1:] + np.swapaxes(nearby[:, 1:], 1, 2)) / 2
             if name == "wishart":
                 nearby = (nearby + np.swapaxes(nearby, 1, 2)) / 2
-            assert np.all(np.asarray(height(jnp.asarray(nearby))) <= np.asarray(objective(best)) + 1e-12)
+            assert np.all(
+                np.asarray(height(jnp.asarray(nearby))) <= np.asarray(objective(best)) + 1e-12
+            )
 
 
 @families
@@ -125,7 +137,9 @@ def test_entropy_is_the_mean_of_minus_log_density(name):
     """The entropy, relative to the base measure, is the mean of -log q over draws. A point's is 0, to rounding (1e-11)."""
     family, eta = fam.FAMILIES[name], natural(name)
     plain = family.uncoupled(eta)
-    draws = jax.jit(jax.vmap(lambda key: fam.log_prior(family, plain, family.sample(key, eta))))(jax.random.split(jax.random.key(2), 20_000))
+    draws = jax.jit(jax.vmap(lambda key: fam.log_prior(family, plain, family.sample(key, eta))))(
+        jax.random.split(jax.random.key(2), 20_000)
+    )
     draws, entropy = np.asarray(draws), fam.entropy(family, eta)
     if tied_rows(family):
         draws, entropy = draws.sum(1), jnp.sum(entropy)
@@ -140,8 +154,12 @@ def test_divergence_of_points_is_the_loss_of_moving():
     expected = jnp.einsum("ki,kij,kj->k", x - y, -there.second, x - y)
     np.testing.assert_allclose(fam.divergence(fam.point, here, there), expected, rtol=1e-9)
     sharp = [fam.Pair(1e7 * eta.first, 1e7 * eta.second) for eta in (here, there)]
-    same = fam.Pair((-2 * sharp[1].second @ x[..., None])[..., 0], sharp[1].second)  # the curvature of `there` at the location of `here`
-    np.testing.assert_allclose(fam.divergence(fam.normal, same, sharp[1]) / 1e7, expected, rtol=1e-6)
+    same = fam.Pair(
+        (-2 * sharp[1].second @ x[..., None])[..., 0], sharp[1].second
+    )  # the curvature of `there` at the location of `here`
+    np.testing.assert_allclose(
+        fam.divergence(fam.normal, same, sharp[1]) / 1e7, expected, rtol=1e-6
+    )
 
 
 def test_newton_steps_are_cut():
@@ -158,7 +176,9 @@ def test_newton_steps_are_cut():
         cut = fam.newton_step(here, wanted, fraction)
         step, whole = (fam.point.mean(eta).first - here.first for eta in (cut, wanted))
         np.testing.assert_allclose(jnp.linalg.norm(step, axis=-1), length, rtol=1e-9)
-        np.testing.assert_allclose(jnp.sum(step * whole, -1), length * jnp.linalg.norm(whole, axis=-1), rtol=1e-9)
+        np.testing.assert_allclose(
+            jnp.sum(step * whole, -1), length * jnp.linalg.norm(whole, axis=-1), rtol=1e-9
+        )
         np.testing.assert_array_equal(cut.second, wanted.second)
 
 
@@ -167,16 +187,33 @@ def test_one_dirichlet_vector_is_one_row():
     eta = natural("dirichlet")[0]
     log_x = fam.dirichlet.sample(jax.random.key(0), eta)
     assert log_x.shape == eta.shape
-    np.testing.assert_allclose(jnp.sum(fam.log_density(fam.dirichlet, eta, log_x)), dist.Dirichlet(eta).log_prob(jnp.exp(log_x)), rtol=1e-12)
-    np.testing.assert_allclose(jnp.sum(fam.entropy(fam.dirichlet, eta)), fam.entropy(fam.dirichlet, eta[None])[0], rtol=1e-12)
+    np.testing.assert_allclose(
+        jnp.sum(fam.log_density(fam.dirichlet, eta, log_x)),
+        dist.Dirichlet(eta).log_prob(jnp.exp(log_x)),
+        rtol=1e-12,
+    )
+    np.testing.assert_allclose(
+        jnp.sum(fam.entropy(fam.dirichlet, eta)),
+        fam.entropy(fam.dirichlet, eta[None])[0],
+        rtol=1e-12,
+    )
     for summary in ("mean", "mode", "log_mode"):
-        np.testing.assert_allclose(fam.summarise(fam.dirichlet, eta, summary), fam.summarise(fam.dirichlet, eta[None], summary)[0], rtol=1e-12)
+        np.testing.assert_allclose(
+            fam.summarise(fam.dirichlet, eta, summary),
+            fam.summarise(fam.dirichlet, eta[None], summary)[0],
+            rtol=1e-12,
+        )
 
 
 def test_beta_draws_have_finite_logarithms():
     """Statistics are finite although float32 rounds draws near 0 and 1 to 0 and 1."""
     with jax.enable_x64(False):
-        for x in (jnp.asarray([0.0, 0.5, 1.0]), fam.beta.value(fam.beta.sample(jax.random.key(0), Pair(jnp.full(50, 1e-3), jnp.full(50, 1e-3))))):
+        for x in (
+            jnp.asarray([0.0, 0.5, 1.0]),
+            fam.beta.value(
+                fam.beta.sample(jax.random.key(0), Pair(jnp.full(50, 1e-3), jnp.full(50, 1e-3)))
+            ),
+        ):
             assert all(np.all(np.isfinite(leaf)) for leaf in fam.beta.stats(x))
 
 
@@ -186,7 +223,10 @@ def test_mean_and_precision_transform():
     assert isinstance(transform, MeanAndPrecisionTransform)
     x = jnp.asarray(np.random.default_rng(0).normal(size=(5, 9)))
     y = transform(x)
-    assert y.shape == transform.forward_shape(x.shape) == (5, 4, 3) and transform.inverse_shape(y.shape) == x.shape
+    assert (
+        y.shape == transform.forward_shape(x.shape) == (5, 4, 3)
+        and transform.inverse_shape(y.shape) == x.shape
+    )
     assert np.all(mean_and_precision(y)) and not np.any(mean_and_precision(-y))
     np.testing.assert_allclose(transform.inv(y), x, rtol=1e-9)
     lower = np.tril_indices(size)
@@ -202,7 +242,9 @@ def test_mean_and_precision_transform():
 def test_normal_wishart_moments():
     """`mean` and `variance` are those of NumPyro's own draws, 20,000 of them, within five standard errors (of a variance: 10 %)."""
     q = fam.normal_wishart.distribution(natural("normal_wishart"))
-    q = NormalWishart(q.loc, q.strength, q.df + 4, q.scatter_tril)  # fourth moments of the mean, for the variance's error
+    q = NormalWishart(
+        q.loc, q.strength, q.df + 4, q.scatter_tril
+    )  # fourth moments of the mean, for the variance's error
     draws = np.asarray(q.sample(jax.random.key(0), (20_000,)))
     assert np.all(np.abs(draws.mean(0) - q.mean) < 5 * np.sqrt(np.asarray(q.variance) / 20_000))
     np.testing.assert_allclose(draws.var(0), q.variance, rtol=0.1)
@@ -223,7 +265,10 @@ def test_gamma_draws_of_any_number(size):
     shapes = np.where(np.arange(size) % 2, 0.05, 1.0)
     draws = np.asarray(fam.log_gamma_draw(jax.random.key(3), jnp.asarray(shapes).reshape(1, -1)))[0]
     for shape in (0.05, 1.0):
-        assert scipy.stats.kstest(draws[shapes == shape], scipy.stats.loggamma(shape).cdf).pvalue > 1e-4
+        assert (
+            scipy.stats.kstest(draws[shapes == shape], scipy.stats.loggamma(shape).cdf).pvalue
+            > 1e-4
+        )
 
 
 def test_gamma_draws_in_single_precision():
@@ -238,7 +283,12 @@ def test_tiny_concentrations_in_single_precision():
     with jax.enable_x64(False):
         eta = jnp.full((5, 7), 1e-6)
         for family, n in ((fam.dirichlet, eta), (fam.gamma, Pair(eta, -jnp.ones_like(eta)))):
-            for tree in (family.sample(jax.random.key(0), n), family.mean(n), family.log_normalizer(n), fam.summarise(family, n, "mode")):
+            for tree in (
+                family.sample(jax.random.key(0), n),
+                family.mean(n),
+                family.log_normalizer(n),
+                fam.summarise(family, n, "mode"),
+            ):
                 assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(tree))
             assert np.all(family.value(family.sample(jax.random.key(0), n)) > 0)
 
@@ -256,19 +306,26 @@ def test_fast_digamma():
     np.testing.assert_allclose(fast, exact, rtol=2e-6, atol=2e-6)
 
 
-@pytest.mark.parametrize(("num_rows", "size"), [(0, 3), (1, 1), (1, 5), (TOGETHER, 4), (2 * TOGETHER + 3, 7), (5, 90)])
+@pytest.mark.parametrize(
+    ("num_rows", "size"), [(0, 3), (1, 1), (1, 5), (TOGETHER, 4), (2 * TOGETHER + 3, 7), (5, 90)]
+)
 def test_normals_are_solved_together(num_rows, size):
     """`normal_mean` is P^-1 (P m), plus L^-T z with noise z, for any number of rows. Condition numbers are at most 1e3: 1e-9."""
     rng = np.random.default_rng(num_rows + size)
     root = rng.normal(size=(num_rows, size, size))
-    precision, first = root @ root.transpose(0, 2, 1) + size * np.eye(size), rng.normal(size=(num_rows, size))
+    precision, first = (
+        root @ root.transpose(0, 2, 1) + size * np.eye(size),
+        rng.normal(size=(num_rows, size)),
+    )
     noise = rng.normal(size=(num_rows, size))
     natural = fam.Pair(jnp.asarray(first), jnp.asarray(-0.5 * precision))
     lower = np.linalg.cholesky(precision)
     mean = np.linalg.solve(precision, first[..., None])[..., 0]
     np.testing.assert_allclose(fam.normal_mean(natural), mean, rtol=1e-9, atol=1e-12)
     moved = mean + np.linalg.solve(lower.transpose(0, 2, 1), noise[..., None])[..., 0]
-    np.testing.assert_allclose(fam.normal_mean(natural, jnp.asarray(noise)), moved, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(
+        fam.normal_mean(natural, jnp.asarray(noise)), moved, rtol=1e-9, atol=1e-12
+    )
 
 
 def test_a_family_is_never_hidden_by_a_module():

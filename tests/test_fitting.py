@@ -28,7 +28,9 @@ STEPWISE = {"num_samples": 200, "num_warmup": 500}  # 10 + 4 chunks of gibbs
 
 
 def run(engine="cavi", **arguments):
-    return inference.fit("lda", DATA, engine, HYPER, jax.random.key(1), **{"progress": False, **arguments})
+    return inference.fit(
+        "lda", DATA, engine, HYPER, jax.random.key(1), **{"progress": False, **arguments}
+    )
 
 
 @pytest.fixture
@@ -87,14 +89,32 @@ class Notes(loop.Callback):
 
 def test_callbacks_are_called_around_every_step():
     """The numbers of a step are read once, when the next one has been dispatched or the run ends; True ends the run."""
-    algorithm = Algorithm(None, lambda key, state, batches: (state + 1, Counted(10.0 * state)), None)
-    running = loop.Run(fitting.make_problem("lda", DATA, HYPER), algorithm, "cavi", None, clock_.Clock())
+    algorithm = Algorithm(
+        None, lambda key, state, batches: (state + 1, Counted(10.0 * state)), None
+    )
+    running = loop.Run(
+        fitting.make_problem("lda", DATA, HYPER), algorithm, "cavi", None, clock_.Clock()
+    )
     notes = Notes()
     running.state, running.callbacks = 0, [notes]
     loop.advance(running, iter(range(5, 100)), jax.random.key(0))
-    begun = ["begin", "before 5", "after 0 -> 1", "before 6", "bound 0", "after 1 -> 2", "before 7", "bound 10", "after 2 -> 3"]
+    begun = [
+        "begin",
+        "before 5",
+        "after 0 -> 1",
+        "before 6",
+        "bound 0",
+        "after 1 -> 2",
+        "before 7",
+        "bound 10",
+        "after 2 -> 3",
+    ]
     assert notes.calls == [*begun, "bound 20", "end"]
-    assert [(row["step"], row["bound"], row["batch"]) for row in running.history] == [(0, 0.0, 5.0), (1, 10.0, 6.0), (2, 20.0, 7.0)]
+    assert [(row["step"], row["bound"], row["batch"]) for row in running.history] == [
+        (0, 0.0, 5.0),
+        (1, 10.0, 6.0),
+        (2, 20.0, 7.0),
+    ]
 
 
 def test_the_run_ends_with_the_first_step_that_ends_later(clock):
@@ -113,7 +133,10 @@ def test_a_run_that_is_over_anyway_was_not_stopped(clock):
     assert run(num_epochs=5, tolerance=0.0, max_seconds=3.5).stopped is None
     settled = run(num_epochs=50, tolerance=0.5)
     assert len(settled.history["step"]) < 50
-    assert run(num_epochs=50, tolerance=0.5, max_seconds=len(settled.history["step"]) - 1.5).stopped is None
+    assert (
+        run(num_epochs=50, tolerance=0.5, max_seconds=len(settled.history["step"]) - 1.5).stopped
+        is None
+    )
 
 
 def test_the_clock_stands_still_while_watched(clock):
@@ -133,11 +156,23 @@ def test_the_clock_stands_still_while_watched(clock):
 
 
 SLOW = [
-    pytest.param(name, marks=pytest.mark.slow) for name in ("map", "stochastic_map", "numpyro_svi", "streaming", "svb", "streaming_batch", "memoized")
+    pytest.param(name, marks=pytest.mark.slow)
+    for name in (
+        "map",
+        "stochastic_map",
+        "numpyro_svi",
+        "streaming",
+        "svb",
+        "streaming_batch",
+        "memoized",
+    )
 ]
 
 
-@pytest.mark.parametrize("engine", ["cavi", "svi", "trust_region", "gibbs", pytest.param("nuts", marks=pytest.mark.slow), *SLOW])
+@pytest.mark.parametrize(
+    "engine",
+    ["cavi", "svi", "trust_region", "gibbs", pytest.param("nuts", marks=pytest.mark.slow), *SLOW],
+)
 def test_watching_changes_nothing(engine, quick):
     """With watch, and with a max_seconds that is not reached, the fit is the same bit for bit, and every step shows a posterior."""
     seen = []
@@ -145,7 +180,10 @@ def test_watching_changes_nothing(engine, quick):
     def watch(step, seconds, posterior):
         seen.append((step, seconds, posterior().sample(jax.random.key(0), 2)))
 
-    plain, watched = run(engine, **quick[engine]), run(engine, **quick[engine], watch=watch, max_seconds=1e6)
+    plain, watched = (
+        run(engine, **quick[engine]),
+        run(engine, **quick[engine], watch=watch, max_seconds=1e6),
+    )
     assert watched.stopped is None
     assert [step for step, _, _ in seen] == list(watched.history["step"])
     assert [seconds for _, seconds, _ in seen] == list(watched.history["seconds"])
@@ -170,20 +208,32 @@ def test_a_sampler_keeps_the_draws_it_has(clock):
 
 def test_a_sampler_in_warm_up_shows_where_its_chains_are():
     """During warm-up the posterior is one draw of every chain, and then another one; then the draws."""
-    for engine, options in (("gibbs", {"num_samples": 100, "num_warmup": 100}), ("nuts", {"num_samples": 10, "num_warmup": 15})):
+    for engine, options in (
+        ("gibbs", {"num_samples": 100, "num_warmup": 100}),
+        ("nuts", {"num_samples": 10, "num_warmup": 15}),
+    ):
         seen = []
-        run(engine, **options, num_chains=2, watch=lambda step, seconds, posterior, seen=seen: seen.append(posterior()))
+        run(
+            engine,
+            **options,
+            num_chains=2,
+            watch=lambda step, seconds, posterior, seen=seen: seen.append(posterior()),
+        )
         lengths = [posterior.draws["beta"].shape[:2] for posterior in seen]
         assert lengths[:2] == [(2, 1), (2, 1)] and lengths[-1] == (2, options["num_samples"])
         assert sorted(lengths) == lengths and all(
-            posterior.sample_stats["lp"].shape == length for posterior, length in zip(seen, lengths, strict=True)
+            posterior.sample_stats["lp"].shape == length
+            for posterior, length in zip(seen, lengths, strict=True)
         )
         assert np.all(seen[0].draws["beta"] != seen[lengths.count((2, 1)) - 1].draws["beta"])
 
 
 def test_no_draws_in_time(clock):
     """Of 14 chunks of 1 second, 10 of warm-up, the fourth ends 3 seconds after the first: 13 seconds are needed after that one."""
-    with pytest.raises(TooLarge, match=r"lda by gibbs would take about 13 seconds, but max_seconds is 2\.5 and it is still warming up: give it more"):
+    with pytest.raises(
+        TooLarge,
+        match=r"lda by gibbs would take about 13 seconds, but max_seconds is 2\.5 and it is still warming up: give it more",
+    ):
         run("gibbs", **STEPWISE, max_seconds=2.5)
     assert clock.steps == 4
 
@@ -217,7 +267,10 @@ def test_a_slow_beginning_is_not_hopeless(clock):
 
 def test_draws_that_do_not_fit_into_memory():
     """A billion numbers are refused before a step is made, with the way out."""
-    for engine, remedy in (("gibbs", "lower num_samples and raise thin"), ("nuts", "lower num_samples")):
+    for engine, remedy in (
+        ("gibbs", "lower num_samples and raise thin"),
+        ("nuts", "lower num_samples"),
+    ):
         with pytest.raises(TooLarge, match=f"more than 1e\\+09: {remedy}"):
             run(engine, num_samples=10**8)
 
@@ -268,7 +321,12 @@ def test_plan_of_nuts():
     """Chunks add up to the warm-up and to the draws, grow from one transition to the largest, and are some forty."""
     for warmup, samples in ((1000, 1000), (0, 100), (1, 1), (20, 20), (500, 3)):
         sizes = nuts.plan(nuts.Options(num_samples=samples, num_warmup=warmup))
-        assert sum(sizes) == warmup + samples and warmup in np.cumsum([0, *sizes]) and sizes[0] == 1 and len(sizes) <= nuts.REPORTS + 12
+        assert (
+            sum(sizes) == warmup + samples
+            and warmup in np.cumsum([0, *sizes])
+            and sizes[0] == 1
+            and len(sizes) <= nuts.REPORTS + 12
+        )
 
 
 @pytest.mark.parametrize("engine", ["svi", "stochastic_map"])
@@ -277,11 +335,15 @@ def test_rows_too_many_to_store_come_back_from_the_data(engine, tmp_path, monkey
     model = pp_models.load("lda")
     hyper, data = model.example(jax.random.key(0))
     options = {"basis": "log"} if engine == "stochastic_map" else {}
-    fit = inference.fit("lda", data, engine, hyper, progress=False, num_epochs=2, batch_size=7, **options)
+    fit = inference.fit(
+        "lda", data, engine, hyper, progress=False, num_epochs=2, batch_size=7, **options
+    )
     monkeypatch.setattr(fits, "MOST_SOLVED", 0)
     path = fit.save(tmp_path / "fit")
     with np.load(path) as file:
-        assert {name.split("/")[0] for name in file.files} & set(model.families) == set(model.shared)
+        assert {name.split("/")[0] for name in file.files} & set(model.families) == set(
+            model.shared
+        )
     again, bare = inference.load(path, data), inference.load(path)
     for site in model.families:
         np.testing.assert_allclose(again.posterior.mean(site), fit.posterior.mean(site), rtol=1e-10)
@@ -290,7 +352,9 @@ def test_rows_too_many_to_store_come_back_from_the_data(engine, tmp_path, monkey
         bare.posterior.mean("theta")
     assert set(bare.to_arviz()["posterior"].data_vars) == set(model.shared)
     copied = inference.load(bare.save(tmp_path / "copy"), data)
-    np.testing.assert_allclose(copied.posterior.mean("theta"), fit.posterior.mean("theta"), rtol=1e-10)
+    np.testing.assert_allclose(
+        copied.posterior.mean("theta"), fit.posterior.mean("theta"), rtol=1e-10
+    )
 
 
 def test_draws_for_arviz_are_as_many_as_are_affordable(monkeypatch):
@@ -300,7 +364,11 @@ def test_draws_for_arviz_are_as_many_as_are_affordable(monkeypatch):
     fit = inference.fit("lda", data, "svi", hyper, progress=False, num_epochs=1)
     shapes = value_shapes(model, fit.hyper, data)
     beta, theta = (int(np.prod(shapes[site])) for site in ("beta", "theta"))
-    for room, draws, sites in ((10**9, 1000, None), (60 * (beta + theta), 60, None), (40 * (beta + theta), 40 * (beta + theta) // beta, ["beta"])):
+    for room, draws, sites in (
+        (10**9, 1000, None),
+        (60 * (beta + theta), 60, None),
+        (40 * (beta + theta), 40 * (beta + theta) // beta, ["beta"]),
+    ):
         monkeypatch.setattr(arviz, "MOST_NUMBERS", room)
         assert arviz.affordable(fit) == (draws, sites)
     tree = fit.to_arviz()
@@ -318,7 +386,12 @@ def test_a_run_that_goes_on_counts_its_time_as_one_that_was_not_interrupted(cloc
 
     whole = run("gibbs", **STEPWISE, max_seconds=50.0)
     clock.steps = 0
-    options = {**STEPWISE, "max_seconds": 50.0, "checkpoint": tmp_path / "run.checkpoint", "checkpoint_steps": 1}
+    options = {
+        **STEPWISE,
+        "max_seconds": 50.0,
+        "checkpoint": tmp_path / "run.checkpoint",
+        "checkpoint_steps": 1,
+    }
     with pytest.raises(RuntimeError, match="killed"):
         run("gibbs", **options, watch=stop)
     clock.now, clock.steps = 1e6, 0  # another process, another clock, and a step that compiles

@@ -31,8 +31,14 @@ def some_q(num_components, size, seed=0):
     rng = np.random.default_rng(seed)
     factor = rng.normal(size=(num_components, size, size))
     tril = jnp.linalg.cholesky(jnp.asarray(factor @ np.swapaxes(factor, 1, 2) + np.eye(size)))
-    loc, kappa, nu = rng.normal(size=(num_components, size)), rng.gamma(2, 1, num_components) + 0.2, size + 1 + rng.gamma(2, 1, num_components)
-    return jnp.asarray(rng.gamma(2, 1, num_components)), NormalWishart(jnp.asarray(loc), jnp.asarray(kappa), jnp.asarray(nu), tril)
+    loc, kappa, nu = (
+        rng.normal(size=(num_components, size)),
+        rng.gamma(2, 1, num_components) + 0.2,
+        size + 1 + rng.gamma(2, 1, num_components),
+    )
+    return jnp.asarray(rng.gamma(2, 1, num_components)), NormalWishart(
+        jnp.asarray(loc), jnp.asarray(kappa), jnp.asarray(nu), tril
+    )
 
 
 def natural(weights, components):
@@ -46,11 +52,21 @@ def log_responsibilities(x, weights, q):
     out = np.zeros((len(x), len(weights)))
     for k in range(len(weights)):
         scale = np.linalg.inv(scatter[k])
-        log_det = sum(digamma((q.df[k] - j) / 2) for j in range(size)) + size * np.log(2) + np.linalg.slogdet(scale)[1]
+        log_det = (
+            sum(digamma((q.df[k] - j) / 2) for j in range(size))
+            + size * np.log(2)
+            + np.linalg.slogdet(scale)[1]
+        )
         for n in range(len(x)):
             away = x[n] - np.asarray(q.loc[k])
             distance = size / q.strength[k] + q.df[k] * away @ scale @ away
-            out[n, k] = digamma(weights[k]) - digamma(weights.sum()) + 0.5 * log_det - 0.5 * size * np.log(2 * np.pi) - 0.5 * distance
+            out[n, k] = (
+                digamma(weights[k])
+                - digamma(weights.sum())
+                + 0.5 * log_det
+                - 0.5 * size * np.log(2 * np.pi)
+                - 0.5 * distance
+            )
     return out
 
 
@@ -60,7 +76,11 @@ def test_updates_are_bishops(problem):
     weights, q = some_q(2, 2)
     logs = log_responsibilities(x, weights, q)
     stats, batch = obj.summarise(problem.model, natural(weights, q)), problem.data.pack()
-    np.testing.assert_allclose(jax.jit(lambda t: problem.model.log_local(hyper, t, batch))(stats), logsumexp(logs, axis=1).sum(), rtol=1e-11)
+    np.testing.assert_allclose(
+        jax.jit(lambda t: problem.model.log_local(hyper, t, batch))(stats),
+        logsumexp(logs, axis=1).sum(),
+        rtol=1e-11,
+    )
     gradient = jax.jit(jax.grad(lambda t: model.joint(problem.model, hyper, t, batch)))(stats)
     r = np.asarray(jax.nn.softmax(logs, axis=1))
     counts = r.sum(0)
@@ -73,8 +93,14 @@ def test_updates_are_bishops(problem):
         average = r[:, k] @ x / counts[k]
         within = (r[:, k, None] * (x - average)).T @ (x - average)  # N_k S_k
         between = kappa0 * counts[k] / (kappa0 + counts[k]) * np.outer(average - m0, average - m0)
-        np.testing.assert_allclose(new.loc[k], (kappa0 * m0 + counts[k] * average) / (kappa0 + counts[k]), rtol=1e-10)
-        np.testing.assert_allclose(new.scatter_tril[k] @ new.scatter_tril[k].T, np.diag(hyper.scale) + within + between, rtol=1e-9)
+        np.testing.assert_allclose(
+            new.loc[k], (kappa0 * m0 + counts[k] * average) / (kappa0 + counts[k]), rtol=1e-10
+        )
+        np.testing.assert_allclose(
+            new.scatter_tril[k] @ new.scatter_tril[k].T,
+            np.diag(hyper.scale) + within + between,
+            rtol=1e-9,
+        )
 
 
 def test_distances_are_the_polynomial_they_stand_for(problem):
@@ -109,9 +135,17 @@ def log_evidence(x, m, kappa, nu, scatter):
 def test_one_component_is_exact(problem, num_rows):
     """With K = 1 nothing is eliminated: CAVI's bound is the log evidence, whatever the number of rows."""
     data = problem.data.select(np.arange(num_rows))
-    fit = inference.fit("gaussian_mixture", data, "cavi", problem.hyper._replace(num_components=1), progress=False)
+    fit = inference.fit(
+        "gaussian_mixture", data, "cavi", problem.hyper._replace(num_components=1), progress=False
+    )
     hyper = problem.hyper
-    exact = log_evidence(data.values.astype(float), np.asarray(hyper.mean), float(hyper.kappa), float(hyper.nu), np.diag(hyper.scale))
+    exact = log_evidence(
+        data.values.astype(float),
+        np.asarray(hyper.mean),
+        float(hyper.kappa),
+        float(hyper.nu),
+        np.diag(hyper.scale),
+    )
     np.testing.assert_allclose(fit.bound, exact, rtol=1e-6)
 
 
@@ -126,11 +160,16 @@ def test_bound_follows_a_change_of_units(problem):
 
     def bound(hyper, batch, q):
         eta = natural(weights, q)
-        entropy = sum(jnp.sum(fam.entropy(family, eta[site])) for site, family in problem.model.families.items())
+        entropy = sum(
+            jnp.sum(fam.entropy(family, eta[site]))
+            for site, family in problem.model.families.items()
+        )
         return model.joint(problem.model, hyper, obj.summarise(problem.model, eta), batch) + entropy
 
     before, after = bound(hyper, problem.data.pack(), q), bound(moved_hyper, data.pack(), moved_q)
-    np.testing.assert_allclose(after, before - problem.data.num_rows * np.log(c).sum(), rtol=1e-5)  # the data are stored in single precision
+    np.testing.assert_allclose(
+        after, before - problem.data.num_rows * np.log(c).sum(), rtol=1e-5
+    )  # the data are stored in single precision
 
 
 def patches(num_rows, size, num_components, seed=0):
@@ -151,14 +190,39 @@ def test_patches_in_single_precision():
     """
     data = pp_models.data.dense(patches(600, 64, 4))
     with jax.enable_x64(False):
-        fit = inference.fit("gaussian_mixture", data, "cavi", {"num_components": 50}, num_epochs=5, tolerance=0.0, progress=False)
-        bounds, eta = fit.history["bound"], {site: jax.tree.map(np.asarray, fit.posterior.natural(site)) for site in fit.model.families}
+        fit = inference.fit(
+            "gaussian_mixture",
+            data,
+            "cavi",
+            {"num_components": 50},
+            num_epochs=5,
+            tolerance=0.0,
+            progress=False,
+        )
+        bounds, eta = (
+            fit.history["bound"],
+            {
+                site: jax.tree.map(np.asarray, fit.posterior.natural(site))
+                for site in fit.model.families
+            },
+        )
         assert fit.posterior.natural("components").precision.dtype == np.float32
         assert np.all(np.isfinite(bounds)) and np.all(np.diff(bounds) > -1e-5 * np.abs(bounds[1:]))
         family, last = fam.normal_wishart, jax.tree.map(jnp.asarray, eta["components"])
         for stats in (family.mean(last), family.mode(last), family.sample(jax.random.key(0), last)):
-            assert all(np.all(np.isfinite(leaf)) for leaf in (*stats, family.value(stats), *family.stats(family.value(stats))))
-        chains = inference.fit("gaussian_mixture", data, "gibbs", {"num_components": 50}, num_samples=4, num_warmup=4, progress=False).posterior
+            assert all(
+                np.all(np.isfinite(leaf))
+                for leaf in (*stats, family.value(stats), *family.stats(family.value(stats)))
+            )
+        chains = inference.fit(
+            "gaussian_mixture",
+            data,
+            "gibbs",
+            {"num_components": 50},
+            num_samples=4,
+            num_warmup=4,
+            progress=False,
+        ).posterior
         assert np.all(np.isfinite(chains.draws["components"]))
     values = []
     for double in (False, True):
@@ -177,8 +241,12 @@ def test_start_is_at_rows_far_apart():
     hyper = fitting.make_problem("gaussian_mixture", data, {"num_components": 3}).hyper
     for source in (data, data.pack(np.arange(30), 45)):
         for seed in range(10):
-            start = fam.normal_wishart.distribution(gaussian_mixture.init(jax.random.key(seed), hyper, source)["components"])
-            nearest = np.argmin(np.linalg.norm(np.asarray(start.loc)[:, None] - centres, axis=2), axis=1)
+            start = fam.normal_wishart.distribution(
+                gaussian_mixture.init(jax.random.key(seed), hyper, source)["components"]
+            )
+            nearest = np.argmin(
+                np.linalg.norm(np.asarray(start.loc)[:, None] - centres, axis=2), axis=1
+            )
             assert sorted(nearest) == [0, 1, 2] and np.abs(start.loc).max(1).min() > 20
             np.testing.assert_allclose(start.df, hyper.nu + 10)
 
@@ -187,12 +255,21 @@ def test_start_is_at_rows_far_apart():
 def test_defaults_follow_the_data():
     """nu = D + 2; the prior's mean is the data's, its expected covariance has their variances over K^(2/D); a constant column is no trouble."""
     x = np.random.default_rng(0).normal(size=(40, 3)) * [1.0, 5.0, 0.0] + [0.0, 2.0, 7.0]
-    hyper = fitting.make_problem("gaussian_mixture", pp_models.data.dense(x), {"num_components": 8}).hyper
+    hyper = fitting.make_problem(
+        "gaussian_mixture", pp_models.data.dense(x), {"num_components": 8}
+    ).hyper
     assert hyper.nu == 5
     np.testing.assert_allclose(hyper.mean, x.mean(0), rtol=1e-5)
     np.testing.assert_allclose(hyper.scale[:2], x.var(0)[:2] / 4, rtol=1e-5)
     assert hyper.scale[2] > 0
-    fit = inference.fit("gaussian_mixture", pp_models.data.dense(x), "cavi", {"num_components": 8}, num_epochs=5, progress=False)
+    fit = inference.fit(
+        "gaussian_mixture",
+        pp_models.data.dense(x),
+        "cavi",
+        {"num_components": 8},
+        num_epochs=5,
+        progress=False,
+    )
     assert np.all(np.isfinite(fit.posterior.mean("components")))
 
 
@@ -200,9 +277,17 @@ def test_means_and_covariances(problem):
     """They are the parameters of the Gaussian that rows of a component are drawn from."""
     drawn = model.simulate(problem.model, problem.hyper, problem.data.pack(), jax.random.key(2))
     value = drawn["components"]
-    assert value.shape == model.value_shapes(problem.model, problem.hyper, problem.data)["components"] == (2, 3, 2)
+    assert (
+        value.shape
+        == model.value_shapes(problem.model, problem.hyper, problem.data)["components"]
+        == (2, 3, 2)
+    )
     np.testing.assert_array_equal(gaussian_mixture.means(drawn), value[:, 0])
-    np.testing.assert_allclose(gaussian_mixture.covariances(drawn) @ value[:, 1:], np.broadcast_to(np.eye(2), (2, 2, 2)), atol=1e-9)
+    np.testing.assert_allclose(
+        gaussian_mixture.covariances(drawn) @ value[:, 1:],
+        np.broadcast_to(np.eye(2), (2, 2, 2)),
+        atol=1e-9,
+    )
 
 
 def test_components_are_aligned(problem):
@@ -210,23 +295,37 @@ def test_components_are_aligned(problem):
     rng = np.random.default_rng(0)
     start = problem.model.init(jax.random.key(0), problem.hyper, problem.data)["components"]
     one = np.asarray(fam.normal_wishart.value(fam.normal_wishart.mean(start)))
-    draws = {"pi": rng.dirichlet([5, 3], 20), "components": one + 0.01 * rng.normal(size=(20, *one.shape))}
+    draws = {
+        "pi": rng.dirichlet([5, 3], 20),
+        "components": one + 0.01 * rng.normal(size=(20, *one.shape)),
+    }
     order = np.argsort(rng.random((20, 2)), 1)
     assert len(np.unique(order[:, 0])) == 2
-    aligned = align.align_draws(problem.model, align.permute(problem.model, draws, order), {"pi": np.array([0.6, 0.4]), "components": one})
+    aligned = align.align_draws(
+        problem.model,
+        align.permute(problem.model, draws, order),
+        {"pi": np.array([0.6, 0.4]), "components": one},
+    )
     for site, value in draws.items():
         np.testing.assert_array_equal(aligned[site], value)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [pytest.param("gaussian_mixture", marks=pytest.mark.slow), "bernoulli_mixture"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("gaussian_mixture", marks=pytest.mark.slow), "bernoulli_mixture"]
+)
 def test_mixtures_can_be_compared(name):
     """A comparison judges CAVI on every expected observation, of which a mixture has one per column, and on all its sites."""
     options = {"gibbs": {"num_samples": 100, "num_warmup": 50}, "cavi": {"num_epochs": 20}}
     result = compare.compare(name, engines=["cavi"], options=options, progress=False, num_draws=100)
     row = result.summary["engines"]["cavi"]
-    assert row["error"] is None and row["invariant"]["expected data"]["quantities"] == result.data.num_columns
-    assert all(part["mean_error_sd"] is not None for part in row["sites"].values()) and set(row["sites"]) == set(result.model.families)
+    assert (
+        row["error"] is None
+        and row["invariant"]["expected data"]["quantities"] == result.data.num_columns
+    )
+    assert all(part["mean_error_sd"] is not None for part in row["sites"].values()) and set(
+        row["sites"]
+    ) == set(result.model.families)
     assert row["khat"] is not None and np.isfinite(row["khat"])
     assert np.isfinite(row["heldout"])  # of rows that no site belongs to
 
@@ -237,10 +336,16 @@ def test_mixtures_can_be_compared(name):
         ({"nu": 2.0}, "nu must be above the number of columns, 2"),
         ({"kappa": 0.0}, "kappa must be positive"),
         ({"concentration": [1.0, 2.0]}, "concentration must be one number"),
-        ({"mean": [1.0, 2.0, 3.0]}, "mean must be one finite number, or one for each of the 2 columns"),
+        (
+            {"mean": [1.0, 2.0, 3.0]},
+            "mean must be one finite number, or one for each of the 2 columns",
+        ),
         ({"mean": float("nan")}, "mean must be one finite number"),
         ({"scale": [1.0, -1.0]}, "scale must be positive"),
-        ({"scale": [1.0, 1.0, 1.0]}, "scale must be one finite number, or one for each of the 2 columns"),
+        (
+            {"scale": [1.0, 1.0, 1.0]},
+            "scale must be one finite number, or one for each of the 2 columns",
+        ),
         ({"num_components": 0}, "num_components must be a whole number"),
     ],
 )

@@ -50,14 +50,18 @@ def with_nan(state):
 def test_numbers_that_are_not_finite_stop_the_run_with_the_step_and_the_block(monkeypatch, engine):
     """Spoiled in step 5, which shows in the bound of step 6. The last good state is that after step 4."""
     spoiled(monkeypatch, 5, with_nan)
-    with pytest.raises(Diverged, match=r"lda by \w+ went wrong in beta: bound became nan at step 6. Likely cause: ") as stopped:
+    with pytest.raises(
+        Diverged, match=r"lda by \w+ went wrong in beta: bound became nan at step 6. Likely cause: "
+    ) as stopped:
         run(engine, num_epochs=20)
     monkeypatch.undo()
     options = {"num_epochs": 20} if engine == "svi" else {"num_epochs": 5}  # five steps of all rows
     good = stopped.value.fit
     assert np.all(np.isfinite(good.posterior.mean("beta")))
     if engine == "cavi":
-        np.testing.assert_array_equal(good.posterior.mean("beta"), run(engine, **options).posterior.mean("beta"))
+        np.testing.assert_array_equal(
+            good.posterior.mean("beta"), run(engine, **options).posterior.mean("beta")
+        )
 
 
 def test_an_engine_without_a_bound_is_found_out_at_its_end(monkeypatch):
@@ -73,22 +77,33 @@ def test_a_state_that_is_not_finite_never_replaces_a_checkpoint(monkeypatch, tmp
         run("svi", num_epochs=2, checkpoint=tmp_path / "run.checkpoint", checkpoint_steps=1)
     monkeypatch.undo()
     found = run("svi", num_epochs=2, checkpoint=tmp_path / "run.checkpoint", checkpoint_steps=1)
-    np.testing.assert_array_equal(found.posterior.mean("beta"), run("svi", num_epochs=2).posterior.mean("beta"))
+    np.testing.assert_array_equal(
+        found.posterior.mean("beta"), run("svi", num_epochs=2).posterior.mean("beta")
+    )
 
 
 @pytest.mark.parametrize("engine", ["cavi", "map", "memoized"])
 def test_a_falling_bound_stops_engines_that_ascend(monkeypatch, engine):
     """Topics are mixed up after three passes, which no step that ascends can do."""
     options = {"basis": "log"} if engine == "map" else {}
-    spoiled(monkeypatch, 3 if engine != "memoized" else 20, lambda state: state._replace(shared=jax.tree.map(lambda x: x[:, ::-1], state.shared)))
-    with pytest.raises(Diverged, match=r"in beta: the bound, which cannot fall, fell from \S+ to \S+ at step"):
+    spoiled(
+        monkeypatch,
+        3 if engine != "memoized" else 20,
+        lambda state: state._replace(shared=jax.tree.map(lambda x: x[:, ::-1], state.shared)),
+    )
+    with pytest.raises(
+        Diverged, match=r"in beta: the bound, which cannot fall, fell from \S+ to \S+ at step"
+    ):
         run(engine, num_epochs=30, tolerance=0.0, **options)
 
 
 @pytest.mark.slow
 def test_stock_engines_say_what_went_wrong():
     """Steps of Adam that are far too long; draws whose log joint density is not finite."""
-    with pytest.raises(Diverged, match=r"numpyro_svi went wrong in the guide's parameters: bound became \S+ at step"):
+    with pytest.raises(
+        Diverged,
+        match=r"numpyro_svi went wrong in the guide's parameters: bound became \S+ at step",
+    ):
         run("numpyro_svi", learning_rate=1e6, num_epochs=200)
 
 
@@ -96,10 +111,14 @@ def test_stock_engines_say_what_went_wrong():
 def test_a_density_that_passes_zero_runs_through():
     """Log densities of observations may add up to nearly nothing, and the rounding of what cancels stays. Data scaled so, in single precision."""
     rng = np.random.default_rng(0)
-    rows = 0.17 * (rng.normal(size=(4000, 20)) + 4 * rng.normal(size=(5, 20))[rng.integers(5, size=4000)])
+    rows = 0.17 * (
+        rng.normal(size=(4000, 20)) + 4 * rng.normal(size=(5, 20))[rng.integers(5, size=4000)]
+    )
     options = {"num_epochs": 60, "tolerance": 0.0, "progress": False}
     with jax.enable_x64(False):
-        fit = inference.fit("gaussian_mixture", data.dense(rows), "memoized", {"num_components": 8}, **options)
+        fit = inference.fit(
+            "gaussian_mixture", data.dense(rows), "memoized", {"num_components": 8}, **options
+        )
     assert len(fit.history["bound"]) == 480
 
 
@@ -107,7 +126,9 @@ def test_rounding_is_no_fall():
     guards.check_row(3, {"bound": -1e6 * (1 + 1e-9)}, -1e6, 100.0)
     with jax.enable_x64(False):
         guards.check_row(3, {"bound": -1e6 * (1 + 1e-6)}, -1e6, 100.0)
-        guards.check_row(3, {"bound": 63.954}, 63.988, 80_000.0)  # a sum of 80,000 terms that cancel
+        guards.check_row(
+            3, {"bound": 63.954}, 63.988, 80_000.0
+        )  # a sum of 80,000 terms that cancel
         with pytest.raises(Diverged):
             guards.check_row(3, {"bound": -1e6 * (1 + 1e-3)}, -1e6, 100.0)
 
@@ -126,7 +147,22 @@ def test_the_likely_cause_names_what_is_extreme():
 def test_the_command_line_keeps_the_last_good_state(monkeypatch, tmp_path, capsys):
     spoiled(monkeypatch, 5, with_nan)
     out = tmp_path / "out"
-    assert main(["fit", "lda", "--engine", "cavi", "--out", str(out), "--quiet", "--set", "num_epochs=20"]) == 1
+    assert (
+        main(
+            [
+                "fit",
+                "lda",
+                "--engine",
+                "cavi",
+                "--out",
+                str(out),
+                "--quiet",
+                "--set",
+                "num_epochs=20",
+            ]
+        )
+        == 1
+    )
     said = capsys.readouterr().err
     assert "went wrong in beta" in said and "last-good.npz" in said and "Traceback" not in said
     assert np.all(np.isfinite(inference.load(out / "last-good.npz").posterior.mean("beta")))

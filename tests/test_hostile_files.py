@@ -79,15 +79,25 @@ def plain(x: Any) -> Any:
 def lda_fit(kind: str = "variational") -> fitting.Fit:
     """Made by hand: nothing is compiled."""
     rng = np.random.default_rng(0)
-    problem = fitting.make_problem("lda", data.counts(ROWS, column_names=[*"abcd"]), {"num_topics": 2})
+    problem = fitting.make_problem(
+        "lda", data.counts(ROWS, column_names=[*"abcd"]), {"num_topics": 2}
+    )
     theta, beta = (rng.gamma(2.0, size=shape).astype(np.float32) for shape in ((5, 2), (2, 4)))
     posterior: Any = Variational(problem, {"beta": beta}, {"theta": theta})
     if kind == "point":
         posterior = Point(problem, {})
         posterior.values = {"theta": theta, "beta": beta}
     if kind == "draws":
-        posterior = Draws(problem, {"theta": np.stack([[theta] * 3] * 2), "beta": np.stack([[beta] * 3] * 2)}, {"accept": np.ones((2, 3))})
-    history = {"step": np.arange(3), "seconds": np.arange(3.0), "bound": np.array([-3.0, -2.0, np.nan])}
+        posterior = Draws(
+            problem,
+            {"theta": np.stack([[theta] * 3] * 2), "beta": np.stack([[beta] * 3] * 2)},
+            {"accept": np.ones((2, 3))},
+        )
+    history = {
+        "step": np.arange(3),
+        "seconds": np.arange(3.0),
+        "bound": np.array([-3.0, -2.0, np.nan]),
+    }
     engine = {"variational": "cavi", "point": "map", "draws": "gibbs"}[kind]
     return fitting.Fit(problem, engine, {"basis": "log", "num_steps": 3}, posterior, history, 1.5)
 
@@ -102,7 +112,16 @@ def fit_contents(fit: fitting.Fit) -> Any:
         else posterior.values
     )
     return plain(
-        [fit.engine, fit.options, fit.hyper._asdict(), fit.history, fit.seconds, fit.provenance, found, getattr(posterior, "sample_stats", 0)]
+        [
+            fit.engine,
+            fit.options,
+            fit.hyper._asdict(),
+            fit.history,
+            fit.seconds,
+            fit.provenance,
+            found,
+            getattr(posterior, "sample_stats", 0),
+        ]
     )
 
 
@@ -111,12 +130,22 @@ def a_database(folder: Path) -> None:
         database.append(ROWS)
         database.extend([1], [[1, 0, 0, 7]])
         database.append(np.tile(ROWS, (8, 1)))
-    with contextlib.closing(sqlite3.connect(folder / blobs.FILE, isolation_level=None)) as connection:
-        connection.executescript("PRAGMA journal_mode = DELETE; PRAGMA page_size = 512; VACUUM; PRAGMA journal_mode = WAL")  # few bits without a use
+    with contextlib.closing(
+        sqlite3.connect(folder / blobs.FILE, isolation_level=None)
+    ) as connection:
+        connection.executescript(
+            "PRAGMA journal_mode = DELETE; PRAGMA page_size = 512; VACUUM; PRAGMA journal_mode = WAL"
+        )  # few bits without a use
 
 
 def contents_of_database(database: Database) -> Any:
-    return [*plain(database.data()), database.total, database.tags, database.totals.tolist(), database.lengths.tolist()]
+    return [
+        *plain(database.data()),
+        database.total,
+        database.tags,
+        database.totals.tolist(),
+        database.lengths.tolist(),
+    ]
 
 
 def read_database(folder: Path) -> Any:
@@ -124,13 +153,28 @@ def read_database(folder: Path) -> Any:
         return contents_of_database(database)
 
 
-STREAM = {"model": "lda", "num_columns": 4, "hyper": {"num_topics": 2}, "batch_size": 2, "num_inner": 1}
+STREAM = {
+    "model": "lda",
+    "num_columns": 4,
+    "hyper": {"num_topics": 2},
+    "batch_size": 2,
+    "num_inner": 1,
+}
 
 
 def read_stream(folder: Path) -> Any:
     with inference.stream(path=folder, **STREAM) as stream:
         assert stream.problem is not None, "the state is gone"
-        found = plain([stream.problem.hyper._asdict(), stream._state._asdict(), stream.history, stream._seen, stream._first_rows, stream._seconds])
+        found = plain(
+            [
+                stream.problem.hyper._asdict(),
+                stream._state._asdict(),
+                stream.history,
+                stream._seen,
+                stream._first_rows,
+                stream._seconds,
+            ]
+        )
         stream.checkpoint = lambda: None  # as it was found
         return found
 
@@ -147,31 +191,59 @@ def make_kinds(folder: Path) -> dict[str, Kind]:
     }
     file = folder / "plain.npz"
     archives.write(file, {"format": 1, "text": "as written"}, arrays)
-    kinds["archive"] = Kind([file], lambda: plain(archives.read(folder / "plain.npz", "file", 1)), [])
+    kinds["archive"] = Kind(
+        [file], lambda: plain(archives.read(folder / "plain.npz", "file", 1)), []
+    )
     for kind in ("variational", "point", "draws"):
         file = lda_fit(kind).save(folder / f"{kind}.npz")
-        kinds[f"fit, {kind}"] = Kind([file], lambda file=file: fit_contents(inference.load(file)), [fit_contents(lda_fit(kind))])
+        kinds[f"fit, {kind}"] = Kind(
+            [file],
+            lambda file=file: fit_contents(inference.load(file)),
+            [fit_contents(lda_fit(kind))],
+        )
     file = Path(shutil.copy(REFERENCE, folder / "reference.npz"))
-    kinds["reference"] = Kind([file], lambda: plain(reference.load(folder / "reference.npz")._asdict()), [], 3)
+    kinds["reference"] = Kind(
+        [file], lambda: plain(reference.load(folder / "reference.npz")._asdict()), [], 3
+    )
     with inference.stream(path=folder / "stream", **STREAM) as stream:
         stream.append(ROWS)
         stream._begin()
         stream._history = [{"step": 0, "seconds": 1.0, "bound": -1.0}]
-    kinds["stream"] = Kind([folder / "stream" / "learned.npz"], lambda: read_stream(folder / "stream"), [], 2)
-    for name, matrix in (("csr", scipy.sparse.csr_array(ROWS)), ("coo", scipy.sparse.coo_array(ROWS))):
+    kinds["stream"] = Kind(
+        [folder / "stream" / "learned.npz"], lambda: read_stream(folder / "stream"), [], 2
+    )
+    for name, matrix in (
+        ("csr", scipy.sparse.csr_array(ROWS)),
+        ("coo", scipy.sparse.coo_array(ROWS)),
+    ):
         scipy.sparse.save_npz(folder / f"{name}.npz", matrix)
-        kinds[f"sparse matrix, {name}"] = Kind([folder / f"{name}.npz"], lambda name=name: plain(readers.read(folder / f"{name}.npz")), [])
+        kinds[f"sparse matrix, {name}"] = Kind(
+            [folder / f"{name}.npz"],
+            lambda name=name: plain(readers.read(folder / f"{name}.npz")),
+            [],
+        )
     _zip_csv(folder / "zipped.csv.gz")
-    kinds["gzipped text"] = Kind([folder / "zipped.csv.gz"], lambda: plain(readers.read(folder / "zipped.csv.gz")), [])
+    kinds["gzipped text"] = Kind(
+        [folder / "zipped.csv.gz"], lambda: plain(readers.read(folder / "zipped.csv.gz")), []
+    )
     file = corpus.write(folder / "corpus.h5ad", [data.counts(ROWS, [*"abcd"], [*"vwxyz"])])
-    kinds["corpus"] = Kind([file], lambda: plain(corpus.read(folder / "corpus.h5ad").select(np.arange(5))), [])
+    kinds["corpus"] = Kind(
+        [file], lambda: plain(corpus.read(folder / "corpus.h5ad").select(np.arange(5))), []
+    )
     a_database(folder / "database")
-    kinds["database"] = Kind([folder / "database" / blobs.FILE], lambda: read_database(folder / "database"), [])
-    return {name: kind._replace(accepted=[*kind.accepted, kind.read()]) for name, kind in kinds.items()}
+    kinds["database"] = Kind(
+        [folder / "database" / blobs.FILE], lambda: read_database(folder / "database"), []
+    )
+    return {
+        name: kind._replace(accepted=[*kind.accepted, kind.read()]) for name, kind in kinds.items()
+    }
 
 
 def _zip_csv(file: Path) -> None:
-    lines = "".join(f"{row},{column},{ROWS[row, column]}\n" for row, column in zip(*np.nonzero(ROWS), strict=True))
+    lines = "".join(
+        f"{row},{column},{ROWS[row, column]}\n"
+        for row, column in zip(*np.nonzero(ROWS), strict=True)
+    )
     file.write_bytes(gzip.compress(lines.encode(), mtime=0))
 
 
@@ -202,10 +274,18 @@ def damages(raw: bytes, everything: bool, fewer: int, rng: np.random.Generator) 
     """The file cut off, and with single bits flipped: at places drawn evenly over it and over its last bytes, where directories are."""
     size = len(raw)
     lengths: Iterable[int] = (
-        range(size) if everything else np.unique(np.r_[0, 1, size - 1, rng.integers(0, size, LENGTHS // fewer)]).tolist() if size else []
+        range(size)
+        if everything
+        else np.unique(np.r_[0, 1, size - 1, rng.integers(0, size, LENGTHS // fewer)]).tolist()
+        if size
+        else []
     )
     yield from (raw[:length] for length in lengths)
-    places: Iterable[int] = range(8 * size) if everything else rng.choice(8 * size, min(FLIPS // fewer, 8 * size), replace=False).tolist()
+    places: Iterable[int] = (
+        range(8 * size)
+        if everything
+        else rng.choice(8 * size, min(FLIPS // fewer, 8 * size), replace=False).tolist()
+    )
     for place in places:
         flipped = bytearray(raw)
         flipped[place // 8] ^= 1 << place % 8
@@ -249,14 +329,21 @@ def damage(kind: Kind, everything: bool = False) -> Tally:
     for number, file in enumerate(kind.files):
         raw = file.read_bytes()
         fewer = kind.costly * (1 if len(kind.files) == 1 else 2)
-        parts.append(attempt(kind, damages(raw, everything, fewer, np.random.default_rng(number)), file, raw))
+        parts.append(
+            attempt(kind, damages(raw, everything, fewer, np.random.default_rng(number)), file, raw)
+        )
     return Tally(*(sum((part[i] for part in parts), [] if i == 3 else 0) for i in range(4)))
 
 
 @pytest.mark.parametrize("name", KINDS)
 def test_damaged_files_are_refused_or_harmless(kinds, name):
     found = damage(kinds[name])
-    assert found.wrong == [] and found.tried > 30 and found.refused > found.tried / 3 and found.refused + found.unchanged == found.tried
+    assert (
+        found.wrong == []
+        and found.tried > 30
+        and found.refused > found.tried / 3
+        and found.refused + found.unchanged == found.tried
+    )
     assert kinds[name].read() == kinds[name].accepted[-1]
 
 
@@ -270,12 +357,27 @@ def test_every_length_and_every_bit(kinds, name):
 @pytest.mark.parametrize("kind", ["counts", "ratings"])
 @pytest.mark.parametrize("form", ["csr", "csc"])
 @pytest.mark.parametrize(
-    "starts", [[0, 2, 3, 7, -5], [0, 2, 3, 7, -(2**31)], [0, 9, 3, 7, 9], [1, 2, 3, 7, 9], [0, -2, 3, 7, 9], [0, 2, 3, 7, 2**31 - 1]]
+    "starts",
+    [
+        [0, 2, 3, 7, -5],
+        [0, 2, 3, 7, -(2**31)],
+        [0, 9, 3, 7, 9],
+        [1, 2, 3, 7, 9],
+        [0, -2, 3, 7, 9],
+        [0, 2, 3, 7, 2**31 - 1],
+    ],
 )
 def test_starts_of_rows_that_do_not_ascend_are_refused(tmp_path, kind, form, starts):
     """With a negative last one SciPy checks nothing and writes past its arrays: such a file must not get that far."""
     indices = np.array([0, 1, 2, 0, 1, 2, 3, 0, 3], np.int32)
-    np.savez(tmp_path / "lie.npz", format=form.encode(), shape=(4, 4), indptr=np.array(starts, np.int32), indices=indices, data=np.ones(9, np.int32))
+    np.savez(
+        tmp_path / "lie.npz",
+        format=form.encode(),
+        shape=(4, 4),
+        indptr=np.array(starts, np.int32),
+        indices=indices,
+        data=np.ones(9, np.int32),
+    )
     with pytest.raises(InputError, match=r"lie\.npz") as caught:
         packaged.read(tmp_path / "lie.npz", kind)
     assert "\n" not in str(caught.value)
@@ -295,16 +397,26 @@ def npy(x: Any) -> bytes:
 
 
 def text(value: Any) -> bytes:
-    return npy(np.frombuffer(value if isinstance(value, bytes) else json.dumps(value).encode(), np.uint8))
+    return npy(
+        np.frombuffer(value if isinstance(value, bytes) else json.dumps(value).encode(), np.uint8)
+    )
 
 
 def head(said: str, payload: bytes = b"", version: bytes = b"\1\0") -> bytes:
     """An array whose header says anything."""
     raw = said.encode() + b"\n"
-    return b"\x93NUMPY" + version + len(raw).to_bytes(2 if version == b"\1\0" else 4, "little") + raw + payload
+    return (
+        b"\x93NUMPY"
+        + version
+        + len(raw).to_bytes(2 if version == b"\1\0" else 4, "little")
+        + raw
+        + payload
+    )
 
 
-def zipped(*members: tuple[str, bytes], method: int = zipfile.ZIP_STORED, comment: bytes = b"") -> bytes:
+def zipped(
+    *members: tuple[str, bytes], method: int = zipfile.ZIP_STORED, comment: bytes = b""
+) -> bytes:
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", method) as archive:
         archive.comment = comment
@@ -323,20 +435,48 @@ def with_flags(raw: bytes, flags: int) -> bytes:
     return bytes(out)
 
 
-def by_hand(entries: list[tuple[str, bytes, dict[str, int]]], directory: list[int] | None = None) -> bytes:
+def by_hand(
+    entries: list[tuple[str, bytes, dict[str, int]]], directory: list[int] | None = None
+) -> bytes:
     """An archive in which local headers and directory may say anything: `size` and `method` are what is declared."""
     out, listed = b"", []
     for name, raw, said in entries:
         size, method = said.get("size", len(raw)), said.get("method", 0)
-        fields = (20, 0, method, 0, 33, said.get("crc", zlib.crc32(raw)), said.get("packed", size), size)
+        fields = (
+            20,
+            0,
+            method,
+            0,
+            33,
+            said.get("crc", zlib.crc32(raw)),
+            said.get("packed", size),
+            size,
+        )
         listed.append(
-            struct.pack("<4s6H3L5H2L", b"PK\1\2", 20, *fields[:5], *fields[5:], len(name), 0, 0, 0, 0, 0, said.get("offset", len(out)))
+            struct.pack(
+                "<4s6H3L5H2L",
+                b"PK\1\2",
+                20,
+                *fields[:5],
+                *fields[5:],
+                len(name),
+                0,
+                0,
+                0,
+                0,
+                0,
+                said.get("offset", len(out)),
+            )
             + name.encode()
         )
         out += struct.pack("<4s5H3L2H", b"PK\3\4", *fields, len(name), 0) + name.encode() + raw
     listed = [listed[i] for i in (range(len(listed)) if directory is None else directory)]
     place, body = len(out), b"".join(listed)
-    return out + body + struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, len(listed), len(listed), len(body), place, 0)
+    return (
+        out
+        + body
+        + struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, len(listed), len(listed), len(body), place, 0)
+    )
 
 
 def hostile_archives() -> dict[str, bytes]:
@@ -351,22 +491,36 @@ def hostile_archives() -> dict[str, bytes]:
         "packed by bzip2": zipped(good, ("a.npy", number), method=zipfile.ZIP_BZIP2),
         "encrypted": with_flags(zipped(good, ("a.npy", number)), 1),
         "sizes after the contents": with_flags(zipped(good, ("a.npy", number)), 8),
-        "two of one name": by_hand([(*good, {}), ("a.npy", number, {}), ("a.npy", npy(np.ones(3)), {})]),
+        "two of one name": by_hand(
+            [(*good, {}), ("a.npy", number, {}), ("a.npy", npy(np.ones(3)), {})]
+        ),
         "two headers": by_hand([(*good, {}), (*good, {})]),
         "a comment": zipped(good, comment=b"hello"),
         "another archive inside": zipped(good, ("a.npy", zipped(good))),
-        "overlapping": by_hand([(*good, {}), ("a.npy", number, {}), ("b.npy", b"", {"size": len(number), "offset": 0})]),
+        "overlapping": by_hand(
+            [(*good, {}), ("a.npy", number, {}), ("b.npy", b"", {"size": len(number), "offset": 0})]
+        ),
         "one member listed twice": by_hand([(*good, {}), ("a.npy", number, {})], [0, 1, 1]),
         "longer than the file": by_hand([(*good, {}), ("a.npy", number, {"size": 2**31})]),
-        "packed smaller than it is": by_hand([(*good, {}), ("a.npy", number, {"size": 2**30, "packed": len(number)})]),
+        "packed smaller than it is": by_hand(
+            [(*good, {}), ("a.npy", number, {"size": 2**30, "packed": len(number)})]
+        ),
         "another checksum": by_hand([(*good, {}), ("a.npy", number, {"crc": 1})]),
-        "too many members": zipped(good, *((f"{i}.npy", b"") for i in range(archives.MOST_MEMBERS + 1))),
-        "a header that is too long": zipped(("header.npy", text(HEADER | {"x": "x" * (archives.HEADER_BYTES + 5000)}))),
+        "too many members": zipped(
+            good, *((f"{i}.npy", b"") for i in range(archives.MOST_MEMBERS + 1))
+        ),
+        "a header that is too long": zipped(
+            ("header.npy", text(HEADER | {"x": "x" * (archives.HEADER_BYTES + 5000)}))
+        ),
         "a header that is no JSON": zipped(("header.npy", text(b"{"))),
         "a header that is no UTF-8": zipped(("header.npy", text(b"\xff\xfe{}"))),
         "a header that is a list": zipped(("header.npy", text([1]))),
-        "a header nested deeply": zipped(("header.npy", text(b'{"format": 1, "a": ' + b"[" * 10**5 + b"]" * 10**5 + b"}"))),
-        "a header with a huge number": zipped(("header.npy", text(b'{"format": ' + b"9" * 10**5 + b"}"))),
+        "a header nested deeply": zipped(
+            ("header.npy", text(b'{"format": 1, "a": ' + b"[" * 10**5 + b"]" * 10**5 + b"}"))
+        ),
+        "a header with a huge number": zipped(
+            ("header.npy", text(b'{"format": ' + b"9" * 10**5 + b"}"))
+        ),
         "a header without a format": zipped(("header.npy", text({}))),
         "a format that is no number": zipped(("header.npy", text({"format": True}))),
         "another format": zipped(("header.npy", text({"format": 2}))),
@@ -388,7 +542,9 @@ def hostile_archives() -> dict[str, bytes]:
         ".npy",
         "x" * 1000 + ".npy",
     )
-    found |= {f"the name {name[:20]!r}": by_hand([(*good, {}), (name, number, {})]) for name in names}
+    found |= {
+        f"the name {name[:20]!r}": by_hand([(*good, {}), (name, number, {})]) for name in names
+    }
     arrays = {
         "objects": npy(np.array([{}, []], object)),
         "structured": npy(np.zeros(2, [("a", int), ("b", float)])),
@@ -415,7 +571,10 @@ def hostile_archives() -> dict[str, bytes]:
         "no array": b"hello, world",
         "nested brackets": head("(" * 3000),
     }
-    return found | {f"an array of {name}" if name[0] != "a" else name: zipped(good, ("a.npy", raw)) for name, raw in arrays.items()}
+    return found | {
+        f"an array of {name}" if name[0] != "a" else name: zipped(good, ("a.npy", raw))
+        for name, raw in arrays.items()
+    }
 
 
 HOSTILE = hostile_archives()
@@ -425,7 +584,11 @@ HOSTILE = hostile_archives()
 def test_hostile_archives_are_refused(tmp_path, name):
     file = tmp_path / "hostile.npz"
     file.write_bytes(HOSTILE[name])
-    for read in (lambda: archives.read(file, "fit", 1), lambda: inference.load(file), lambda: reference.load(file)):
+    for read in (
+        lambda: archives.read(file, "fit", 1),
+        lambda: inference.load(file),
+        lambda: reference.load(file),
+    ):
         with pytest.raises(InputError, match=r"hostile\.npz") as caught:
             read()
         assert "\n" not in str(caught.value) and len(str(caught.value)) < 400
@@ -441,12 +604,23 @@ def test_the_constructions_are_refused_for_what_is_wrong_with_them(tmp_path):
         file.write_bytes(good)
         header, arrays = archives.read(file, "file", 1)
         assert header == HEADER and arrays["a"].tolist() == [0, 1, 2]
-    np.savez(file, header=np.frombuffer(b'{"format": 1}', np.uint8), a=np.arange(3.0), b=np.float32(2))  # as before there was `archives`
-    assert plain(archives.read(file, "file", 1)[1]) == plain({"a": np.arange(3.0), "b": np.array(2, np.float32)})
+    np.savez(
+        file, header=np.frombuffer(b'{"format": 1}', np.uint8), a=np.arange(3.0), b=np.float32(2)
+    )  # as before there was `archives`
+    assert plain(archives.read(file, "file", 1)[1]) == plain(
+        {"a": np.arange(3.0), "b": np.array(2, np.float32)}
+    )
 
 
 @pytest.mark.parametrize(
-    "bad", [{"a": np.array([None])}, {"a": np.ones(2, complex)}, {"../a": np.ones(2)}, {"header": np.ones(2)}, {"a": np.array("x")}]
+    "bad",
+    [
+        {"a": np.array([None])},
+        {"a": np.ones(2, complex)},
+        {"../a": np.ones(2)},
+        {"header": np.ones(2)},
+        {"a": np.array("x")},
+    ],
 )
 def test_what_could_not_be_read_is_not_written(tmp_path, bad):
     with pytest.raises(InputError):
@@ -513,7 +687,12 @@ LIES: dict[str, tuple[str, Callable[[dict[str, Any], dict[str, Any]], Any]]] = {
 }  # fmt: skip
 
 
-def lie(source: Path, file: Path, change: Callable[[dict[str, Any], dict[str, Any]], Any], version: int = 1) -> None:
+def lie(
+    source: Path,
+    file: Path,
+    change: Callable[[dict[str, Any], dict[str, Any]], Any],
+    version: int = 1,
+) -> None:
     header, arrays = archives.read(source, "file", version)
     change(header, arrays)
     archives.write(file, header, arrays)
@@ -578,12 +757,19 @@ STREAM_LIES: dict[str, Callable[[dict[str, Any], dict[str, Any]], Any]] = {
 @pytest.mark.parametrize("name", STREAM_LIES)
 def test_a_stream_that_lies_is_refused(kinds, tmp_path, name):
     shutil.copytree(kinds["stream"].files[0].parent, tmp_path / "stream")
-    lie(kinds["stream"].files[0], tmp_path / "stream" / "learned.npz", STREAM_LIES[name], streams.FORMAT)
+    lie(
+        kinds["stream"].files[0],
+        tmp_path / "stream" / "learned.npz",
+        STREAM_LIES[name],
+        streams.FORMAT,
+    )
     with pytest.raises(InputError) as caught:
         read_stream(tmp_path / "stream")
     assert "\n" not in str(caught.value)
     shutil.copy(kinds["stream"].files[0], tmp_path / "stream" / "learned.npz")
-    assert read_stream(tmp_path / "stream") == kinds["stream"].accepted[-1]  # the refusal has left everything as it was
+    assert (
+        read_stream(tmp_path / "stream") == kinds["stream"].accepted[-1]
+    )  # the refusal has left everything as it was
 
 
 # Databases that lie -------------------------------------------------------------------------------------------------------------
@@ -620,17 +806,34 @@ def forge(folder: Path, table: str, row: int, blob: bytes) -> None:
 
 @pytest.mark.parametrize(
     "entries",
-    [[(4, 1)], [(-1, 1)], [(2, 1), (1, 1)], [(1, 1), (1, 1)], [(0, 0)], [(0, -1)], [(0, np.nan)], [(0, 2.0**24)], None],
+    [
+        [(4, 1)],
+        [(-1, 1)],
+        [(2, 1), (1, 1)],
+        [(1, 1), (1, 1)],
+        [(0, 0)],
+        [(0, -1)],
+        [(0, np.nan)],
+        [(0, 2.0**24)],
+        None,
+    ],
 )
 def test_rows_that_lie_are_refused(tmp_path, entries):
     """With checksums that match: columns that are not there or not in order, counts that cannot be, half an entry."""
     a_database(tmp_path / "database")
-    forge(tmp_path / "database", "rows", 2, b"1234" if entries is None else np.array(entries, ENTRY).tobytes())
+    forge(
+        tmp_path / "database",
+        "rows",
+        2,
+        b"1234" if entries is None else np.array(entries, ENTRY).tobytes(),
+    )
     with pytest.raises(InputError, match=r"is damaged \(a row has a wrong"):
         read_database(tmp_path / "database")
 
 
-@pytest.mark.parametrize("state", [struct.pack("<qd", number, 1.0) for number in (10**12, -1, 44, 46)] + [b"7"])
+@pytest.mark.parametrize(
+    "state", [struct.pack("<qd", number, 1.0) for number in (10**12, -1, 44, 46)] + [b"7"]
+)
 def test_a_number_of_rows_that_lies_is_refused(tmp_path, state):
     a_database(tmp_path / "database")
     forge(tmp_path / "database", "facts", blobs.STATE, state)
@@ -703,7 +906,11 @@ def bombs(folder: Path, gigabytes: int) -> list[tuple[str, str]]:
     }
     out = []
     for name, raw in texts.items():
-        first = gzip.compress(b"%%MatrixMarket matrix coordinate integer general\n") if name.endswith(".mtx.gz") else b""
+        first = (
+            gzip.compress(b"%%MatrixMarket matrix coordinate integer general\n")
+            if name.endswith(".mtx.gz")
+            else b""
+        )
         (folder / name).write_bytes(first + many_times(raw, times))
         out += [("dense" if name.endswith(".tsv.gz") else "counts", name)] + (
             [("blocks", name)] if ".docs" not in name and ".tsv" not in name else []
@@ -715,28 +922,68 @@ def bombs(folder: Path, gigabytes: int) -> list[tuple[str, str]]:
     start = zlib.compressobj(9, zlib.DEFLATED, -15)
     packed = start.compress(long) + start.flush(zlib.Z_FULL_FLUSH) + packed
     said = {"size": len(long) + 4 * (2**30 - 50), "packed": len(packed), "method": 8}
-    rest = [("format.npy", npy(b"csr"), {}), ("shape.npy", npy([5, 4]), {}), ("indptr.npy", npy([0, 1, 1, 1, 1, 2**30 - 50]), {})]
-    (folder / "packed.npz").write_bytes(by_hand([*rest, ("indices.npy", packed, said), ("data.npy", packed, said)]))
-    (folder / "fit.npz").write_bytes(by_hand([("header.npy", text(HEADER), {}), ("a.npy", packed, said)]))
+    rest = [
+        ("format.npy", npy(b"csr"), {}),
+        ("shape.npy", npy([5, 4]), {}),
+        ("indptr.npy", npy([0, 1, 1, 1, 1, 2**30 - 50]), {}),
+    ]
+    (folder / "packed.npz").write_bytes(
+        by_hand([*rest, ("indices.npy", packed, said), ("data.npy", packed, said)])
+    )
+    (folder / "fit.npz").write_bytes(
+        by_hand([("header.npy", text(HEADER), {}), ("a.npy", packed, said)])
+    )
     claims = [("data.npy", long, {}), ("indices.npy", long, {})]
     (folder / "claims.npz").write_bytes(by_hand([*rest, *claims]))
-    (folder / "claims-fit.npz").write_bytes(by_hand([("header.npy", text(HEADER), {}), ("a.npy", long, {})]))
-    (folder / "claims.npy").write_bytes(head("{'descr': '<i4', 'fortran_order': False, 'shape': (" + str(10**6) + ", " + str(10**6) + "), }"))
-    (folder / "claims.mtx").write_bytes(b"%%MatrixMarket matrix coordinate integer general\n1000000000 1000000000 1\n1 1 1\n")
-    (folder / "array.mtx").write_bytes(b"%%MatrixMarket matrix array integer symmetric\n1000000000 1000000000\n1\n")
+    (folder / "claims-fit.npz").write_bytes(
+        by_hand([("header.npy", text(HEADER), {}), ("a.npy", long, {})])
+    )
+    (folder / "claims.npy").write_bytes(
+        head(
+            "{'descr': '<i4', 'fortran_order': False, 'shape': ("
+            + str(10**6)
+            + ", "
+            + str(10**6)
+            + "), }"
+        )
+    )
+    (folder / "claims.mtx").write_bytes(
+        b"%%MatrixMarket matrix coordinate integer general\n1000000000 1000000000 1\n1 1 1\n"
+    )
+    (folder / "array.mtx").write_bytes(
+        b"%%MatrixMarket matrix array integer symmetric\n1000000000 1000000000\n1\n"
+    )
     (folder / "docword.claims.txt").write_bytes(b"1000000000\n1000000000\n1\n1 1 1\n")
     (folder / "claims.csv").write_bytes(b"2000000000,2000000000,1\n")
     (folder / "claims.ldac").write_bytes(b"1 2000000000:1\n")
-    names = ("packed.npz", "claims.npz", "claims.npy", "claims.mtx", "array.mtx", "docword.claims.txt", "claims.csv", "claims.ldac")
-    out += [(kind, name) for name in names for kind in ("counts", "blocks")] + [("fit", "fit.npz"), ("fit", "claims-fit.npz")]
+    names = (
+        "packed.npz",
+        "claims.npz",
+        "claims.npy",
+        "claims.mtx",
+        "array.mtx",
+        "docword.claims.txt",
+        "claims.csv",
+        "claims.ldac",
+    )
+    out += [(kind, name) for name in names for kind in ("counts", "blocks")] + [
+        ("fit", "fit.npz"),
+        ("fit", "claims-fit.npz"),
+    ]
     return [(kind, str(folder / name)) for kind, name in out] + [
-        ("ratings", str(folder / name)) for name in ("packed.npz", "claims.npz", "claims.npy", "claims.csv")
+        ("ratings", str(folder / name))
+        for name in ("packed.npz", "claims.npz", "claims.npy", "claims.csv")
     ]
 
 
 def set_off(folder: Path, gigabytes: int) -> list[Any]:
     """Kind, path, what was said, seconds and further megabytes of memory, in a process that may take 1 GB more than it has when it starts to read."""
-    found = subprocess.run([sys.executable, "-c", CHILD, json.dumps(bombs(folder, gigabytes))], capture_output=True, text=True, env=os.environ)
+    found = subprocess.run(
+        [sys.executable, "-c", CHILD, json.dumps(bombs(folder, gigabytes))],
+        capture_output=True,
+        text=True,
+        env=os.environ,
+    )
     assert found.returncode == 0, found.stderr[-2000:]
     return [json.loads(line) for line in found.stdout.splitlines()]
 
@@ -748,7 +995,9 @@ def test_unpacking_stops_early(tmp_path):
     """
     some = opening.SOME_BYTES + opening.MOST_TIMES * (2 << 17)
     (tmp_path / "zeros.csv.gz").write_bytes(many_times(bytes(1 << 24), 64))
-    (tmp_path / "good.csv.gz").write_bytes(gzip.compress(np.random.default_rng(0).bytes(1 << 21).hex().encode() * 8, 1))
+    (tmp_path / "good.csv.gz").write_bytes(
+        gzip.compress(np.random.default_rng(0).bytes(1 << 21).hex().encode() * 8, 1)
+    )
     for name, most in (("zeros.csv.gz", some), ("good.csv.gz", 1 << 25)):
         number = 0
         with contextlib.suppress(InputError), opening.open_text(tmp_path / name) as stream:
@@ -762,12 +1011,18 @@ def test_unpacking_stops_early(tmp_path):
 
 def test_what_is_declared_is_not_allocated(tmp_path):
     """Archives of bytes that announce gigabytes are refused before any memory is asked for."""
-    said = [(kind, path) for kind, path in bombs(tmp_path, 0) if not path.endswith(".gz") and "packed" not in path]
+    said = [
+        (kind, path)
+        for kind, path in bombs(tmp_path, 0)
+        if not path.endswith(".gz") and "packed" not in path
+    ]
     assert len(said) > 15
     for kind, path in said:
         tracemalloc.start()
         with pytest.raises(InputError) as caught:
-            inference.load(path) if kind == "fit" else list(readers.blocks(path)) if kind == "blocks" else packaged.read(path, kind)
+            inference.load(path) if kind == "fit" else list(
+                readers.blocks(path)
+            ) if kind == "blocks" else packaged.read(path, kind)
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert peak < 16 << 20 and "memory" not in str(caught.value), (kind, path, peak)
@@ -777,7 +1032,12 @@ def test_what_is_declared_is_not_allocated(tmp_path):
 def test_bombs_are_refused_in_little_memory_and_time(tmp_path):
     """Files of megabytes that unpack to 10 GB, and files of bytes that ask for as much: refused, not for want of memory."""
     for kind, path, said, seconds, megabytes in set_off(tmp_path, 10):
-        assert said.startswith("refused") and "memory" not in said and seconds < 60 and megabytes < 1000, (kind, path, said, seconds, megabytes)
+        assert (
+            said.startswith("refused")
+            and "memory" not in said
+            and seconds < 60
+            and megabytes < 1000
+        ), (kind, path, said, seconds, megabytes)
 
 
 if __name__ == "__main__":
@@ -790,10 +1050,19 @@ if __name__ == "__main__":
             one = damage(found[name], everything and name not in ("reference", "stream"))
             row = [one.tried, one.refused, one.unchanged, len(one.wrong)]
             total += row
-            print(f"{name:22} {row[0]:8} {row[1]:8} {row[2]:9} {row[3]:6}", *one.wrong[:3], flush=True)
+            print(
+                f"{name:22} {row[0]:8} {row[1]:8} {row[2]:9} {row[3]:6}", *one.wrong[:3], flush=True
+            )
         print(f"{'total':22} {total[0]:8} {total[1]:8} {total[2]:9} {total[3]:6}")
-        made = {"archives": HOSTILE, "fits": LIES, "references": REFERENCE_LIES, "streams": STREAM_LIES}
+        made = {
+            "archives": HOSTILE,
+            "fits": LIES,
+            "references": REFERENCE_LIES,
+            "streams": STREAM_LIES,
+        }
         print("constructions:", ", ".join(f"{len(some)} {what}" for what, some in made.items()))
     with tempfile.TemporaryDirectory() as folder:
         for kind, path, said, seconds, megabytes in set_off(Path(folder), 10):
-            print(f"{kind:8} {Path(path).name:22} {os.path.getsize(path) / 2**20:6.1f} MB {seconds:6.1f} s {megabytes:6.0f} MB more  {said[:20]}")
+            print(
+                f"{kind:8} {Path(path).name:22} {os.path.getsize(path) / 2**20:6.1f} MB {seconds:6.1f} s {megabytes:6.0f} MB more  {said[:20]}"
+            )

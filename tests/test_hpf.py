@@ -28,22 +28,37 @@ def problem():
 
 def some_gammas(shape, seed):
     rng = np.random.default_rng(seed)
-    return Pair(jnp.asarray(rng.gamma(2, 1, shape) + 0.1), -jnp.asarray(rng.gamma(2, 1, shape) + 0.1))
+    return Pair(
+        jnp.asarray(rng.gamma(2, 1, shape) + 0.1), -jnp.asarray(rng.gamma(2, 1, shape) + 0.1)
+    )
 
 
 def test_updates_are_the_papers(problem):
     """dF/dmu gives the shapes and rates of all four blocks as printed (Gopalan et al., section 3), to rounding."""
     X, h, K = problem.data.matrix.toarray(), problem.hyper, problem.hyper.num_topics
     D, V = X.shape
-    q = {site: some_gammas(shape, i) for i, (site, shape) in enumerate({"theta": (D, K), "xi": (D,), "beta": (K, V), "eta": (V,)}.items())}
-    gradient = jax.grad(lambda t: base.joint(problem.model, h, t, problem.data.pack()))(obj.summarise(problem.model, q))
+    q = {
+        site: some_gammas(shape, i)
+        for i, (site, shape) in enumerate(
+            {"theta": (D, K), "xi": (D,), "beta": (K, V), "eta": (V,)}.items()
+        )
+    }
+    gradient = jax.grad(lambda t: base.joint(problem.model, h, t, problem.data.pack()))(
+        obj.summarise(problem.model, q)
+    )
     mean = {site: n.first / -n.second for site, n in q.items()}
     log = {site: digamma(n.first) - jnp.log(-n.second) for site, n in q.items()}
     phi = jax.nn.softmax(log["theta"][:, None, :] + log["beta"].T[None], axis=-1)
     printed = {
-        "theta": (h.a + jnp.einsum("dv,dvk->dk", X, phi), mean["xi"][:, None] + mean["beta"].sum(1)),
+        "theta": (
+            h.a + jnp.einsum("dv,dvk->dk", X, phi),
+            mean["xi"][:, None] + mean["beta"].sum(1),
+        ),
         "xi": (jnp.full(D, h.a_prime + K * h.a), h.b_prime + mean["theta"].sum(1)),
-        "beta": (h.c + jnp.einsum("dv,dvk->kv", X, phi), mean["eta"] + mean["theta"].sum(0)[:, None]),
+        "beta": (
+            h.c + jnp.einsum("dv,dvk->kv", X, phi),
+            mean["eta"] + mean["theta"].sum(0)[:, None],
+        ),
         "eta": (jnp.full(V, h.c_prime + K * h.c), h.d_prime + mean["beta"].sum(0)),
     }
     for site, (shape, rate) in printed.items():
@@ -62,7 +77,10 @@ def test_sharp_activities_make_it_bayesian_nmf(problem):
     thetas = [nmf.families["theta"].stats(jnp.asarray(rng.gamma(2, 1, (D, K)))) for _ in range(2)]
     beta = jnp.asarray(rng.gamma(2, 1, (K, V)))
     flat = nmf.Hyper(num_topics=K, a0=1.4, b0=ratio, c0=1.0)
-    theirs = [nmf.log_local(flat, {"theta": t, "beta": nmf.families["beta"].stats(beta)}, batch) for t in thetas]
+    theirs = [
+        nmf.log_local(flat, {"theta": t, "beta": nmf.families["beta"].stats(beta)}, batch)
+        for t in thetas
+    ]
 
     def ours(theta, sharpness):
         hyper = problem.hyper._replace(a=1.4, a_prime=sharpness, b_prime=sharpness / ratio)
@@ -72,7 +90,9 @@ def test_sharp_activities_make_it_bayesian_nmf(problem):
         entropy = obj._local_entropy(problem.model, {"xi": natural}, {"xi": xi}, batch, "mean")
         return problem.model.log_local(hyper, t, batch) + entropy
 
-    gaps = [abs((ours(thetas[0], s) - ours(thetas[1], s)) - (theirs[0] - theirs[1])) for s in (1e3, 1e5)]
+    gaps = [
+        abs((ours(thetas[0], s) - ours(thetas[1], s)) - (theirs[0] - theirs[1])) for s in (1e3, 1e5)
+    ]
     assert gaps[1] < 0.02 * gaps[0] and gaps[1] < 1e-4 * abs(theirs[0] - theirs[1]), gaps
 
 
@@ -86,10 +106,15 @@ def test_a_pass_for_each_block_changes_nothing(problem, engine):
     fits = []
     for one in declared:
         algorithm = engine.build(one, engine.Options(num_local=5))
-        state, batches = algorithm.init(jax.random.key(1), {}), one.data.shards(np.arange(one.data.num_rows), one.data.num_rows, one.devices)
+        state, batches = (
+            algorithm.init(jax.random.key(1), {}),
+            one.data.shards(np.arange(one.data.num_rows), one.data.num_rows, one.devices),
+        )
         for _ in range(3):
             state, info = algorithm.step(jax.random.key(2), state, batches)
-        fits.append((jax.tree.leaves(state.shared), sum(float(x) for x in jax.tree.leaves(info.bound))))
+        fits.append(
+            (jax.tree.leaves(state.shared), sum(float(x) for x in jax.tree.leaves(info.bound)))
+        )
     np.testing.assert_allclose(fits[0][1], fits[1][1], rtol=1e-12)
     for a, b in zip(fits[0][0], fits[1][0], strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-10)
@@ -104,7 +129,9 @@ def test_activity_follows_the_length_of_rows():
     rng = np.random.default_rng(1)
     words = rng.dirichlet(np.ones(20))
     X = rng.poisson(np.repeat([50.0, 500.0], 15)[:, None] * words)
-    fit = inference.fit("hpf", pp_models.data.counts(X), "cavi", {"num_topics": 2}, num_epochs=300, progress=False)
+    fit = inference.fit(
+        "hpf", pp_models.data.counts(X), "cavi", {"num_topics": 2}, num_epochs=300, progress=False
+    )
     hyper = fit.hyper
     activity = 1 / fit.posterior.mean("xi") - hyper.b_prime / (hyper.a_prime + 2 * hyper.a)
     np.testing.assert_allclose(activity[15:].mean() / activity[:15].mean(), 10, rtol=0.12)
@@ -115,29 +142,53 @@ def test_popular_items_have_small_rates():
     """The same of columns: eta falls with an item's popularity."""
     rng = np.random.default_rng(2)
     popularity = np.geomspace(0.2, 20, 12)
-    fit = inference.fit("hpf", pp_models.data.counts(rng.poisson(popularity, (60, 12))), "cavi", {"num_topics": 2}, num_epochs=300, progress=False)
+    fit = inference.fit(
+        "hpf",
+        pp_models.data.counts(rng.poisson(popularity, (60, 12))),
+        "cavi",
+        {"num_topics": 2},
+        num_epochs=300,
+        progress=False,
+    )
     assert np.corrcoef(np.log(fit.posterior.mean("eta")), np.log(popularity))[0, 1] < -0.95
 
 
 def test_rows_come_to_rest_where_both_their_sites_agree(problem):
     """theta and xi alternate to a fixed point of both: each row's xi is the update given its theta, at the end."""
     model, hyper, batch = problem.model, problem.hyper, problem.data.pack()
-    stats = obj.summarise(model, {s: model.init(jax.random.key(0), hyper, problem.data)[s] for s in model.shared})
-    part = obj.local_part(model, hyper, stats, batch, obj.start_local(model, hyper, batch), RowOptions(200, 1e-14))
+    stats = obj.summarise(
+        model, {s: model.init(jax.random.key(0), hyper, problem.data)[s] for s in model.shared}
+    )
+    part = obj.local_part(
+        model, hyper, stats, batch, obj.start_local(model, hyper, batch), RowOptions(200, 1e-14)
+    )
     theta, xi = part.natural["theta"], part.natural["xi"]
-    np.testing.assert_allclose(-theta.second, (xi.first / -xi.second)[:, None] + stats["beta"].second.sum(1), rtol=1e-10)
-    np.testing.assert_allclose(-xi.second, hyper.b_prime + (theta.first / -theta.second).sum(1), rtol=1e-10)
+    np.testing.assert_allclose(
+        -theta.second, (xi.first / -xi.second)[:, None] + stats["beta"].second.sum(1), rtol=1e-10
+    )
+    np.testing.assert_allclose(
+        -xi.second, hyper.b_prime + (theta.first / -theta.second).sum(1), rtol=1e-10
+    )
 
 
 def test_defaults_are_the_papers(problem):
     """Shapes of 0.3 and hyper-priors of mean one."""
     hyper = fitting.make_problem("hpf", problem.data).hyper
     assert all(float(getattr(hyper, name)) == 0.3 for name in ("a", "a_prime", "c", "c_prime"))
-    assert float(hyper.a_prime) / float(hyper.b_prime) == float(hyper.c_prime) / float(hyper.d_prime) == 1
+    assert (
+        float(hyper.a_prime) / float(hyper.b_prime)
+        == float(hyper.c_prime) / float(hyper.d_prime)
+        == 1
+    )
 
 
 @pytest.mark.parametrize(
-    ("hyper", "words"), [({"a": 0.0}, "a must be positive"), ({"c_prime": (1.0, 2.0)}, "one number"), ({"num_topics": 0}, "num_topics")]
+    ("hyper", "words"),
+    [
+        ({"a": 0.0}, "a must be positive"),
+        ({"c_prime": (1.0, 2.0)}, "one number"),
+        ({"num_topics": 0}, "num_topics"),
+    ],
 )
 def test_bad_hyper_parameters_are_refused_in_a_sentence(problem, hyper, words):
     with pytest.raises(InputError, match=words):

@@ -38,7 +38,14 @@ def exact_moments(b, p):
         return np.exp(b * (x - top) - 0.5 * p * (x**2 - top**2))
 
     parts = [
-        scipy.integrate.quad(lambda x, k=k: x**k * density(x), low, high, points=[top] if top > low else None, epsabs=0, epsrel=1e-12)[0]
+        scipy.integrate.quad(
+            lambda x, k=k: x**k * density(x),
+            low,
+            high,
+            points=[top] if top > low else None,
+            epsabs=0,
+            epsrel=1e-12,
+        )[0]
         for k in range(3)
     ]
     return np.log(parts[0]) + b * top - 0.5 * p * top**2, parts[1] / parts[0], parts[2] / parts[0]
@@ -56,12 +63,17 @@ def test_moments_of_positive_normals(z, p):
         single = pos.moments(jnp.asarray(z * np.sqrt(p), jnp.float32), jnp.asarray(p, jnp.float32))
     np.testing.assert_allclose(single[:3], exact, rtol=2e-5)
     np.testing.assert_allclose(single.variance, found.variance, rtol=2e-5)
-    np.testing.assert_allclose(found.variance, found.second - found.first**2, rtol=1e-4 + 1e-15 * z**2)  # as far as the difference is known
+    np.testing.assert_allclose(
+        found.variance, found.second - found.first**2, rtol=1e-4 + 1e-15 * z**2
+    )  # as far as the difference is known
 
 
 def test_moments_stay_finite_in_single_precision():
     with jax.enable_x64(False):
-        found = pos.moments(jnp.asarray([-1e15, -1e6, 0.0, 1e6], jnp.float32), jnp.asarray([1e-3, 1e5, 1e-6, 1e3], jnp.float32))
+        found = pos.moments(
+            jnp.asarray([-1e15, -1e6, 0.0, 1e6], jnp.float32),
+            jnp.asarray([1e-3, 1e5, 1e-6, 1e3], jnp.float32),
+        )
         assert all(np.all(np.isfinite(part)) for part in found) and np.all(found.first > 0)
 
 
@@ -77,21 +89,29 @@ def test_draws_of_positive_normals(z):
 def test_draws_move_with_their_parameters(z):
     """The derivative of a draw is that of its quantile: of scipy's inverse distribution function, by central differences."""
     b, p = 2 * z, 4.0
-    x, (by_b, by_p) = jax.value_and_grad(lambda bp: pos.draw(jax.random.key(0), *bp))((jnp.asarray(b), jnp.asarray(p)))
+    x, (by_b, by_p) = jax.value_and_grad(lambda bp: pos.draw(jax.random.key(0), *bp))(
+        (jnp.asarray(b), jnp.asarray(p))
+    )
 
     def quantile(b, p):
         return scipy.stats.truncnorm(-b / np.sqrt(p), np.inf, loc=b / p, scale=1 / np.sqrt(p))
 
     rest = quantile(b, p).sf(float(x))
-    steps = [(quantile(b + e, p).isf(rest) - quantile(b - e, p).isf(rest)) / (2 * e) for e in (1e-4,)]
-    steps += [(quantile(b, p + e).isf(rest) - quantile(b, p - e).isf(rest)) / (2 * e) for e in (1e-4,)]
+    steps = [
+        (quantile(b + e, p).isf(rest) - quantile(b - e, p).isf(rest)) / (2 * e) for e in (1e-4,)
+    ]
+    steps += [
+        (quantile(b, p + e).isf(rest) - quantile(b, p - e).isf(rest)) / (2 * e) for e in (1e-4,)
+    ]
     np.testing.assert_allclose([by_b, by_p], steps, rtol=1e-3)
 
 
 def test_positive_normal_is_numpyros():
     """Density, mean and variance, against NumPyro's own truncated normal where that is right."""
     ours = PositiveNormal(jnp.asarray([-1.0, 0.0, 2.0]), jnp.asarray([0.5, 1.0, 3.0]))
-    theirs = scipy.stats.truncnorm([2.0, 0.0, -2 / 3], np.inf, loc=[-1.0, 0.0, 2.0], scale=[0.5, 1.0, 3.0])
+    theirs = scipy.stats.truncnorm(
+        [2.0, 0.0, -2 / 3], np.inf, loc=[-1.0, 0.0, 2.0], scale=[0.5, 1.0, 3.0]
+    )
     x = np.array([0.3, 1.0, 4.0])
     np.testing.assert_allclose(ours.log_prob(x), theirs.logpdf(x), rtol=1e-9)
     np.testing.assert_allclose(ours.mean, theirs.mean(), rtol=1e-9)
@@ -109,7 +129,9 @@ def test_settled_rows_are_optimal(tied):
     for begin in (None, start):
         x = pos.settle(h, P, pos.mode, begin)
         slope = h - jnp.einsum("nkl,nl->nk", jnp.broadcast_to(P, (700, 4, 4)), x)
-        assert np.all(x >= 0) and np.all(np.abs(slope[x > 0]) < 1e-7) and np.all(slope[x == 0] <= 1e-9)
+        assert (
+            np.all(x >= 0) and np.all(np.abs(slope[x > 0]) < 1e-7) and np.all(slope[x == 0] <= 1e-9)
+        )
         y = pos.settle(h, P, pos.log_mode, begin)
         slope = h - jnp.einsum("nkl,nl->nk", jnp.broadcast_to(P, (700, 4, 4)), y) + 1 / y
         np.testing.assert_allclose(slope * y, 0, atol=1e-7)
@@ -126,7 +148,9 @@ def test_votes_gradient_is_the_mean_utility():
     expected = scipy.stats.truncnorm(-(m + 0.7), np.inf, loc=m + 0.7).mean() - 0.7
     np.testing.assert_allclose(gradient[0, [0, 2]], expected[0, [0, 2]], rtol=1e-9)
     assert gradient[0, 1] == 0 and np.isfinite(gradient[0, 3])
-    draws = jax.vmap(jax.grad(lambda m, key: probit.votes(m, outcome, seen, key, 0.7)), (None, 0))(m, jax.random.split(jax.random.key(0), 20_000))
+    draws = jax.vmap(jax.grad(lambda m, key: probit.votes(m, outcome, seen, key, 0.7)), (None, 0))(
+        m, jax.random.split(jax.random.key(0), 20_000)
+    )
     error = draws.std(0) / np.sqrt(20_000)
     assert np.all(np.abs(draws.mean(0) - gradient)[0, [0, 2]] < 5 * error[0, [0, 2]])
 
@@ -134,7 +158,12 @@ def test_votes_gradient_is_the_mean_utility():
 def ordinal_reference(rows, columns, counts):
     m = rows @ columns
     low = np.where(counts > 0, counts - 1, -np.inf) - m
-    return np.sum(np.log(scipy.stats.norm.cdf(np.where(counts > 0, counts, 0) - m) - scipy.stats.norm.cdf(low)) + 0.5 * m**2)
+    return np.sum(
+        np.log(
+            scipy.stats.norm.cdf(np.where(counts > 0, counts, 0) - m) - scipy.stats.norm.cdf(low)
+        )
+        + 0.5 * m**2
+    )
 
 
 @pytest.mark.slow
@@ -144,22 +173,37 @@ def test_ordinal_is_the_dense_sum():
     counts = np.maximum(rng.poisson(1.0, (37, 9)) - 1, 0)
     counts[0, 0] = 1
     batch = data_.counts(counts).pack(np.arange(37), 40)
-    rows, columns = jnp.asarray(rng.normal(size=(40, 3)) * 0.5), jnp.asarray(rng.normal(size=(3, 9)) * 0.5)
+    rows, columns = (
+        jnp.asarray(rng.normal(size=(40, 3)) * 0.5),
+        jnp.asarray(rng.normal(size=(3, 9)) * 0.5),
+    )
 
     def value(rows, columns, key=None):
         return probit.ordinal(rows, columns, batch.entries, batch.mask, key)
 
-    np.testing.assert_allclose(value(rows, columns), ordinal_reference(np.asarray(rows[:37]), np.asarray(columns), counts), rtol=1e-10)
-    found, wanted = (jax.grad(f, (0, 1))(rows, columns) for f in (value, lambda r, c: _dense_ordinal(r[:37], c, counts)))
+    np.testing.assert_allclose(
+        value(rows, columns),
+        ordinal_reference(np.asarray(rows[:37]), np.asarray(columns), counts),
+        rtol=1e-10,
+    )
+    found, wanted = (
+        jax.grad(f, (0, 1))(rows, columns)
+        for f in (value, lambda r, c: _dense_ordinal(r[:37], c, counts))
+    )
     for a, b in zip(found, wanted, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-10)
     keys = jax.random.split(jax.random.key(1), 4000)
-    drawn = jax.lax.map(lambda k: jax.grad(value)(rows, jnp.eye(3, 9), k)[:37], keys)  # utilities of the first three columns, at their means
+    drawn = jax.lax.map(
+        lambda k: jax.grad(value)(rows, jnp.eye(3, 9), k)[:37], keys
+    )  # utilities of the first three columns, at their means
     expected = jax.grad(value)(rows, jnp.eye(3, 9))[:37]
     error = np.asarray(drawn).std(0) / np.sqrt(4000)
     assert np.all(np.abs(np.asarray(drawn).mean(0) - expected) < 5.5 * error)
     low = np.where(counts[:, :3] > 0, counts[:, :3] - 1, -np.inf)
-    assert np.all((np.asarray(drawn) >= low) & (np.asarray(drawn) <= np.where(counts[:, :3] > 0, counts[:, :3], 0)))
+    assert np.all(
+        (np.asarray(drawn) >= low)
+        & (np.asarray(drawn) <= np.where(counts[:, :3] > 0, counts[:, :3], 0))
+    )
 
 
 def _dense_ordinal(rows, columns, counts):
@@ -174,7 +218,9 @@ def test_ordinal_gradients_are_the_mean_utilities():
     batch = data_.counts(counts).pack()
     sides = jnp.asarray(rng.normal(size=(4, 2))), jnp.asarray(rng.normal(size=(2, 3)))
     found = jax.grad(lambda r, c: probit.ordinal(r, c, batch.entries, batch.mask), (0, 1))(*sides)
-    for a, b in zip(found, jax.grad(lambda r, c: _dense_ordinal(r, c, counts), (0, 1))(*sides), strict=True):
+    for a, b in zip(
+        found, jax.grad(lambda r, c: _dense_ordinal(r, c, counts), (0, 1))(*sides), strict=True
+    ):
         np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-10)
 
 
@@ -186,7 +232,10 @@ def test_ordinal_probabilities_add_up():
     np.testing.assert_allclose(p.sum(1), 1, rtol=1e-12)
     np.testing.assert_allclose(p @ counts, probit.expected_count(mean), atol=1e-7)
     with jax.enable_x64(False):
-        far = probit.log_probability(jnp.asarray([-60.0, 60.0, 0.0, 500.0], jnp.float32), jnp.asarray([3.0, 0.0, 900.0, 900.0], jnp.float32))
+        far = probit.log_probability(
+            jnp.asarray([-60.0, 60.0, 0.0, 500.0], jnp.float32),
+            jnp.asarray([3.0, 0.0, 900.0, 900.0], jnp.float32),
+        )
         assert np.all(np.isfinite(far)) and np.all(far < -100)
 
 
@@ -200,25 +249,46 @@ def test_votes_of_nobody_change_nothing():
     both = data_.text_and_votes(data.matrix, np.zeros((data.num_rows, 0)))
     options = {"key": jax.random.key(1), "progress": False, "num_epochs": 5, "tolerance": 0.0}
     alone = fitting.make_problem("lg_nmf", data, hyper)
-    start = {site: alone.model.init(jax.random.key(3), alone.hyper, data)[site] for site in ("d1", "alpha1")}
+    start = {
+        site: alone.model.init(jax.random.key(3), alone.hyper, data)[site]
+        for site in ("d1", "alpha1")
+    }
     fits = [
-        inference.fit(name, rows, "cavi", hyper._asdict() | ({"alpha2": 1.0} if name == "lg_nmf_votes" else {}), init=start, **options)
+        inference.fit(
+            name,
+            rows,
+            "cavi",
+            hyper._asdict() | ({"alpha2": 1.0} if name == "lg_nmf_votes" else {}),
+            init=start,
+            **options,
+        )
         for name, rows in (("lg_nmf", data), ("lg_nmf_votes", both))
     ]
     np.testing.assert_allclose(fits[0].history["bound"], fits[1].history["bound"], rtol=1e-12)
     for site in ("d1", "s", "alpha1"):
-        np.testing.assert_allclose(fits[0].posterior.mean(site), fits[1].posterior.mean(site), rtol=1e-9)
+        np.testing.assert_allclose(
+            fits[0].posterior.mean(site), fits[1].posterior.mean(site), rtol=1e-9
+        )
 
 
-@pytest.mark.parametrize(("name", "tied"), [("lg_nmf", True), ("lg_nmf", False), ("lg_nmf_votes", False), ("lg_op", False)])
+@pytest.mark.parametrize(
+    ("name", "tied"),
+    [("lg_nmf", True), ("lg_nmf", False), ("lg_nmf_votes", False), ("lg_op", False)],
+)
 def test_padding_is_nothing(name, tied):
     """Rows that only fill a batch up change no density, whatever is in them; where rows' squares are added up beforehand, they are not among them."""
     model = pp_models.load(name)
     hyper, data = model.example(jax.random.key(0))
-    hyper = hyper._replace(**{precision: 0.7 for precision in lg.PRECISIONS if precision in hyper._fields})
+    hyper = hyper._replace(
+        **{precision: 0.7 for precision in lg.PRECISIONS if precision in hyper._fields}
+    )
     rng = np.random.default_rng(0)
     s = jnp.asarray(rng.gamma(1.0, 1.0, (data.num_rows + 3, 2)))
-    others = {site: rng.gamma(1.0, 1.0, (size, 2)) for site, size in (("d1", data.num_columns), ("d2", 5)) if site in model.families}
+    others = {
+        site: rng.gamma(1.0, 1.0, (size, 2))
+        for site, size in (("d1", data.num_columns), ("d2", 5))
+        if site in model.families
+    }
     t = {site: model.families[site].stats(jnp.asarray(x)) for site, x in others.items()}
 
     def rows(s):
@@ -226,7 +296,10 @@ def test_padding_is_nothing(name, tied):
         return fam.Pair(s, (real.T @ real)[None]) if tied else model.families["s"].stats(s)
 
     alone, padded = (
-        model.log_local(hyper, {**t, "s": rows(s[:size])}, data.pack(np.arange(data.num_rows), size)) for size in (data.num_rows, len(s))
+        model.log_local(
+            hyper, {**t, "s": rows(s[:size])}, data.pack(np.arange(data.num_rows), size)
+        )
+        for size in (data.num_rows, len(s))
     )
     np.testing.assert_allclose(padded, alone, rtol=1e-12)
 
@@ -235,13 +308,27 @@ def test_rows_of_points_are_nonnegative_least_squares():
     """Fresh rows, of a stochastic step or a held-out document, end at NNLS with a ridge, though a sweep of `map` goes only a part of the way."""
     rng = np.random.default_rng(0)
     d1 = np.abs(rng.normal(size=(40, 6)))
-    counts = np.maximum(np.round(4 * np.abs(rng.normal(size=(25, 6))) @ d1.T + rng.normal(size=(25, 40))), 0)
-    problem = fitting.make_problem("lg_nmf", data_.counts(counts), {"num_topics": 6, "alpha1": 0.5}, devices=jax.local_devices()[:1])
+    counts = np.maximum(
+        np.round(4 * np.abs(rng.normal(size=(25, 6))) @ d1.T + rng.normal(size=(25, 40))), 0
+    )
+    problem = fitting.make_problem(
+        "lg_nmf",
+        data_.counts(counts),
+        {"num_topics": 6, "alpha1": 0.5},
+        devices=jax.local_devices()[:1],
+    )
     batch = problem.data.pack()
-    shared, start = {"d1": fam.positive_tied.stats(jnp.asarray(d1))}, objective.start_local(problem.model, problem.hyper, batch, "mode")
-    part = objective.local_part(problem.model, problem.hyper, shared, batch, start, RowOptions(2000, 0.0), "mode")
+    shared, start = (
+        {"d1": fam.positive_tied.stats(jnp.asarray(d1))},
+        objective.start_local(problem.model, problem.hyper, batch, "mode"),
+    )
+    part = objective.local_part(
+        problem.model, problem.hyper, shared, batch, start, RowOptions(2000, 0.0), "mode"
+    )
     stacked = np.concatenate([d1, np.sqrt(0.5) * np.eye(6)])
-    wanted = np.stack([scipy.optimize.nnls(stacked, np.concatenate([row, np.zeros(6)]))[0] for row in counts])
+    wanted = np.stack(
+        [scipy.optimize.nnls(stacked, np.concatenate([row, np.zeros(6)]))[0] for row in counts]
+    )
     np.testing.assert_allclose(part.stats["s"].first, wanted, atol=1e-7)
 
 
@@ -261,16 +348,33 @@ def test_votes_alone():
     votes = (3 * bills @ taste.T + rng.normal(size=(30, 6)) > 0).astype(float)
     votes[:, 5] = np.nan
     data = data_.text_and_votes(None, votes)
-    fit = inference.fit("lg_nmf_votes", data, "cavi", {"num_topics": 2, "alpha1": 1.0, "alpha2": 1.0}, progress=False, num_epochs=20)
-    said = np.asarray(lg_nmf_votes.predict(fit.hyper, {site: fit.posterior.mean(site) for site in ("s", "d1", "d2")}))
+    fit = inference.fit(
+        "lg_nmf_votes",
+        data,
+        "cavi",
+        {"num_topics": 2, "alpha1": 1.0, "alpha2": 1.0},
+        progress=False,
+        num_epochs=20,
+    )
+    said = np.asarray(
+        lg_nmf_votes.predict(
+            fit.hyper, {site: fit.posterior.mean(site) for site in ("s", "d1", "d2")}
+        )
+    )
     seen = ~np.isnan(votes)
     assert np.mean((said > 0.5)[seen] == votes[seen]) > 0.8
     np.testing.assert_allclose(fit.posterior.mean("d2")[5], 0, atol=1e-6)
     np.testing.assert_allclose(fit.posterior.sd("d2")[5], 1, rtol=1e-6)
     batch = data.pack()
-    values = {site: fit.posterior.sample(jax.random.key(0), 1)[site][0] for site in ("s", "d1", "d2")}
-    theirs, _ = log_density(lg_nmf_votes.generate, (fit.hyper, batch), {}, {site: values[site] for site in ("s", "d2")})
-    np.testing.assert_allclose(base.log_joint(fit.model, fit.hyper, values, batch), theirs, rtol=1e-9)
+    values = {
+        site: fit.posterior.sample(jax.random.key(0), 1)[site][0] for site in ("s", "d1", "d2")
+    }
+    theirs, _ = log_density(
+        lg_nmf_votes.generate, (fit.hyper, batch), {}, {site: values[site] for site in ("s", "d2")}
+    )
+    np.testing.assert_allclose(
+        base.log_joint(fit.model, fit.hyper, values, batch), theirs, rtol=1e-9
+    )
 
 
 def test_counts_of_equal_length():
@@ -299,20 +403,29 @@ def test_bias_is_each_members_inclination():
 def test_no_dense_array_of_words_and_documents():
     """F of LG-NMF and its gradients never hold an array with a number for each cell of the matrix."""
     rng = np.random.default_rng(0)
-    counts = rng.poisson(0.05, (161, 103))  # tables have lines of 64 numbers, of which a cell may not be one
-    problem = fitting.make_problem("lg_nmf", data_.counts(counts), {"num_topics": 3}, devices=jax.local_devices()[:1])
+    counts = rng.poisson(
+        0.05, (161, 103)
+    )  # tables have lines of 64 numbers, of which a cell may not be one
+    problem = fitting.make_problem(
+        "lg_nmf", data_.counts(counts), {"num_topics": 3}, devices=jax.local_devices()[:1]
+    )
     batch = problem.data.pack()
     stats = {
-        site: family.mean(problem.model.init(jax.random.key(0), problem.hyper, problem.data)[site]) for site, family in problem.model.families.items()
+        site: family.mean(problem.model.init(jax.random.key(0), problem.hyper, problem.data)[site])
+        for site, family in problem.model.families.items()
     }
-    jaxpr = jax.make_jaxpr(jax.grad(lambda t: base.joint(problem.model, problem.hyper, t, batch)))(stats)
+    jaxpr = jax.make_jaxpr(jax.grad(lambda t: base.joint(problem.model, problem.hyper, t, batch)))(
+        stats
+    )
     assert max(_sizes(jaxpr.jaxpr)) < 161 * 103
 
 
 def _sizes(jaxpr):
     for equation in jaxpr.eqns:
         yield from (int(np.prod(v.aval.shape)) for v in equation.outvars)
-        for parameter in jax.tree.leaves(equation.params, is_leaf=lambda x: hasattr(x, "eqns") or hasattr(x, "jaxpr")):
+        for parameter in jax.tree.leaves(
+            equation.params, is_leaf=lambda x: hasattr(x, "eqns") or hasattr(x, "jaxpr")
+        ):
             inner = getattr(parameter, "jaxpr", parameter)
             if hasattr(inner, "eqns"):
                 yield from _sizes(inner)
@@ -326,7 +439,9 @@ def test_scale_moves_leave_the_product_alone():
     before = {site: values[site] for site in lg_nmf_votes.FAMILIES}
     after = lg.scale_moves(hyper, jax.random.key(2), before, data.pack())
     for site in ("d1", "d2"):
-        np.testing.assert_allclose(after["s"] @ after[site].T, before["s"] @ before[site].T, rtol=1e-9)
+        np.testing.assert_allclose(
+            after["s"] @ after[site].T, before["s"] @ before[site].T, rtol=1e-9
+        )
     assert np.all(after["s"] != before["s"]) and after["alpha1"] != before["alpha1"]
 
 
@@ -339,7 +454,12 @@ def test_scale_moves_mix():
 
     rng = np.random.default_rng(0)
     rate = 4 * np.abs(rng.normal(size=(40, 3))) @ np.abs(rng.normal(size=(60, 3))).T / np.sqrt(3)
-    problem = fitting.make_problem("lg_nmf", data_.counts(np.maximum(np.round(rate), 0)), {"num_topics": 3}, devices=jax.local_devices()[:1])
+    problem = fitting.make_problem(
+        "lg_nmf",
+        data_.counts(np.maximum(np.round(rate), 0)),
+        {"num_topics": 3},
+        devices=jax.local_devices()[:1],
+    )
     batch = problem.data.pack()
 
     def effective(model):
@@ -348,8 +468,13 @@ def test_scale_moves_mix():
             return stats, jnp.log(stats["alpha1"].second[0])
 
         natural = model.init(jax.random.key(0), problem.hyper, problem.data)
-        stats = {site: family.sample(jax.random.key(1), natural[site]) for site, family in model.families.items()}
-        _, draws = jax.jit(lambda s: jax.lax.scan(one, s, jax.random.split(jax.random.key(2), 2200)))(stats)
+        stats = {
+            site: family.sample(jax.random.key(1), natural[site])
+            for site, family in model.families.items()
+        }
+        _, draws = jax.jit(
+            lambda s: jax.lax.scan(one, s, jax.random.split(jax.random.key(2), 2200))
+        )(stats)
         return float(arviz.ess(np.asarray(draws[200:])[None]))
 
     assert effective(problem.model) > 4 * effective(dataclasses.replace(problem.model, moves=None))
@@ -358,7 +483,11 @@ def test_scale_moves_mix():
 @pytest.mark.parametrize("name", ["lg_nmf", "lg_nmf_votes", "lg_op"])
 def test_bad_hyper_parameters(name):
     _, data = pp_models.load(name).example(jax.random.key(0))
-    for given, complaint in (({"alpha1": -1.0}, "alpha1 must be positive"), ({"a0": 0.0}, "a0"), ({"num_topics": 0}, "num_topics")):
+    for given, complaint in (
+        ({"alpha1": -1.0}, "alpha1 must be positive"),
+        ({"a0": 0.0}, "a0"),
+        ({"num_topics": 0}, "num_topics"),
+    ):
         with pytest.raises(InputError, match=complaint):
             base.make_hyper(pp_models.load(name), given, data)
 

@@ -17,7 +17,9 @@ from pp_models.errors import InputError
 @pytest.fixture(scope="module")
 def problem():
     hyper, data = pp_models.load("lda").example(jax.random.key(0))
-    return fitting.make_problem("lda", data, hyper._replace(alpha=(0.3, 0.7, 1.9)), devices=jax.local_devices()[:1])
+    return fitting.make_problem(
+        "lda", data, hyper._replace(alpha=(0.3, 0.7, 1.9)), devices=jax.local_devices()[:1]
+    )
 
 
 @pytest.fixture(scope="module")
@@ -39,10 +41,18 @@ def responsibilities(q):
 def test_updates_are_x_12_and_13(problem, q):
     """dF/dmu gives gamma_d = alpha + sum_n phi and lambda_k = eta + sum_dn w phi, with the asymmetric alpha."""
     counts = problem.data.matrix.toarray()
-    gradient = jax.grad(lambda t: model.joint(problem.model, problem.hyper, t, problem.data.pack()))(obj.summarise(problem.model, q))
+    gradient = jax.grad(
+        lambda t: model.joint(problem.model, problem.hyper, t, problem.data.pack())
+    )(obj.summarise(problem.model, q))
     _, _, phi = responsibilities(q)
-    np.testing.assert_allclose(gradient["theta"], jnp.asarray([0.3, 0.7, 1.9]) + jnp.einsum("dv,dvk->dk", counts, phi), rtol=1e-10)
-    np.testing.assert_allclose(gradient["beta"], 1.2 + jnp.einsum("dv,dvk->kv", counts, phi), rtol=1e-10)
+    np.testing.assert_allclose(
+        gradient["theta"],
+        jnp.asarray([0.3, 0.7, 1.9]) + jnp.einsum("dv,dvk->dk", counts, phi),
+        rtol=1e-10,
+    )
+    np.testing.assert_allclose(
+        gradient["beta"], 1.2 + jnp.einsum("dv,dvk->kv", counts, phi), rtol=1e-10
+    )
 
 
 def test_bound_is_its_definition(problem, q):
@@ -57,20 +67,27 @@ def test_bound_is_its_definition(problem, q):
 
     def one(key):
         keys = jax.random.split(key)
-        log_theta, log_beta = families["theta"].sample(keys[0], q["theta"]), families["beta"].sample(keys[1], q["beta"])
+        log_theta, log_beta = (
+            families["theta"].sample(keys[0], q["theta"]),
+            families["beta"].sample(keys[1], q["beta"]),
+        )
         log_p = (
             _log_dirichlet(hyper.alpha, log_theta) + _log_dirichlet(jnp.full(counts.shape[1], hyper.eta), log_beta)
             + jnp.einsum("dv,dvk,dvk->", counts, phi, log_theta[:, None, :] + log_beta.T[None])
         )  # fmt: skip
         return log_p - _log_dirichlet(q["theta"], log_theta) - _log_dirichlet(q["beta"], log_beta)
 
-    terms = np.asarray(jax.lax.map(one, jax.random.split(jax.random.key(0), 10_000), batch_size=500))
+    terms = np.asarray(
+        jax.lax.map(one, jax.random.split(jax.random.key(0), 10_000), batch_size=500)
+    )
     entropy = -jnp.einsum("dv,dvk->", counts, phi * jnp.log(phi))
     coefficient = gammaln(counts.sum(1) + 1.0).sum() - gammaln(counts + 1.0).sum()
     stats = obj.summarise(problem.model, q)
     ours = model.joint(problem.model, hyper, stats, problem.data.pack())
     ours += sum(jnp.sum(_entropy_part(families[s], q[s], stats[s])) for s in families)
-    assert abs(ours - (terms.mean() + entropy + coefficient)) < 5 * terms.std() / np.sqrt(len(terms))
+    assert abs(ours - (terms.mean() + entropy + coefficient)) < 5 * terms.std() / np.sqrt(
+        len(terms)
+    )
 
 
 def _entropy_part(family, natural, stats):
@@ -90,7 +107,10 @@ def test_recovers_planted_topics():
     topics = np.kron(np.eye(4), np.full(5, 0.2))
     proportions = rng.dirichlet(np.full(4, 0.2), 200)
     data = pp_models.data.counts(np.stack([rng.multinomial(60, p) for p in proportions @ topics]))
-    fits = [inference.fit("lda", data, "cavi", {"num_topics": 4}, jax.random.key(seed), num_epochs=100) for seed in range(5)]
+    fits = [
+        inference.fit("lda", data, "cavi", {"num_topics": 4}, jax.random.key(seed), num_epochs=100)
+        for seed in range(5)
+    ]
     fit = max(fits, key=lambda one: one.bound)
     best = np.abs(fit.posterior.mean("beta")[:, None] - topics[None]).sum(-1)
     assert sorted(best.argmin(1)) == [0, 1, 2, 3] and best.min(1).max() < 0.2
@@ -103,7 +123,9 @@ def test_collapsed_posterior_of_one_topic():
     exact = np.asarray(data.matrix.sum(0)).ravel() + 0.5
     fit = inference.fit("lda", data, "cavi", {"num_topics": 1, "eta": 0.5}, num_epochs=3)
     np.testing.assert_allclose(fit.posterior.natural("beta")[0], exact, rtol=1e-12)
-    chain = inference.fit("lda", data, "gibbs", {"num_topics": 1, "eta": 0.5}, num_samples=2000, num_warmup=0)
+    chain = inference.fit(
+        "lda", data, "gibbs", {"num_topics": 1, "eta": 0.5}, num_samples=2000, num_warmup=0
+    )
     sd = fit.posterior.sd("beta")
     assert np.abs(chain.posterior.mean("beta") - fit.posterior.mean("beta")).max() < 0.08 * sd.max()
 

@@ -21,14 +21,19 @@ def corpus():
     rng = np.random.default_rng(5)
     topics = rng.dirichlet(np.full(30, 0.1), 4)
     proportions = rng.dirichlet(np.full(4, 0.2), 60)
-    return topics, pp_models.data.counts(np.stack([rng.multinomial(40, p) for p in proportions @ topics]))
+    return topics, pp_models.data.counts(
+        np.stack([rng.multinomial(40, p) for p in proportions @ topics])
+    )
 
 
 def point(topics, data, alpha=0.2):
     """A point estimate that is not fitted but set."""
     problem = fitting.make_problem("lda", data, {"num_topics": len(topics), "alpha": alpha})
     posterior = Point(problem, {})
-    posterior.values = {"beta": np.asarray(topics), "theta": np.full((data.num_rows, len(topics)), 1 / len(topics))}
+    posterior.values = {
+        "beta": np.asarray(topics),
+        "theta": np.full((data.num_rows, len(topics)), 1 / len(topics)),
+    }
     return fitting.Fit(problem, "map", {}, posterior, {}, 0.0)
 
 
@@ -72,7 +77,9 @@ def test_precision_and_recall_by_hand(corpus, M):
     wanted = by_hand(topics, 0.2, observed.matrix.toarray(), held.matrix.toarray(), M)
     for measure, terms in zip(found, wanted, strict=True):
         np.testing.assert_allclose(measure.terms, terms, rtol=1e-12)
-        assert np.isnan(measure.terms[[7, 8]]).all() and measure.value == pytest.approx(np.nanmean(terms))
+        assert np.isnan(measure.terms[[7, 8]]).all() and measure.value == pytest.approx(
+            np.nanmean(terms)
+        )
 
 
 def test_rankings_agree_with_scikit_learn(corpus):
@@ -83,17 +90,28 @@ def test_rankings_agree_with_scikit_learn(corpus):
     found = inference.precision_recall_at(fit, held, M, observed=observed)
     problem = fit.problem
     draws = {"beta": topics[None]}
-    best, _ = ranking._best(problem.model, problem.hyper, draws, observed.pack(), ranking.RowOptions(50, 0.0), M)
+    best, _ = ranking._best(
+        problem.model, problem.hyper, draws, observed.pack(), ranking.RowOptions(50, 0.0), M
+    )
     predicted = np.zeros(data.matrix.shape, int)
     np.put_along_axis(predicted, np.asarray(best), 1, axis=1)
     liked = (held.matrix.toarray() > 0).astype(int)
-    assert found.recall.value == pytest.approx(metrics.recall_score(liked, predicted, average="samples", zero_division=0))
+    assert found.recall.value == pytest.approx(
+        metrics.recall_score(liked, predicted, average="samples", zero_division=0)
+    )
     size = liked.sum(1)
-    plain = [metrics.precision_score(a, b, zero_division=0) for a, b in zip(liked, predicted, strict=True)]
-    np.testing.assert_allclose(found.precision.terms, plain * np.asarray(M / np.minimum(size, M)), rtol=1e-12)
+    plain = [
+        metrics.precision_score(a, b, zero_division=0)
+        for a, b in zip(liked, predicted, strict=True)
+    ]
+    np.testing.assert_allclose(
+        found.precision.terms, plain * np.asarray(M / np.minimum(size, M)), rtol=1e-12
+    )
     one = liked * (np.cumsum(liked, 1) == 1)
     single = inference.precision_recall_at(fit, pp_models.data.counts(one), M, observed=observed)
-    assert single.recall.value == pytest.approx(metrics.top_k_accuracy_score(one.argmax(1), predicted, k=M, labels=np.arange(30)))
+    assert single.recall.value == pytest.approx(
+        metrics.top_k_accuracy_score(one.argmax(1), predicted, k=M, labels=np.arange(30))
+    )
 
 
 def test_rankings_do_not_depend_on_order_or_batches(corpus, monkeypatch):
@@ -103,7 +121,10 @@ def test_rankings_do_not_depend_on_order_or_batches(corpus, monkeypatch):
     fit = point(topics, data)
     straight = inference.precision_recall_at(fit, data, 5)
     monkeypatch.setattr(ranking, "MOST_CELLS", 30 * 7)
-    np.testing.assert_array_equal(inference.precision_recall_at(fit, data.select(order), 5).recall.terms, straight.recall.terms[order])
+    np.testing.assert_array_equal(
+        inference.precision_recall_at(fit, data.select(order), 5).recall.terms,
+        straight.recall.terms[order],
+    )
 
 
 # Topics ------------------------------------------------------------------------------------------------------------------------
@@ -116,7 +137,12 @@ def npmi_by_hand(words, counts):
             both = np.mean((counts[:, v] > 0) & (counts[:, w] > 0))
             if i != j:
                 found[i, j] = (
-                    -1 if both == 0 else 0 if both == 1 else np.log(both / (counts[:, v] > 0).mean() / (counts[:, w] > 0).mean()) / -np.log(both)
+                    -1
+                    if both == 0
+                    else 0
+                    if both == 1
+                    else np.log(both / (counts[:, v] > 0).mean() / (counts[:, w] > 0).mean())
+                    / -np.log(both)
                 )
     return found
 
@@ -129,10 +155,14 @@ def test_coherence_by_hand(corpus):
     reference = pp_models.data.counts(counts)
     weights = topics.copy()
     weights[0, [3, 4]] = 1
-    found = {measure: inference.coherence(weights, reference, measure, 6) for measure in ("npmi", "c_v")}
+    found = {
+        measure: inference.coherence(weights, reference, measure, 6) for measure in ("npmi", "c_v")
+    }
     for k, topic in enumerate(weights):
         table = npmi_by_hand(np.argsort(-topic, kind="stable")[:6], counts)
-        assert found["npmi"].terms[k] == pytest.approx(table[np.triu_indices(6, 1)].mean(), rel=1e-10)
+        assert found["npmi"].terms[k] == pytest.approx(
+            table[np.triu_indices(6, 1)].mean(), rel=1e-10
+        )
         total = table.sum(0)
         cosines = [row @ total / np.linalg.norm(row) / np.linalg.norm(total) for row in table]
         assert found["c_v"].terms[k] == pytest.approx(np.mean(cosines), rel=1e-10)
@@ -143,7 +173,9 @@ def test_diversity_by_hand():
     """Three topics of two top words, one word in two topics and one in all: terms add up to the distinct words."""
     topics = np.array([[3, 2, 0, 0, 0], [3, 0, 2, 0, 0], [3, 0, 2, 0, 0]])
     found = inference.diversity(topics, 2)
-    np.testing.assert_allclose(found.terms, [(1 / 3 + 1) / 2, (1 / 3 + 1 / 2) / 2, (1 / 3 + 1 / 2) / 2])
+    np.testing.assert_allclose(
+        found.terms, [(1 / 3 + 1) / 2, (1 / 3 + 1 / 2) / 2, (1 / 3 + 1 / 2) / 2]
+    )
     assert found.value == pytest.approx(3 / 6)
     assert inference.diversity(np.eye(5), 1).value == 1
 
@@ -158,12 +190,18 @@ def test_reuters():
     fit, some = point(topics, data), data.select(np.arange(0, data.num_rows, 8))
     observed, held = splits.split_columns(some)
     found = inference.precision_recall_at(fit, some, 20)
-    for measure, terms in zip(found, by_hand(topics, 0.2, observed.matrix.toarray(), held.matrix.toarray(), 20), strict=True):
+    for measure, terms in zip(
+        found,
+        by_hand(topics, 0.2, observed.matrix.toarray(), held.matrix.toarray(), 20),
+        strict=True,
+    ):
         np.testing.assert_allclose(measure.terms, terms, atol=1e-4)
     best = [np.argsort(-topic, kind="stable")[:10] for topic in topics]
     pairs = [npmi_by_hand(words, counts)[np.triu_indices(10, 1)].mean() for words in best]
     np.testing.assert_allclose(inference.coherence(fit, data, "npmi", 10).terms, pairs, atol=1e-4)
-    assert inference.diversity(fit, 10).value == pytest.approx(len({int(word) for words in best for word in words}) / 80)
+    assert inference.diversity(fit, 10).value == pytest.approx(
+        len({int(word) for words in best for word in words}) / 80
+    )
 
 
 def test_coherence_of_chains_relabels_draws(corpus):
@@ -173,9 +211,16 @@ def test_coherence_of_chains_relabels_draws(corpus):
     rng = np.random.default_rng(2)
     theta = rng.dirichlet(np.ones(4), 60)
     orders = [rng.permutation(4) for _ in range(5)]
-    draws = {"theta": np.stack([theta[:, o] for o in orders])[None], "beta": np.stack([topics[o] for o in orders])[None]}
-    chain = fitting.Fit(fit.problem, "gibbs", {}, Draws(fit.problem, draws, {"lp": np.zeros((1, 5))}), {}, 0.0)
-    assert inference.coherence(chain, data, num_words=5).value == pytest.approx(inference.coherence(fit, data, num_words=5).value)
+    draws = {
+        "theta": np.stack([theta[:, o] for o in orders])[None],
+        "beta": np.stack([topics[o] for o in orders])[None],
+    }
+    chain = fitting.Fit(
+        fit.problem, "gibbs", {}, Draws(fit.problem, draws, {"lp": np.zeros((1, 5))}), {}, 0.0
+    )
+    assert inference.coherence(chain, data, num_words=5).value == pytest.approx(
+        inference.coherence(fit, data, num_words=5).value
+    )
 
 
 def test_true_topics_are_better_on_every_measure(corpus):
@@ -184,10 +229,19 @@ def test_true_topics_are_better_on_every_measure(corpus):
     true, false = point(topics, data), point(wrong(topics), data)
     for M in (1, 5):
         good, bad = (inference.precision_recall_at(fit, data, M) for fit in (true, false))
-        assert good.precision.value > bad.precision.value + 0.1 and good.recall.value > bad.recall.value + 0.02
+        assert (
+            good.precision.value > bad.precision.value + 0.1
+            and good.recall.value > bad.recall.value + 0.02
+        )
     for measure in ("npmi", "c_v"):
-        assert inference.coherence(true, data, measure, 5).value > inference.coherence(false, data, measure, 5).value + 0.1
-    assert inference.document_completion(true, data).value > inference.document_completion(false, data).value + 0.5
+        assert (
+            inference.coherence(true, data, measure, 5).value
+            > inference.coherence(false, data, measure, 5).value + 0.1
+        )
+    assert (
+        inference.document_completion(true, data).value
+        > inference.document_completion(false, data).value + 0.5
+    )
     assert inference.perplexity(true, data).value < inference.perplexity(false, data).value
     blurred = point(0.1 * topics + 0.9 * topics.mean(0), data)
     assert inference.diversity(true, 5).value > inference.diversity(blurred, 5).value + 0.1
@@ -208,11 +262,17 @@ def test_probability_scores_agree_with_scikit_learn(outcomes):
     """Accuracy, area under the curve, log loss and Brier score are scikit-learn's."""
     p, y, _ = outcomes
     found = inference.score_probabilities(np.clip(p, 0.01, 0.99), y)
-    assert found.accuracy.value == pytest.approx(metrics.accuracy_score(y, np.clip(p, 0.01, 0.99) > 0.5))
+    assert found.accuracy.value == pytest.approx(
+        metrics.accuracy_score(y, np.clip(p, 0.01, 0.99) > 0.5)
+    )
     assert found.auc.value == pytest.approx(metrics.roc_auc_score(y, p))
     assert found.log_loss.value == pytest.approx(metrics.log_loss(y, np.clip(p, 0.01, 0.99)))
     assert found.brier.value == pytest.approx(metrics.brier_score_loss(y, np.clip(p, 0.01, 0.99)))
-    assert found.auc.terms[y > 0].mean() == pytest.approx(found.auc.value) == pytest.approx(found.auc.terms[y == 0].mean())
+    assert (
+        found.auc.terms[y > 0].mean()
+        == pytest.approx(found.auc.value)
+        == pytest.approx(found.auc.terms[y == 0].mean())
+    )
 
 
 def test_errors_of_probability_scores(outcomes):
@@ -229,14 +289,23 @@ def test_errors_of_probability_scores(outcomes):
 def test_errors_know_of_rows(outcomes):
     """Outcomes repeated within their row add nothing: the error over rows stays, while that over single outcomes shrinks."""
     p, y, row = outcomes
-    many = inference.score_probabilities(np.repeat(p, 9), np.repeat(y, 9), np.repeat(row, 9)).log_loss
-    assert many.standard_error == pytest.approx(inference.score_probabilities(p, y, row).log_loss.standard_error)
-    assert inference.score_probabilities(np.repeat(p, 9), np.repeat(y, 9)).log_loss.standard_error < 0.5 * many.standard_error
+    many = inference.score_probabilities(
+        np.repeat(p, 9), np.repeat(y, 9), np.repeat(row, 9)
+    ).log_loss
+    assert many.standard_error == pytest.approx(
+        inference.score_probabilities(p, y, row).log_loss.standard_error
+    )
+    assert (
+        inference.score_probabilities(np.repeat(p, 9), np.repeat(y, 9)).log_loss.standard_error
+        < 0.5 * many.standard_error
+    )
 
 
 def test_calibration_by_hand():
     """Two bins, of which one is right and one off by 0.4; a probability of one belongs to the last bin."""
-    found = inference.calibration_error(np.array([0.5, 0.5, 1.0, 0.9, 0.95, 0.95]), np.array([1.0, 0, 1, 0, 1, 0.0]))
+    found = inference.calibration_error(
+        np.array([0.5, 0.5, 1.0, 0.9, 0.95, 0.95]), np.array([1.0, 0, 1, 0, 1, 0.0])
+    )
     assert found.value == pytest.approx(4 / 6 * 0.45)
     np.testing.assert_allclose(found.terms, [0, 0, *[0.45] * 4])
 
@@ -244,9 +313,14 @@ def test_calibration_by_hand():
 def test_better_probabilities_score_better(outcomes):
     """The probabilities that made the outcomes are better on every measure than the same shuffled."""
     p, y, _ = outcomes
-    good, bad = (inference.score_probabilities(x, y) for x in (p, np.random.default_rng(0).permutation(p)))
+    good, bad = (
+        inference.score_probabilities(x, y) for x in (p, np.random.default_rng(0).permutation(p))
+    )
     assert good.accuracy.value > bad.accuracy.value and good.auc.value > bad.auc.value
-    assert all(getattr(good, name).value < getattr(bad, name).value for name in ("log_loss", "brier", "calibration_error"))
+    assert all(
+        getattr(good, name).value < getattr(bad, name).value
+        for name in ("log_loss", "brier", "calibration_error")
+    )
 
 
 def test_votes():
@@ -255,14 +329,23 @@ def test_votes():
     text, cast = rng.poisson(1.0, (12, 6)), rng.integers(0, 2, (12, 5)).astype(float)
     data = pp_models.data.text_and_votes(text, cast)
     hyper = {"num_topics": 2, "alpha1": 1.0, "alpha2": 1.0}
-    fit = inference.fit("lg_nmf_votes", data, "map", hyper, num_epochs=5, devices=jax.local_devices()[:1])
+    fit = inference.fit(
+        "lg_nmf_votes", data, "map", hyper, num_epochs=5, devices=jax.local_devices()[:1]
+    )
     found = inference.score_votes(fit, data)
     silent = pp_models.data.text_and_votes(np.maximum(text, 0), np.full_like(cast, np.nan))
-    assert found.brier.value == pytest.approx(np.mean((inference.predict_votes(fit, silent) - cast) ** 2))
+    assert found.brier.value == pytest.approx(
+        np.mean((inference.predict_votes(fit, silent) - cast) ** 2)
+    )
     hidden = rng.random(cast.shape) < 0.3
-    known, asked = (pp_models.data.text_and_votes(text, np.where(mask, cast, np.nan)) for mask in (~hidden, hidden))
+    known, asked = (
+        pp_models.data.text_and_votes(text, np.where(mask, cast, np.nan))
+        for mask in (~hidden, hidden)
+    )
     partly = inference.score_votes(fit, asked, known)
-    assert partly.brier.value == pytest.approx(np.mean((inference.predict_votes(fit, known) - cast)[hidden] ** 2))
+    assert partly.brier.value == pytest.approx(
+        np.mean((inference.predict_votes(fit, known) - cast)[hidden] ** 2)
+    )
     assert len(partly.accuracy.terms) == hidden.sum()
     with pytest.raises(InputError, match="also observed"):
         inference.score_votes(fit, data, known)
@@ -273,7 +356,9 @@ def test_ratings_measures():
     rng = np.random.default_rng(1)
     users, items = np.nonzero(rng.random((30, 20)) < 0.5)
     truth = rng.normal(size=(30, 2)) @ rng.normal(size=(2, 20))
-    data = pp_models.data.ratings(users, items, (truth[users, items] + 0.3 * rng.normal(size=len(users))), shape=(30, 20))
+    data = pp_models.data.ratings(
+        users, items, (truth[users, items] + 0.3 * rng.normal(size=len(users))), shape=(30, 20)
+    )
     train, heldout = inference.split_ratings(data, 0.2)
     fit = inference.fit("pmf", train, "map", {"rank": 2}, num_epochs=30)
     found = inference.score_ratings(fit, heldout)
@@ -282,16 +367,31 @@ def test_ratings_measures():
     assert found.rmse == pytest.approx(metrics.root_mean_squared_error(cells.data, predicted))
     assert found.mae == pytest.approx(metrics.mean_absolute_error(cells.data, predicted))
     named = found.measures
-    assert all(named[name].value == pytest.approx(getattr(found, name)) for name in ("rmse", "mae", "log_density", "coverage"))
+    assert all(
+        named[name].value == pytest.approx(getattr(found, name))
+        for name in ("rmse", "mae", "log_density", "coverage")
+    )
     by_user = [np.where(found.users == u)[0] for u in np.unique(found.users)]
     rng = np.random.default_rng(0)
     again = [
-        np.sqrt(np.mean(found.errors[np.concatenate([by_user[i] for i in rng.integers(0, len(by_user), len(by_user))])] ** 2)) for _ in range(300)
+        np.sqrt(
+            np.mean(
+                found.errors[
+                    np.concatenate(
+                        [by_user[i] for i in rng.integers(0, len(by_user), len(by_user))]
+                    )
+                ]
+                ** 2
+            )
+        )
+        for _ in range(300)
     ]
     assert named["rmse"].standard_error == pytest.approx(np.std(again), rel=0.25)
     worse = inference.fit("pmf", train, "map", {"rank": 2}, num_epochs=1)
     other = inference.score_ratings(worse, heldout)
-    assert other.rmse > found.rmse and other.mae > found.mae and other.log_density < found.log_density
+    assert (
+        other.rmse > found.rmse and other.mae > found.mae and other.log_density < found.log_density
+    )
 
 
 # Information criteria ------------------------------------------------------------------------------------------------------------
@@ -301,7 +401,15 @@ def test_ratings_measures():
 def chain(corpus):
     _, data = corpus
     some = data.select(np.arange(15))
-    return inference.fit("lda", some, "gibbs", {"num_topics": 2, "alpha": 1.0, "eta": 1.0}, num_samples=60, num_warmup=30, num_chains=2)
+    return inference.fit(
+        "lda",
+        some,
+        "gibbs",
+        {"num_topics": 2, "alpha": 1.0, "eta": 1.0},
+        num_samples=60,
+        num_warmup=30,
+        num_chains=2,
+    )
 
 
 @pytest.mark.filterwarnings("ignore:Estimated shape parameter")
@@ -310,8 +418,12 @@ def test_information_criteria_are_arvizs(chain):
     """PSIS-LOO is ArviZ's, term by term; WAIC, by its formula, is what ArviZ 0.x computes. Units are nats per token."""
     found, other, tree = inference.loo(chain), inference.waic(chain), chain.to_arviz()
     wanted = arviz.loo(tree, pointwise=True)
-    np.testing.assert_allclose(found.per_document, wanted.elpd_i if arviz_bridge.MODERN else wanted.loo_i, rtol=1e-10)
-    assert found.value == pytest.approx(found.per_document.sum() / chain.data.total) and found.khat.shape == (15,)
+    np.testing.assert_allclose(
+        found.per_document, wanted.elpd_i if arviz_bridge.MODERN else wanted.loo_i, rtol=1e-10
+    )
+    assert found.value == pytest.approx(
+        found.per_document.sum() / chain.data.total
+    ) and found.khat.shape == (15,)
     if not arviz_bridge.MODERN:
         wanted = arviz.waic(tree, pointwise=True, scale="log")
         np.testing.assert_allclose(other.per_document, wanted.waic_i, rtol=1e-10)
@@ -326,9 +438,22 @@ def test_information_criteria_prefer_the_better_model():
     Topics as clear as these are found by every chain: where chains disagree, WAIC's variance is theirs.
     """
     rng = np.random.default_rng(4)
-    data = pp_models.data.counts(np.stack([rng.multinomial(40, np.repeat([p, 1 - p], 5) / 5) for p in rng.beta(0.5, 0.5, 15)]))
+    data = pp_models.data.counts(
+        np.stack(
+            [rng.multinomial(40, np.repeat([p, 1 - p], 5) / 5) for p in rng.beta(0.5, 0.5, 15)]
+        )
+    )
     two, one = (
-        inference.fit("lda", data, "gibbs", {"num_topics": k, "alpha": 1.0, "eta": 1.0}, num_samples=60, num_warmup=100, num_chains=2) for k in (2, 1)
+        inference.fit(
+            "lda",
+            data,
+            "gibbs",
+            {"num_topics": k, "alpha": 1.0, "eta": 1.0},
+            num_samples=60,
+            num_warmup=100,
+            num_chains=2,
+        )
+        for k in (2, 1)
     )
     for criterion in (inference.loo, inference.waic):
         gain = criterion(two).per_document - criterion(one).per_document
@@ -351,15 +476,32 @@ def test_measures_that_cannot_be_computed_are_refused_first(corpus, monkeypatch)
 BAD = {
     "no words": (lambda fit, data: inference.coherence(fit, data, num_words=31), "only 30 words"),
     "one word": (lambda fit, data: inference.coherence(fit, data, num_words=1), "pairs of words"),
-    "other vocabulary": (lambda fit, data: inference.coherence(np.ones((2, 3)), data, num_words=2), "same vocabulary"),
-    "unknown measure": (lambda fit, data: inference.coherence(fit, data, "nmpi"), "Did you mean 'npmi'"),
+    "other vocabulary": (
+        lambda fit, data: inference.coherence(np.ones((2, 3)), data, num_words=2),
+        "same vocabulary",
+    ),
+    "unknown measure": (
+        lambda fit, data: inference.coherence(fit, data, "nmpi"),
+        "Did you mean 'npmi'",
+    ),
     "no corpus": (lambda fit, data: inference.coherence(fit, np.ones((3, 30))), "reference corpus"),
     "not topics": (lambda fit, data: inference.diversity(np.ones(3)), "array"),
     "M": (lambda fit, data: inference.precision_recall_at(fit, data, 0), "M must be"),
     "share": (lambda fit, data: inference.precision_recall_at(fit, data, share=1.0), "share"),
-    "seen": (lambda fit, data: inference.precision_recall_at(fit, data, observed=data), "also observed"),
-    "other rows": (lambda fit, data: inference.precision_recall_at(fit, data, observed=data.select(np.arange(2))), "same rows"),
-    "probabilities": (lambda fit, data: inference.score_probabilities([1.2], [1.0]), "between 0 and 1"),
+    "seen": (
+        lambda fit, data: inference.precision_recall_at(fit, data, observed=data),
+        "also observed",
+    ),
+    "other rows": (
+        lambda fit, data: inference.precision_recall_at(
+            fit, data, observed=data.select(np.arange(2))
+        ),
+        "same rows",
+    ),
+    "probabilities": (
+        lambda fit, data: inference.score_probabilities([1.2], [1.0]),
+        "between 0 and 1",
+    ),
     "lengths": (lambda fit, data: inference.score_probabilities([0.2], [1.0, 0.0]), "equal length"),
     "not votes": (lambda fit, data: inference.score_votes(fit, data), "held-out votes"),
     "a point": (lambda fit, data: inference.loo(fit), "gives a point"),

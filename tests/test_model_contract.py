@@ -23,7 +23,9 @@ def prior_draw(problem, seed):
     """Values of every latent site from the generative process."""
     name = problem.model, "draw"
     if name not in _KNOWN:
-        _KNOWN[name] = jax.jit(lambda key: base.simulate(problem.model, problem.hyper, problem.data.pack(), key))
+        _KNOWN[name] = jax.jit(
+            lambda key: base.simulate(problem.model, problem.hyper, problem.data.pack(), key)
+        )
     drawn = _KNOWN[name](jax.random.key(seed))
     return {site: drawn[site] for site in problem.model.families}
 
@@ -35,7 +37,9 @@ def some_natural(problem, seed=1):
     @jax.jit
     def make(key):
         natural = model.init(key, hyper, problem.data)
-        gradient = jax.grad(lambda t: base.joint(model, hyper, t, batch))(obj.summarise(model, natural))
+        gradient = jax.grad(lambda t: base.joint(model, hyper, t, batch))(
+            obj.summarise(model, natural)
+        )
         return jax.tree.map(lambda a, b: 0.7 * a + 0.3 * b, gradient, natural)
 
     name = model, "natural", seed
@@ -48,7 +52,9 @@ def bound(problem, natural, batch=None):
     model = problem.model
     batch = problem.data.pack() if batch is None else batch
     entropy = sum(
-        batch.sum(fam.entropy(family, natural[site])) if site in model.local else jnp.sum(fam.entropy(family, natural[site]))
+        batch.sum(fam.entropy(family, natural[site]))
+        if site in model.local
+        else jnp.sum(fam.entropy(family, natural[site]))
         for site, family in model.families.items()
     )
     return base.joint(model, problem.hyper, obj.summarise(model, natural), batch) + entropy
@@ -70,7 +76,9 @@ def solved(model, hyper, stats, batch, options=ROUNDS):
 def test_joint_is_numpyros_log_density(problem):
     """F(t(x)) is the log density NumPyro computes, every constant included."""
     batch = problem.data.pack()
-    theirs = jax.jit(lambda values: log_density(problem.model.generate, (problem.hyper, batch), {}, values)[0])
+    theirs = jax.jit(
+        lambda values: log_density(problem.model.generate, (problem.hyper, batch), {}, values)[0]
+    )
     ours = jax.jit(lambda values: base.log_joint(problem.model, problem.hyper, values, batch))
     for seed in range(4):
         values = prior_draw(problem, seed)
@@ -85,7 +93,12 @@ def test_guide_density_is_the_families(problem):
     sampled = {name: site["value"] for name, site in trace.items() if site["type"] == "sample"}
     assert set(sampled) - {"documents"} == set(model.families)
     params = {name: site["value"] for name, site in trace.items() if site["type"] == "param"}
-    theirs, _ = log_density(base.guide_of(model), (problem.hyper, batch), {}, {**params, **{s: sampled[s] for s in model.families}})
+    theirs, _ = log_density(
+        base.guide_of(model),
+        (problem.hyper, batch),
+        {},
+        {**params, **{s: sampled[s] for s in model.families}},
+    )
     ours = 0.0
     for site, family in model.families.items():
         natural = family.natural(trace[site]["fn"])
@@ -98,11 +111,15 @@ def test_natural_gradient_identity(problem):
     model = problem.model
     natural = some_natural(problem)
     batch = problem.data.pack()
-    target = jax.jit(jax.grad(lambda t: base.joint(model, problem.hyper, t, batch)))(obj.summarise(model, natural))
+    target = jax.jit(jax.grad(lambda t: base.joint(model, problem.hyper, t, batch)))(
+        obj.summarise(model, natural)
+    )
     ordinary = jax.jit(jax.grad(lambda eta: bound(problem, eta, batch)))(natural)
     for site, family in model.families.items():
         step = jax.tree.map(jnp.subtract, target[site], natural[site])
-        fisher_step = jax.jit(jax.grad(lambda eta, family=family, step=step: _inner(family.mean(eta), step)))(natural[site])
+        fisher_step = jax.jit(
+            jax.grad(lambda eta, family=family, step=step: _inner(family.mean(eta), step))
+        )(natural[site])
         for a, b in zip(jax.tree.leaves(fisher_step), jax.tree.leaves(ordinary[site]), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7 * float(jnp.max(jnp.abs(b))))
 
@@ -122,8 +139,13 @@ def test_bound_is_below_numpyros_elbo(problem):
 
     def one(key):
         parts = jax.random.split(key, len(model.families))
-        stats = {s: f.sample(k, natural[s]) for (s, f), k in zip(model.families.items(), parts, strict=True)}
-        log_q = sum(jnp.sum(fam.log_density(f, natural[s], stats[s])) for s, f in model.families.items())
+        stats = {
+            s: f.sample(k, natural[s])
+            for (s, f), k in zip(model.families.items(), parts, strict=True)
+        }
+        log_q = sum(
+            jnp.sum(fam.log_density(f, natural[s], stats[s])) for s, f in model.families.items()
+        )
         values = {s: f.value(stats[s]) for s, f in model.families.items()}
         log_p, _ = log_density(model.generate, (problem.hyper, batch), {}, values)
         return log_p - log_q
@@ -144,11 +166,18 @@ def test_rows_are_exchangeable_and_padding_is_nothing(problem):
 
     def local(rows, num_rows):
         batch = data.pack(np.asarray(rows), num_rows)
-        mine = {site: jax.tree.map(lambda x: jnp.asarray(x)[batch.positions], stats[site]) for site in model.local}
+        mine = {
+            site: jax.tree.map(lambda x: jnp.asarray(x)[batch.positions], stats[site])
+            for site in model.local
+        }
         shared = {site: stats[site] for site in model.shared}
         return evaluate(shared, mine, batch)
 
-    evaluate = jax.jit(jax.value_and_grad(lambda shared, mine, batch: model.log_local(hyper, {**shared, **mine}, batch)))
+    evaluate = jax.jit(
+        jax.value_and_grad(
+            lambda shared, mine, batch: model.log_local(hyper, {**shared, **mine}, batch)
+        )
+    )
     size = data.num_rows
     whole = local(np.arange(size), size)
     permuted = local(np.random.default_rng(0).permutation(size), size)
@@ -171,14 +200,24 @@ def test_fused_local_solver_is_the_gradient_iterated(problem):
     shared = {site: some_natural(problem)[site] for site in model.shared}
     stats = obj.summarise(model, shared)
     evaluate = jax.jit(jax.value_and_grad(lambda t, batch: model.log_local(hyper, t, batch)))
-    options, rtol = (RowOptions(3000, 1e-12), 1e-7) if model.damped & model.local else (RowOptions(7, 0.0), 1e-9)
+    options, rtol = (
+        (RowOptions(3000, 1e-12), 1e-7)
+        if model.damped & model.local
+        else (RowOptions(7, 0.0), 1e-9)
+    )
     for summary in ("mean", "mode", "log_mode"):
         start = obj.start_local(model, hyper, batch, summary)
-        natural, _, after = jax.jit(lambda s=start, m=summary: model.solve_local(hyper, stats, batch, s, options, m))()
-        generic, _, _ = jax.jit(lambda s=start, m=summary: obj._iterate(model, hyper, stats, batch, s, options, m))()
+        natural, _, after = jax.jit(
+            lambda s=start, m=summary: model.solve_local(hyper, stats, batch, s, options, m)
+        )()
+        generic, _, _ = jax.jit(
+            lambda s=start, m=summary: obj._iterate(model, hyper, stats, batch, s, options, m)
+        )()
         for a, b in zip(jax.tree.leaves(natural), jax.tree.leaves(generic), strict=True):
             a, b = np.broadcast_arrays(a, b)  # a precision that all rows share may be there once
-            np.testing.assert_allclose(a, b, rtol=rtol, atol=rtol * float(jnp.max(jnp.abs(b))) if model.damped else 0)
+            np.testing.assert_allclose(
+                a, b, rtol=rtol, atol=rtol * float(jnp.max(jnp.abs(b))) if model.damped else 0
+            )
         local = obj.summarise(model, natural, summary)
         known, anew = (evaluate({**stats, **local}, rows) for rows in (after, batch))
         for a, b in zip(jax.tree.leaves(known), jax.tree.leaves(anew), strict=True):
@@ -194,7 +233,9 @@ def test_padded_rows_change_no_local_solution(problem):
         for num_rows in (data.num_rows, data.num_rows + 3):
             batch = data.pack(np.arange(data.num_rows), num_rows)
             part = solved(variant, hyper, stats, batch)
-            natural, stats_there = jax.tree.map(lambda x: x[: data.num_rows], (part.natural, part.stats))
+            natural, stats_there = jax.tree.map(
+                lambda x: x[: data.num_rows], (part.natural, part.stats)
+            )
             parts.append(part._replace(natural=natural, stats=stats_there, info=None))
         for a, b in zip(jax.tree.leaves(parts[0]), jax.tree.leaves(parts[1]), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
@@ -209,8 +250,12 @@ def test_rows_stop_for_themselves(problem):
         whole = solved(variant, hyper, stats, data.pack(np.arange(size), size), options)
         for rows in (np.arange(size // 3), np.arange(size // 3, size)):
             part = solved(variant, hyper, stats, data.pack(rows, size), options)
-            np.testing.assert_array_equal(part.info.iterations[: len(rows)], whole.info.iterations[rows])
-            for a, b in zip(jax.tree.leaves(part.natural), jax.tree.leaves(whole.natural), strict=True):
+            np.testing.assert_array_equal(
+                part.info.iterations[: len(rows)], whole.info.iterations[rows]
+            )
+            for a, b in zip(
+                jax.tree.leaves(part.natural), jax.tree.leaves(whole.natural), strict=True
+            ):
                 if len(b) == size:  # what rows have in common has no rows
                     np.testing.assert_allclose(a[: len(rows)], b[rows], rtol=1e-10, atol=1e-12)
 
@@ -224,13 +269,22 @@ def test_batches_average_to_the_full_target(problem):
     def target(rows, num_rows):
         part = solved(model, hyper, stats, data.pack(rows, num_rows))
         scale = data.num_rows / len(rows)
-        return jax.tree.map(lambda p, g: p + scale * g, obj.prior_gradient(model, hyper, stats), part.gradient)
+        return jax.tree.map(
+            lambda p, g: p + scale * g, obj.prior_gradient(model, hyper, stats), part.gradient
+        )
 
     rows = np.random.default_rng(2).permutation(data.num_rows)
     parts = np.array_split(rows, 3)
     targets = [(len(part) / data.num_rows, target(part, len(parts[0]))) for part in parts]
-    mean = jax.tree.map(lambda *leaves: sum(w * x for (w, _), x in zip(targets, leaves, strict=True)), *[t for _, t in targets])
-    for a, b in zip(jax.tree.leaves(mean), jax.tree.leaves(target(np.arange(data.num_rows), data.num_rows)), strict=True):
+    mean = jax.tree.map(
+        lambda *leaves: sum(w * x for (w, _), x in zip(targets, leaves, strict=True)),
+        *[t for _, t in targets],
+    )
+    for a, b in zip(
+        jax.tree.leaves(mean),
+        jax.tree.leaves(target(np.arange(data.num_rows), data.num_rows)),
+        strict=True,
+    ):
         np.testing.assert_allclose(a, b, rtol=1e-8)
 
 
@@ -244,7 +298,9 @@ def test_single_precision(problem):
         @jax.jit
         def all_of_it(natural):
             stats = obj.summarise(problem.model, natural)
-            value, gradient = jax.value_and_grad(lambda t: base.joint(problem.model, problem.hyper, t, batch))(stats)
+            value, gradient = jax.value_and_grad(
+                lambda t: base.joint(problem.model, problem.hyper, t, batch)
+            )(stats)
             return value, bound(problem, natural, batch), gradient
 
         return all_of_it(natural)
@@ -252,7 +308,9 @@ def test_single_precision(problem):
     exact = evaluate(problem, natural)
     with jax.enable_x64(False):
         again = fit.make_problem(problem.model.name, problem.data, problem.hyper)
-        single = evaluate(again, jax.tree.map(lambda x: jnp.asarray(np.asarray(x, np.float32)), natural))
+        single = evaluate(
+            again, jax.tree.map(lambda x: jnp.asarray(np.asarray(x, np.float32)), natural)
+        )
         single = jax.tree.map(np.asarray, single)
     for a, b in zip(jax.tree.leaves(single), jax.tree.leaves(exact), strict=True):
         assert a.dtype == np.float32
@@ -263,7 +321,11 @@ def test_predict_is_the_mean_of_the_observations(problem):
     """`predict` gives expected observations, of counts up to each row's total: averages of simulated data agree with it (five standard errors)."""
     values = prior_draw(problem, 5)
     batch = problem.data.pack()
-    simulate = jax.jit(lambda key: base.simulate(problem.model, problem.hyper, batch, key, values)[problem.model.observed])
+    simulate = jax.jit(
+        lambda key: base.simulate(problem.model, problem.hyper, batch, key, values)[
+            problem.model.observed
+        ]
+    )
     draws = np.stack([np.asarray(simulate(jax.random.key(i))) for i in range(200)])
     rates = np.asarray(problem.model.predict(problem.hyper, values))
     if problem.model.kind == "counts":
@@ -277,7 +339,10 @@ def test_degenerate_problems(problem):
     """Empty rows, a single row, one factor, huge counts: F and its gradient stay finite."""
     model, data = problem.model, problem.data
     size = base.number_of_factors(model)
-    variants = {"single row": (data.select(np.arange(1)), problem.hyper), "one factor": (data, problem.hyper._replace(**{size: 1}))}
+    variants = {
+        "single row": (data.select(np.arange(1)), problem.hyper),
+        "one factor": (data, problem.hyper._replace(**{size: 1})),
+    }
     if data.kind == "counts":
         matrix = data.matrix.copy()
         matrix.data[:] = 2**23
@@ -286,8 +351,12 @@ def test_degenerate_problems(problem):
         empty[::2] = 0
         variants["empty rows"] = (Data("counts", matrix=type(data.matrix)(empty)), problem.hyper)
     for name, (variant, hyper) in variants.items():
-        batch = variant.pack(layout=data.layout(data.num_rows) if variant.num_rows == data.num_rows else None)
+        batch = variant.pack(
+            layout=data.layout(data.num_rows) if variant.num_rows == data.num_rows else None
+        )
         stats = obj.summarise(model, model.init(jax.random.key(0), hyper, variant))
         shared = {site: stats[site] for site in model.shared}
         part = solved(model, hyper, shared, batch)
-        assert all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(part._replace(info=None))), name
+        assert all(
+            bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(part._replace(info=None))
+        ), name

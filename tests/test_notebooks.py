@@ -39,12 +39,23 @@ def test_a_lesson_has_what_lessons_have(path):
         ast.parse(body)
     assert text[0].lstrip().startswith("# # ") and any("$" in body for body in text)
     checks = [body for marker, body in code if '"check"' in marker]
-    assert len(checks) >= 8 and all(any(isinstance(node, ast.Assert) for node in ast.walk(ast.parse(body))) for body in checks)
+    assert len(checks) >= 8 and all(
+        any(isinstance(node, ast.Assert) for node in ast.walk(ast.parse(body))) for body in checks
+    )
     exercises = next(i for i, body in enumerate(text) if "## Exercises" in body)
-    asked = sum(len(re.findall(r"^# (?:\*\*(?:Exercise )?\d|### (?:Exercise )?\d|\d+\. )", body, flags=re.MULTILINE)) for body in text[exercises:])
+    asked = sum(
+        len(
+            re.findall(
+                r"^# (?:\*\*(?:Exercise )?\d|### (?:Exercise )?\d|\d+\. )", body, flags=re.MULTILINE
+            )
+        )
+        for body in text[exercises:]
+    )
     solved = sum('"solution"' in marker for marker, _ in code)
     assert solved >= 3 and solved >= asked > 0
-    assert not re.search(r"(?<![\w.])/(?:home|root|tmp|work|usr)/", path.read_text(encoding="utf-8"))
+    assert not re.search(
+        r"(?<![\w.])/(?:home|root|tmp|work|usr)/", path.read_text(encoding="utf-8")
+    )
 
 
 @pytest.mark.slow
@@ -53,7 +64,13 @@ def test_what_a_lesson_claims_holds(build, path):
     """Every cell runs, the checks among them; figures are there; checks are not in what readers see."""
     pytest.importorskip("jupytext")
     notebook, _ = build.execute(path)
-    images = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs if "image/png" in output.get("data", {})]
+    images = [
+        output
+        for cell in notebook.cells
+        if cell.cell_type == "code"
+        for output in cell.outputs
+        if "image/png" in output.get("data", {})
+    ]
     assert len(images) >= 4
     assert not any(build.tagged(cell, "check") for cell in notebook.cells)
 

@@ -46,12 +46,20 @@ def test_a_sweep_of_map_is_ridge_regression():
     seen[data.matrix.tocoo().coords] = True
 
     def ridge(x, y):
-        return linear.Ridge(alpha=0.7 * 0.5, fit_intercept=False).fit(x, y).coef_ if len(y) else np.zeros(3)
+        return (
+            linear.Ridge(alpha=0.7 * 0.5, fit_intercept=False).fit(x, y).coef_
+            if len(y)
+            else np.zeros(3)
+        )
 
     for i in range(8):
-        np.testing.assert_allclose(u[i], ridge(np.asarray(start)[seen[i]], table[i, seen[i]]), rtol=1e-6, atol=1e-9)
+        np.testing.assert_allclose(
+            u[i], ridge(np.asarray(start)[seen[i]], table[i, seen[i]]), rtol=1e-6, atol=1e-9
+        )
     for j in range(6):
-        np.testing.assert_allclose(v[j], ridge(u[seen[:, j]], table[seen[:, j], j]), rtol=1e-6, atol=1e-9)
+        np.testing.assert_allclose(
+            v[j], ridge(u[seen[:, j]], table[seen[:, j], j]), rtol=1e-6, atol=1e-9
+        )
 
 
 @pytest.mark.slow
@@ -63,7 +71,9 @@ def test_every_half_sweep_raises_the_objective():
     v = jax.random.normal(jax.random.key(0), (40, 3))
     heights = []
     for _ in range(5):
-        after = inference.fit("pmf", data, "map", {"rank": 3}, init={"v": v}, num_epochs=1, progress=False).posterior
+        after = inference.fit(
+            "pmf", data, "map", {"rank": 3}, init={"v": v}, num_epochs=1, progress=False
+        ).posterior
         u = jnp.asarray(after.mean("u"))
         heights.append(base.log_joint(problem.model, hyper, {"u": u, "v": v}, batch))
         v = jnp.asarray(after.mean("v"))
@@ -74,13 +84,20 @@ def test_every_half_sweep_raises_the_objective():
 def test_later_blocks_see_the_earlier_ones_of_the_sweep():
     """After one sweep of cavi, q(tau) has half the expected squared error of this sweep's own q(u) and q(v) in its rate, not of the last one's."""
     hyper, data = pp_models.load("bayesian_pmf").example(jax.random.key(0))
-    fit = inference.fit("bayesian_pmf", data, "cavi", hyper, jax.random.key(1), num_epochs=1, progress=False)
-    first, second = ({site: getattr(fam.normal.mean(fit.posterior.natural(site)), part) for site in "uv"} for part in ("first", "second"))
+    fit = inference.fit(
+        "bayesian_pmf", data, "cavi", hyper, jax.random.key(1), num_epochs=1, progress=False
+    )
+    first, second = (
+        {site: getattr(fam.normal.mean(fit.posterior.natural(site)), part) for site in "uv"}
+        for part in ("first", "second")
+    )
     entries = data.matrix.tocoo()
     user, item = entries.coords
     rating = entries.data - fit.hyper.offset
     products = jnp.sum(first["u"][user] * first["v"][item], 1)
-    error = jnp.sum(rating**2 - 2 * rating * products + jnp.sum(second["u"][user] * second["v"][item], (1, 2)))
+    error = jnp.sum(
+        rating**2 - 2 * rating * products + jnp.sum(second["u"][user] * second["v"][item], (1, 2))
+    )
     np.testing.assert_allclose(-fit.posterior.natural("tau").second, hyper.b + error / 2, rtol=1e-6)
 
 
@@ -88,7 +105,14 @@ def test_later_blocks_see_the_earlier_ones_of_the_sweep():
 def test_who_rated_nothing_has_the_prior(engine):
     """No rating, no information: mean 0 and variance 1/lam (draws: within 5 standard errors of 400 at least)."""
     options = {"num_samples": 800, "num_warmup": 100} if engine == "gibbs" else {"num_epochs": 20}
-    fit = inference.fit("pmf", sparse_users(), engine, {"rank": 3, "lam": 0.7, "sigma2": 0.5}, progress=False, **options)
+    fit = inference.fit(
+        "pmf",
+        sparse_users(),
+        engine,
+        {"rank": 3, "lam": 0.7, "sigma2": 0.5},
+        progress=False,
+        **options,
+    )
     for site, row in (("u", 0), ("v", 3)):
         mean, sd = fit.posterior.mean(site)[row], fit.posterior.sd(site)[row]
         if engine == "map":
@@ -109,18 +133,25 @@ def test_predictive_moments_are_those_of_draws():
     found = predict_ratings(fit, users, items)
     draws = fit.posterior.sample(jax.random.key(0), 20_000)
     noise = np.sqrt(float(fit.hyper.sigma2)) * np.random.default_rng(0).normal(size=(20_000, 3))
-    values = float(fit.hyper.offset) + np.sum(draws["u"][:, users] * draws["v"][:, items], -1) + noise
+    values = (
+        float(fit.hyper.offset) + np.sum(draws["u"][:, users] * draws["v"][:, items], -1) + noise
+    )
     assert np.all(np.abs(values.mean(0) - found.mean) < 0.035 * found.sd)
     np.testing.assert_allclose(values.std(0), found.sd, rtol=0.025)
     inside = (values > found.lower) & (values < found.upper)
-    np.testing.assert_allclose(inside.mean(0), 0.9, atol=0.02)  # a product of normals is not quite normal
+    np.testing.assert_allclose(
+        inside.mean(0), 0.9, atol=0.02
+    )  # a product of normals is not quite normal
 
 
 def test_predictions_on_a_scale():
     """Clipped to the scale and rounded to its steps, on request."""
     fit = inference.fit("pmf", planted(), "map", {"rank": 2}, num_epochs=20, progress=False)
     users, items = np.divmod(np.arange(60 * 40), 40)
-    free, scaled = predict_ratings(fit, users, items), predict_ratings(fit, users, items, limits=(1.0, 5.0), step=0.5)
+    free, scaled = (
+        predict_ratings(fit, users, items),
+        predict_ratings(fit, users, items, limits=(1.0, 5.0), step=0.5),
+    )
     assert free.mean.min() < 1 and free.mean.max() > 5
     assert set(np.unique(scaled.mean)) == set(np.arange(1, 5.5, 0.5))
     inside = (free.mean > 1) & (free.mean < 5)
@@ -145,7 +176,9 @@ def test_engines_predict_held_out_ratings(engine, options):
     """
     train, heldout = split_ratings(planted(share=0.6), 0.1)
     assert train.num_entries + heldout.num_entries == planted(share=0.6).num_entries
-    fit = inference.fit("pmf", train, engine, {"rank": 2, "lam": 1.0, "sigma2": 0.09}, progress=False, **options)
+    fit = inference.fit(
+        "pmf", train, engine, {"rank": 2, "lam": 1.0, "sigma2": 0.09}, progress=False, **options
+    )
     score = score_ratings(fit, heldout)
     assert score.rmse < 0.5, engine
     if engine in ("cavi", "gibbs", "laplace"):
@@ -157,7 +190,9 @@ def test_engines_predict_held_out_ratings(engine, options):
 def test_priors_of_priors_find_the_noise(engine):
     """bayesian_pmf, not told the noise's sd, finds 0.3 (posterior mean within 10 %), by CAVI and by Gibbs."""
     options = {"num_samples": 300, "num_warmup": 200} if engine == "gibbs" else {"num_epochs": 60}
-    fit = inference.fit("bayesian_pmf", planted(share=0.7), engine, {"rank": 2}, progress=False, **options)
+    fit = inference.fit(
+        "bayesian_pmf", planted(share=0.7), engine, {"rank": 2}, progress=False, **options
+    )
     np.testing.assert_allclose(fit.posterior.mean("tau")[0] ** -0.5, 0.3, rtol=0.1)
 
 
@@ -179,14 +214,23 @@ def test_an_offset_is_taken_off_on_both_sides():
     model = pp_models.load("pmf")
     hyper, data = model.example(jax.random.key(0))
     entries = data.matrix.tocoo()
-    shifted = pp_models.data.ratings(*entries.coords, entries.data + 2, shape=data.matrix.shape)  # exact in single precision, nearly
+    shifted = pp_models.data.ratings(
+        *entries.coords, entries.data + 2, shape=data.matrix.shape
+    )  # exact in single precision, nearly
     rng = np.random.default_rng(0)
-    t = {site: fam.normal.stats(jnp.asarray(rng.normal(size=(size, 2)))) for site, size in (("u", data.num_rows), ("v", data.num_columns))}
+    t = {
+        site: fam.normal.stats(jnp.asarray(rng.normal(size=(size, 2))))
+        for site, size in (("u", data.num_rows), ("v", data.num_columns))
+    }
 
     def height(data, offset):
-        return jax.value_and_grad(lambda t: model.log_local(hyper._replace(offset=offset), t, data.pack()))(t)
+        return jax.value_and_grad(
+            lambda t: model.log_local(hyper._replace(offset=offset), t, data.pack())
+        )(t)
 
-    for a, b in zip(jax.tree.leaves(height(shifted, 3.0)), jax.tree.leaves(height(data, 1.0)), strict=True):
+    for a, b in zip(
+        jax.tree.leaves(height(shifted, 3.0)), jax.tree.leaves(height(data, 1.0)), strict=True
+    ):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 
 
@@ -196,15 +240,26 @@ def test_few_ratings_and_a_weak_prior_in_single_precision():
     with jax.enable_x64(False):
         data = planted(num_users=30, num_items=20, share=0.25)
         for engine in ("map", "cavi"):
-            fit = inference.fit("pmf", data, engine, {"rank": 10, "lam": 1e-6, "sigma2": 0.1}, num_epochs=5, progress=False)
-            assert np.all(np.isfinite(fit.history["bound"])) and np.all(np.isfinite(fit.posterior.mean("u"))), engine
+            fit = inference.fit(
+                "pmf",
+                data,
+                engine,
+                {"rank": 10, "lam": 1e-6, "sigma2": 0.1},
+                num_epochs=5,
+                progress=False,
+            )
+            assert np.all(np.isfinite(fit.history["bound"])) and np.all(
+                np.isfinite(fit.posterior.mean("u"))
+            ), engine
 
 
 @pytest.mark.slow
 def test_the_noise_is_learned():
     """Empirical Bayes finds the planted noise, sd 0.3, from a start at sd 1.5 (within 10 %)."""
     hyper = {"rank": 2, "lam": 1.0, "sigma2": ("learn", 2.25)}
-    fit = inference.fit("pmf", planted(share=0.7), "svi", hyper, batch_size=30, num_epochs=100, progress=False)
+    fit = inference.fit(
+        "pmf", planted(share=0.7), "svi", hyper, batch_size=30, num_epochs=100, progress=False
+    )
     np.testing.assert_allclose(float(fit.hyper.sigma2) ** 0.5, 0.3, rtol=0.1)
 
 
@@ -212,10 +267,21 @@ def test_the_noise_is_learned():
 def test_densities_of_draws_are_mixtures():
     """The log density of a held-out rating is that of the mean over draws of p(rating | draw), not of the moments' normal."""
     train, heldout = split_ratings(planted(), 0.1)
-    fit = inference.fit("pmf", train, "gibbs", {"rank": 2}, num_samples=50, num_warmup=50, num_chains=2, progress=False)
+    fit = inference.fit(
+        "pmf",
+        train,
+        "gibbs",
+        {"rank": 2},
+        num_samples=50,
+        num_warmup=50,
+        num_chains=2,
+        progress=False,
+    )
     cells = heldout.matrix.tocoo()
     draws = {site: x.reshape(-1, *x.shape[2:]) for site, x in fit.posterior.draws.items()}
-    means = float(fit.hyper.offset) + np.sum(draws["u"][:, cells.coords[0]] * draws["v"][:, cells.coords[1]], -1)
+    means = float(fit.hyper.offset) + np.sum(
+        draws["u"][:, cells.coords[0]] * draws["v"][:, cells.coords[1]], -1
+    )
     expected = np.log(norm.pdf(cells.data, means, np.sqrt(float(fit.hyper.sigma2))).mean(0)).mean()
     np.testing.assert_allclose(score_ratings(fit, heldout).log_density, expected, rtol=1e-8)
 
@@ -231,23 +297,56 @@ def point():
         (lambda fit, data: predict_ratings(fit, [0, 1], [0]), "equal length"),
         (lambda fit, data: predict_ratings(fit, [60], [0]), "users must lie between 0 and 59"),
         (lambda fit, data: predict_ratings(fit, [0], [-1]), "items must lie between 0 and 39"),
-        (lambda fit, data: predict_ratings(fit, [0], [1], interval=90), "interval must be a probability"),
-        (lambda fit, data: predict_ratings(fit, [0], [1], limits=(5, 1)), "limits must be the lowest and the highest"),
+        (
+            lambda fit, data: predict_ratings(fit, [0], [1], interval=90),
+            "interval must be a probability",
+        ),
+        (
+            lambda fit, data: predict_ratings(fit, [0], [1], limits=(5, 1)),
+            "limits must be the lowest and the highest",
+        ),
         (lambda fit, data: predict_ratings(fit, [0], [1], step=1), "needs limits"),
         (lambda fit, data: predict_ratings(fit, [], []), "whole numbers"),
-        (lambda fit, data: predict_ratings(fit, np.zeros(0, int), np.zeros(0, int)), "nothing to predict"),
-        (lambda fit, data: predict_ratings(fit, [0], [1], limits=5), "limits must be the lowest and the highest"),
-        (lambda fit, data: predict_ratings(fit, [0], [1], num_draws=0), "num_draws must be at least 1"),
-        (lambda fit, data: score_ratings(fit, data, limits=(5, 1)), "limits must be the lowest and the highest"),
+        (
+            lambda fit, data: predict_ratings(fit, np.zeros(0, int), np.zeros(0, int)),
+            "nothing to predict",
+        ),
+        (
+            lambda fit, data: predict_ratings(fit, [0], [1], limits=5),
+            "limits must be the lowest and the highest",
+        ),
+        (
+            lambda fit, data: predict_ratings(fit, [0], [1], num_draws=0),
+            "num_draws must be at least 1",
+        ),
+        (
+            lambda fit, data: score_ratings(fit, data, limits=(5, 1)),
+            "limits must be the lowest and the highest",
+        ),
         (lambda fit, data: score_ratings(fit, [1.0]), "needs held-out ratings"),
-        (lambda fit, data: make_problem("pmf", data, {"lam": [1.0, 2.0]}), "lam must be one number"),
-        (lambda fit, data: make_problem("pmf", data, {"center": "no"}), "center must be True or False"),
+        (
+            lambda fit, data: make_problem("pmf", data, {"lam": [1.0, 2.0]}),
+            "lam must be one number",
+        ),
+        (
+            lambda fit, data: make_problem("pmf", data, {"center": "no"}),
+            "center must be True or False",
+        ),
         (lambda fit, data: split_ratings(data, 1.5), "share must be between 0 and 1"),
         (lambda fit, data: make_problem("pmf", data, {"rank": 0}), "rank must be a whole number"),
         (lambda fit, data: make_problem("pmf", data, {"sigma2": -1}), "sigma2 must be positive"),
-        (lambda fit, data: make_problem("pmf", data, {"offset": float("nan")}), "offset must be one finite number"),
-        (lambda fit, data: make_problem("bayesian_pmf", data, {"rank": 4, "nu": 3.0}), "nu must be above rank - 1"),
-        (lambda fit, data: make_problem("pmf", pp_models.data.counts(np.eye(3)), {}), "explains ratings data"),
+        (
+            lambda fit, data: make_problem("pmf", data, {"offset": float("nan")}),
+            "offset must be one finite number",
+        ),
+        (
+            lambda fit, data: make_problem("bayesian_pmf", data, {"rank": 4, "nu": 3.0}),
+            "nu must be above rank - 1",
+        ),
+        (
+            lambda fit, data: make_problem("pmf", pp_models.data.counts(np.eye(3)), {}),
+            "explains ratings data",
+        ),
     ],
 )
 def test_bad_input(point, call, words):
@@ -261,16 +360,23 @@ def test_draws_are_turned_onto_each_other(name):
     """Draws turned at random come back to where they were; what does not depend on the rotation stays (1e-6: of single precision)."""
     model = pp_models.load(name)
     hyper, data = model.example(jax.random.key(0))
-    drawn = base.simulate(model, base.make_hyper(model, hyper, data), data.pack(), jax.random.key(1))
+    drawn = base.simulate(
+        model, base.make_hyper(model, hyper, data), data.pack(), jax.random.key(1)
+    )
     pivot = {site: np.asarray(drawn[site]) for site in model.families}
     turn, _ = np.linalg.qr(np.random.default_rng(0).normal(size=(2, 2)))
     turned = {**pivot, "u": pivot["u"] @ turn, "v": pivot["v"] @ turn}
     for site in {"users", "items"} & set(pivot):
-        turned[site] = np.concatenate([pivot[site][:, :1] @ turn, turn.T @ pivot[site][:, 1:] @ turn], 1)
+        turned[site] = np.concatenate(
+            [pivot[site][:, :1] @ turn, turn.T @ pivot[site][:, 1:] @ turn], 1
+        )
     back = align.align_draws(model, {site: value[None] for site, value in turned.items()}, pivot)
     for site in model.families:
         np.testing.assert_allclose(back[site][0], pivot[site], rtol=1e-6, atol=1e-6)
     batch, settled = data.pack(), base.make_hyper(model, hyper, data)
-    heights = [base.log_joint(model, settled, {s: jnp.asarray(x) for s, x in values.items()}, batch) for values in (pivot, turned)]
+    heights = [
+        base.log_joint(model, settled, {s: jnp.asarray(x) for s, x in values.items()}, batch)
+        for values in (pivot, turned)
+    ]
     assert abs(turn[0, 0]) < 0.99
     np.testing.assert_allclose(heights[0], heights[1], rtol=1e-8)

@@ -39,9 +39,7 @@ MODEL_FILES = {  # what a model file may import
     "pp_models.errors": "Diverged InputError TooLarge unknown",
 }
 MODELS = "bayesian_nmf bayesian_pmf bernoulli_mixture correlated_nmf ctm gaussian_mixture hpf lda lg_nmf lg_nmf_votes lg_op nmf pmf"
-ENGINES = (
-    "cavi collapsed_gibbs cvb0 gibbs hybrid inla laplace map memoized numpyro_svi nuts stochastic_map streaming streaming_batch svb svi trust_region"
-)
+ENGINES = "cavi collapsed_gibbs cvb0 gibbs hybrid inla laplace map memoized numpyro_svi nuts stochastic_map streaming streaming_batch svb svi trust_region"
 OPTIONS = {
     "fit": "--engine --evaluate-every --checkpoint-seconds --checkpoint-steps --coordinator --num-processes --process-id --data --out --overwrite "
     "--resume --seed --set --devices --quiet",
@@ -58,7 +56,11 @@ OPTIONS = {
 def test_names(module):
     """Every name that was there still is; names may be added."""
     package, _, name = module.partition(".")
-    found = importlib.import_module(module) if module in MODEL_FILES or not name else getattr(importlib.import_module(package), name)
+    found = (
+        importlib.import_module(module)
+        if module in MODEL_FILES or not name
+        else getattr(importlib.import_module(package), name)
+    )
     wanted = (PUBLIC | MODEL_FILES)[module].split()
     assert [name for name in wanted if not hasattr(found, name)] == []
     if module in ("pp_models", "inference"):
@@ -67,7 +69,9 @@ def test_names(module):
 
 def test_models_and_engines():
     """No model or engine is lost."""
-    assert set(MODELS.split()) <= set(pp_models.available()) and set(ENGINES.split()) <= set(inference.engines())
+    assert set(MODELS.split()) <= set(pp_models.available()) and set(ENGINES.split()) <= set(
+        inference.engines()
+    )
 
 
 @pytest.mark.parametrize("command", OPTIONS)
@@ -198,11 +202,26 @@ print("bound", float(fit.history["bound"][-1]))
 def test_a_model_file_of_the_first_version(tmp_path):
     """A model written with every field declared, as MODEL_CONTRACT.md once asked for, is found, listed and fitted."""
     (tmp_path / "poisson.py").write_text(MODEL)
-    environment = {**os.environ, "PP_MODELS_PATH": str(tmp_path), "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
-    told = subprocess.run([sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True)
+    environment = {
+        **os.environ,
+        "PP_MODELS_PATH": str(tmp_path),
+        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+    }
+    told = subprocess.run(
+        [sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True
+    )
     assert told.returncode == 0, told.stderr[-2000:]
     counts, eta = np.arange(12).reshape(4, 3), 1.5
     totals, words = counts.sum(1), counts.sum(0)
-    rates = np.sum(gammaln(2 + totals) - (2 + totals) * np.log(2))  # one factor: rates and topic are independent a posteriori, and the bound exact
-    topic = gammaln(3 * eta) - 3 * gammaln(eta) + np.sum(gammaln(eta + words)) - gammaln(3 * eta + words.sum())
-    assert float(told.stdout.split()[1]) == pytest.approx(rates + topic - np.sum(gammaln(counts + 1)), abs=1e-2)  # single precision
+    rates = np.sum(
+        gammaln(2 + totals) - (2 + totals) * np.log(2)
+    )  # one factor: rates and topic are independent a posteriori, and the bound exact
+    topic = (
+        gammaln(3 * eta)
+        - 3 * gammaln(eta)
+        + np.sum(gammaln(eta + words))
+        - gammaln(3 * eta + words.sum())
+    )
+    assert float(told.stdout.split()[1]) == pytest.approx(
+        rates + topic - np.sum(gammaln(counts + 1)), abs=1e-2
+    )  # single precision

@@ -23,11 +23,16 @@ COUNTS = np.array([[2, 0, 1, 0], [0, 0, 0, 0], [0, 12, 0, 3], [1, 0, 0, 130]])
 
 
 def ldac(X):
-    return "".join(f"{np.count_nonzero(row)}" + "".join(f" {v}:{row[v]}" for v in np.flatnonzero(row)) + "\n" for row in X).encode()
+    return "".join(
+        f"{np.count_nonzero(row)}" + "".join(f" {v}:{row[v]}" for v in np.flatnonzero(row)) + "\n"
+        for row in X
+    ).encode()
 
 
 def triples(X, base=0, mark=" "):
-    return "".join(f"{d + base}{mark}{v + base}{mark}{X[d, v]}\n" for d, v in np.argwhere(X)).encode()
+    return "".join(
+        f"{d + base}{mark}{v + base}{mark}{X[d, v]}\n" for d, v in np.argwhere(X)
+    ).encode()
 
 
 def uci(X):
@@ -59,7 +64,9 @@ FORMATS = {
     "x.npy": npy,
     "half.npy": lambda X: npy(X.astype(np.float16)),
     "swapped.npy": lambda X: npy(np.asfortranarray(X.astype(">i4"))),
-    "x.mtx": lambda X: market(scipy.sparse.coo_array(X), comment="written by a test\nof the reader"),
+    "x.mtx": lambda X: market(
+        scipy.sparse.coo_array(X), comment="written by a test\nof the reader"
+    ),
     "real.mtx": lambda X: market(scipy.sparse.coo_array(X.astype(float)), symmetry="general"),
     "array.mtx": market,
     "x.ldac": ldac,
@@ -70,8 +77,12 @@ FORMATS = {
     "sniffed.txt": uci,
     "x.csv": lambda X: triples(X, mark=","),
     "header.csv": lambda X: b"document,word id,count\n" + triples(X, mark=", "),
-    "windows.csv": lambda X: b"\xef\xbb\xbf" + triples(X, mark=";").replace(b"\n", b"\r\n") + b"\r\n",
-    "floats.csv": lambda X: "".join(f"{d:.18e},{v:.18e},{X[d, v]:.18e}\n" for d, v in np.argwhere(X)).encode(),
+    "windows.csv": lambda X: (
+        b"\xef\xbb\xbf" + triples(X, mark=";").replace(b"\n", b"\r\n") + b"\r\n"
+    ),
+    "floats.csv": lambda X: "".join(
+        f"{d:.18e},{v:.18e},{X[d, v]:.18e}\n" for d, v in np.argwhere(X)
+    ).encode(),
     "x.tsv": lambda X: triples(X, mark="\t"),
 }
 TEXT = [name for name in FORMATS if not name.endswith((".npz", ".npy"))]
@@ -106,20 +117,37 @@ def in_blocks(path):
 
 
 @pytest.mark.parametrize("name", FORMATS)
-@settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(seed=st.integers(0, 2**32 - 1), rows=st.integers(1, 6), columns=st.integers(1, 6), together=st.sampled_from([1, 2, 7, 10**5]))
+@settings(
+    max_examples=12,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    rows=st.integers(1, 6),
+    columns=st.integers(1, 6),
+    together=st.sampled_from([1, 2, 7, 10**5]),
+)
 def test_round_trip(tmp_path, name, seed, rows, columns, together):
     """What others wrote is read, whole and in blocks of any size, gzipped or not, with or without an end of the last line."""
     rng = np.random.default_rng(seed)
     X = rng.integers(0, 2000, (rows, columns)) * rng.integers(0, 2, (rows, columns))
     X[-1, -1] = 7
     content = FORMATS[name](X)
-    texts = {name: content, f"{name}.gz": gzip.compress(content), f"b{name}": gzip.compress(content), f"c{name}": content.rstrip()}
+    texts = {
+        name: content,
+        f"{name}.gz": gzip.compress(content),
+        f"b{name}": gzip.compress(content),
+        f"c{name}": content.rstrip(),
+    }
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(numbers, "LINES_TOGETHER", together)
         patch.setattr(readers, "ROWS_TOGETHER", together)
         patch.setattr(readers, "BLOCK_CELLS", together)
-        for file, raw in texts.items() if name in TEXT and not name.startswith("docword") else [(name, content)]:
+        for file, raw in (
+            texts.items() if name in TEXT and not name.startswith("docword") else [(name, content)]
+        ):
             data = readers.read(path := write(tmp_path, file, raw))
             assert data.kind == "counts" and data.column_names is None
             np.testing.assert_array_equal(data.matrix.toarray(), X)
@@ -132,18 +160,24 @@ def test_symmetric_matrix_market(tmp_path, dense):
     X = COUNTS + COUNTS.T
     content = market(X if dense else scipy.sparse.coo_array(X), symmetry="symmetric")
     assert b"symmetric" in content
-    np.testing.assert_array_equal(readers.read(write(tmp_path, "x.mtx", content)).matrix.toarray(), X)
+    np.testing.assert_array_equal(
+        readers.read(write(tmp_path, "x.mtx", content)).matrix.toarray(), X
+    )
 
 
 def test_pattern_matrix_market(tmp_path):
     """A pattern file holds ones."""
     content = b"%%MatrixMarket matrix coordinate pattern general\n%\n\n2 3 2\n1 3\n2 1\n"
-    np.testing.assert_array_equal(readers.read(write(tmp_path, "x.mtx", content)).matrix.toarray(), [[0, 0, 1], [1, 0, 0]])
+    np.testing.assert_array_equal(
+        readers.read(write(tmp_path, "x.mtx", content)).matrix.toarray(), [[0, 0, 1], [1, 0, 0]]
+    )
 
 
 def test_repeated_entries_are_added(tmp_path):
     """Entries listed more than once are added up."""
-    np.testing.assert_array_equal(readers.read(write(tmp_path, "x.csv", b"0,0,1\n0,1,2\n0,0,4\n")).matrix.toarray(), [[5, 2]])
+    np.testing.assert_array_equal(
+        readers.read(write(tmp_path, "x.csv", b"0,0,1\n0,1,2\n0,0,4\n")).matrix.toarray(), [[5, 2]]
+    )
 
 
 # Vocabularies ---------------------------------------------------------------------------------------------------------------------
@@ -151,7 +185,13 @@ def test_repeated_entries_are_added(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "vocabulary"),
-    [("x.npz", "vocab.txt"), ("x.npy", "x.vocab"), ("x.ldac", "x.vocab"), ("x.csv", "vocab.txt"), ("docword.x.txt", "vocab.x.txt")],
+    [
+        ("x.npz", "vocab.txt"),
+        ("x.npy", "x.vocab"),
+        ("x.ldac", "x.vocab"),
+        ("x.csv", "vocab.txt"),
+        ("docword.x.txt", "vocab.x.txt"),
+    ],
 )
 def test_vocabulary_names_the_columns(tmp_path, name, vocabulary):
     """One word a line beside the file becomes the column names, whatever the line ends and characters within words."""
@@ -204,7 +244,11 @@ def test_row_names(tmp_path, name):
     """One name a line beside the file becomes the row names, and they stay with their rows."""
     content = FORMATS[name.removesuffix(".gz")](COUNTS)
     path = write(tmp_path, name, gzip.compress(content) if name.endswith(".gz") else content)
-    write(tmp_path, ("docword.x" if name.startswith("docword") else "x") + ".rows", "first\n\nthe 3rd\nß\n".encode())
+    write(
+        tmp_path,
+        ("docword.x" if name.startswith("docword") else "x") + ".rows",
+        "first\n\nthe 3rd\nß\n".encode(),
+    )
     data = readers.read(path)
     assert data.row_names == ("first", "", "the 3rd", "ß") and data.column_names is None
     assert data.select(np.array([3, 0])).row_names == ("ß", "first")
@@ -236,7 +280,10 @@ def test_blocks_with_names(tmp_path):
     path = write(tmp_path, "x.csv", triples(COUNTS, mark=","))
     write(tmp_path, "x.rows", b"a\n" * 6)
     write(tmp_path, "x.vocab", b"a\n" * 5)
-    assert sum(part.shape[0] for part in readers.blocks(path)) == 6 and readers.names(path) == (("a",) * 5, ("a",) * 6)
+    assert sum(part.shape[0] for part in readers.blocks(path)) == 6 and readers.names(path) == (
+        ("a",) * 5,
+        ("a",) * 6,
+    )
     write(tmp_path, "x.vocab", b"a\n" * 3)
     with pytest.raises(InputError, match=r"4 columns but x\.vocab beside it has 3 lines"):
         list(readers.blocks(path))
@@ -269,7 +316,11 @@ BAD = [
     ("x.csv", b"0,0,16777216\n", ["line 1", "the count 16777216", "16777215"]),
     ("x.csv", b"0,99999999999999999999,1\n", ["line 1", "the column 1e+20", WHOLE]),
     ("x.csv", b"0,0,1\n2000000000,0,1\n", ["2000000001 rows", "consecutively"]),
-    ("x.csv", "".join(f"{i},0,1\n" for i in range(5000)).encode() + b"14000000,0,1\n", ["14000001 rows", "consecutively"]),
+    (
+        "x.csv",
+        "".join(f"{i},0,1\n" for i in range(5000)).encode() + b"14000000,0,1\n",
+        ["14000001 rows", "consecutively"],
+    ),
     ("x.csv", b"0,0,0\n", ["empty"]),
     ("x.csv", "0,0,1\n".encode("utf-16"), ["line 1", "UTF-16"]),
     ("x.csv", b"0,0," + b"1" * 100_000 + b"x\n", ["line 1", "could not convert"]),
@@ -304,7 +355,11 @@ BAD = [
     ("docword.x.txt", b"9999999999\n3\n1\n1 1 1\n", ["9999999999 rows"]),
     ("docword.x.txt", b"1\n14000000\n1\n1 1 1\n", ["14000000 columns", "consecutively"]),
     ("x.mtx", b"", ["Matrix Market"]),
-    ("x.mtx", b"%%MatrixMarket matrix coordinate complex general\n1 1 1\n1 1 1 0\n", ["complex128", "numbers"]),
+    (
+        "x.mtx",
+        b"%%MatrixMarket matrix coordinate complex general\n1 1 1\n1 1 1 0\n",
+        ["complex128", "numbers"],
+    ),
     ("x.mtx", MARKET + b"2 2 1\n1 3 1\n", ["Matrix Market", "Line 3"]),
     ("x.mtx", MARKET.replace(b"integer", b"real") + b"2 2 1\n1 1 1.5\n", ["whole numbers", "1.5"]),
     ("x.mtx", MARKET + b"2 2 1\n1 1 -1\n", ["negative"]),
@@ -343,7 +398,11 @@ def test_bad_files(tmp_path, monkeypatch, together):
         if parts != ["empty"]:  # a block may be
             with pytest.raises(InputError) as caught:
                 list(readers.blocks(path))
-            assert all(part in str(caught.value) for part in (name, *parts)), (name, content[:60], str(caught.value))
+            assert all(part in str(caught.value) for part in (name, *parts)), (
+                name,
+                content[:60],
+                str(caught.value),
+            )
 
 
 def test_missing_file_and_folder(tmp_path):
@@ -351,7 +410,9 @@ def test_missing_file_and_folder(tmp_path):
     fails(tmp_path / "missing.npz", "does not exist")
     (tmp_path / "folder.csv").mkdir()
     fails(tmp_path / "folder.csv", "folder")
-    with pytest.raises(InputError, match=r"usable path|does not exist"):  # depends on the version of Python
+    with pytest.raises(
+        InputError, match=r"usable path|does not exist"
+    ):  # depends on the version of Python
         readers.read("a\0b.csv")
     with pytest.raises(InputError, match="regular file"):
         readers.read("/dev/zero")
@@ -375,7 +436,13 @@ def test_endless_line(tmp_path, monkeypatch):
 def test_inconsistent_sparse_matrix(tmp_path, part):
     """A stored matrix whose indices point outside is refused before anything follows them."""
     matrix = scipy.sparse.csr_array(COUNTS)
-    parts = {"data": matrix.data, "indices": matrix.indices, "indptr": matrix.indptr, "shape": matrix.shape, "format": b"csr"}
+    parts = {
+        "data": matrix.data,
+        "indices": matrix.indices,
+        "indptr": matrix.indptr,
+        "shape": matrix.shape,
+        "format": b"csr",
+    }
     np.savez(tmp_path / "x.npz", **{**parts, part: parts[part] * 50})
     fails(tmp_path / "x.npz", "complete sparse matrix")
     np.savez(tmp_path / "y.npz", matrix=COUNTS)
@@ -392,7 +459,14 @@ def test_nothing_is_unpickled(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     objects = np.array([[_Bomb(), _Bomb()]], dtype=object)
     np.save(tmp_path / "x.npy", objects, allow_pickle=True)
-    np.savez(tmp_path / "x.npz", data=objects, indices=objects, indptr=objects, shape=objects, format=objects)
+    np.savez(
+        tmp_path / "x.npz",
+        data=objects,
+        indices=objects,
+        indptr=objects,
+        shape=objects,
+        format=objects,
+    )
     fails(tmp_path / "x.npy")
     fails(tmp_path / "x.npz")
     assert not (tmp_path / "unpickled").exists()
@@ -404,16 +478,41 @@ def _mutations(content):
         lambda start, length, piece: content[:start] + piece + content[start + length :],
         st.integers(0, len(content)),
         st.integers(0, 8),
-        st.one_of(st.binary(max_size=8), st.text("0123456789 ,:;\t\n\r.-+eE", max_size=8).map(str.encode)),
+        st.one_of(
+            st.binary(max_size=8), st.text("0123456789 ,:;\t\n\r.-+eE", max_size=8).map(str.encode)
+        ),
     )
 
 
-@pytest.mark.parametrize("name", ["x.npz", "csc.npz", "x.npy", "x.mtx", "array.mtx", "x.ldac", "x.txt", "docword.x.txt", "x.csv", "x.csv.gz"])
-@settings(max_examples=60, deadline=5000, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "x.npz",
+        "csc.npz",
+        "x.npy",
+        "x.mtx",
+        "array.mtx",
+        "x.ldac",
+        "x.txt",
+        "docword.x.txt",
+        "x.csv",
+        "x.csv.gz",
+    ],
+)
+@settings(
+    max_examples=60,
+    deadline=5000,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(choice=st.data())
 def test_any_bytes_parse_or_fail_clearly(tmp_path, name, choice):
     """Any byte string given to a reader either parses to counts or raises InputError, soon; in blocks, the same unless its rows are not in order."""
-    good = gzip.compress(triples(COUNTS, mark=","), mtime=0) if name.endswith(".gz") else FORMATS[name](COUNTS)
+    good = (
+        gzip.compress(triples(COUNTS, mark=","), mtime=0)
+        if name.endswith(".gz")
+        else FORMATS[name](COUNTS)
+    )
     content = choice.draw(st.one_of(st.binary(max_size=60), _mutations(good)))
     path = write(tmp_path, name, content)
     try:
@@ -433,8 +532,16 @@ def test_any_bytes_parse_or_fail_clearly(tmp_path, name, choice):
         assert total == (0 if data is None else data.total)
 
 
-@settings(max_examples=200, deadline=5000, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(name=st.sampled_from(["x.csv", "x.tsv", "x.txt", "x.mtx", "docword.txt"]), text=st.text("0123 ,:;\t\n\r.-e%", max_size=40))
+@settings(
+    max_examples=200,
+    deadline=5000,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(
+    name=st.sampled_from(["x.csv", "x.tsv", "x.txt", "x.mtx", "docword.txt"]),
+    text=st.text("0123 ,:;\t\n\r.-e%", max_size=40),
+)
 @example(name="x.txt", text="1\n1\n1\n1 1 1")
 @example(name="x.csv", text="")
 def test_any_line_noise_parses_or_fails_clearly(tmp_path, name, text):
@@ -458,7 +565,9 @@ def test_votes_beside_the_text(tmp_path):
         data = readers.read_text_and_votes(path)
         votes = data.votes.tocoo()
         assert (data.kind, data.num_rows, data.num_members) == ("text_and_votes", 3, 3)
-        assert sorted(zip(votes.row.tolist(), votes.col.tolist(), votes.data.tolist(), strict=True)) == [(0, 0, 1), (0, 2, 0), (2, 1, 1)]
+        assert sorted(
+            zip(votes.row.tolist(), votes.col.tolist(), votes.data.tolist(), strict=True)
+        ) == [(0, 0, 1), (0, 2, 0), (2, 1, 1)]
     alone = readers.read_text_and_votes(write(tmp_path, "y.votes.csv", b"0,1,1\n1,0,0\n"))
     assert alone.num_columns == 0 and alone.num_members == 2
 
@@ -470,7 +579,10 @@ def test_votes_beside_the_text(tmp_path):
         (b"0,0,1\n1,0,-1\n", ["line 2", "the vote -1"]),
         (b"0,0,1\n1,0,nan\n", ["line 2", "the vote nan"]),
         (b"0,0,yea\n", ["line 1", "'yea'"]),
-        (b"b,m,v\n0,0,1\n3,0,1\n", ["line 3", "the bill 3 is not a whole number from 0 to 2", "correct it"]),
+        (
+            b"b,m,v\n0,0,1\n3,0,1\n",
+            ["line 3", "the bill 3 is not a whole number from 0 to 2", "correct it"],
+        ),
         (b"0,0,1\n1,0,1\n0,0,0\n", ["line 3", "member 0 has voted on bill 0 before", "keep one"]),
         (b"0,0,1\n1,0\n", ["line 2", "bill,member,vote"]),
         (b"0,0,1\n0,2000000000,1\n", ["2000000001 columns", "consecutively"]),
@@ -484,7 +596,9 @@ def test_bad_votes(tmp_path, content, parts):
     write(tmp_path, "x.votes.csv", content)
     with pytest.raises(InputError) as caught:
         readers.read_text_and_votes(path)
-    assert all(part in str(caught.value) for part in ("x.votes.csv", *parts)) and str(caught.value).endswith(".")
+    assert all(part in str(caught.value) for part in ("x.votes.csv", *parts)) and str(
+        caught.value
+    ).endswith(".")
 
 
 def test_votes_are_no_counts(tmp_path):
@@ -501,15 +615,24 @@ def test_votes_are_no_counts(tmp_path):
 def test_missing_votes_and_silent_bills(tmp_path):
     """Text without votes says where they belong; a bill without words or votes is refused."""
     path = write(tmp_path, "x.ldac", b"1 0:1\n0\n")
-    with pytest.raises(InputError, match=r"x\.ldac: the votes are missing: write them beside it as x\.votes\.csv"):
+    with pytest.raises(
+        InputError, match=r"x\.ldac: the votes are missing: write them beside it as x\.votes\.csv"
+    ):
         readers.read_text_and_votes(path)
     write(tmp_path, "x.votes.csv", b"0,0,1\n")
     with pytest.raises(InputError, match=r"x\.votes\.csv: Bill 1 has neither words nor votes"):
         readers.read_text_and_votes(path)
 
 
-@settings(max_examples=100, deadline=5000, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(content=st.one_of(st.binary(max_size=40), st.text("01 2,;\n\r-.e", max_size=40).map(str.encode)))
+@settings(
+    max_examples=100,
+    deadline=5000,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(
+    content=st.one_of(st.binary(max_size=40), st.text("01 2,;\n\r-.e", max_size=40).map(str.encode))
+)
 def test_any_votes_parse_or_fail_clearly(tmp_path, content):
     """Any bytes in place of the votes either parse or raise InputError."""
     path = write(tmp_path, "x.csv", TEXT_OF_BILLS)

@@ -11,7 +11,11 @@ ROOT = Path(__file__).parent.parent
 def test_readme_names_what_there_is():
     """Every model and engine stands in the README's tables, and both commands."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    own = [name for name in pp_models.available() if (ROOT / "pp_models" / "models" / f"{name}.py").exists()]
+    own = [
+        name
+        for name in pp_models.available()
+        if (ROOT / "pp_models" / "models" / f"{name}.py").exists()
+    ]
     assert all(f"| `{name}` |" in text for name in (*own, *engines()))
     assert "make compare" in text and "make test" in text
 
@@ -41,7 +45,9 @@ def models_by_engines():
         if (ROOT / "pp_models" / "models" / f"{name}.py").exists():
             hyper, data = pp_models.load(name).example(jax.random.key(0))
             problem = fit.make_problem(name, data, hyper._asdict())
-            lines.append(f"| `{name}` | {' | '.join('●' if able(problem, engine) else '' for engine in names)} |")
+            lines.append(
+                f"| `{name}` | {' | '.join('●' if able(problem, engine) else '' for engine in names)} |"
+            )
     return "\n".join(lines) + "\n"
 
 
@@ -54,4 +60,7 @@ def test_readme_says_which_engine_fits_which_model():
 if __name__ == "__main__":
     path = ROOT / "README.md"
     before, rest = path.read_text(encoding="utf-8").split(MARKS[0])
-    path.write_text(before + MARKS[0] + models_by_engines() + MARKS[1] + rest.split(MARKS[1], 1)[1], encoding="utf-8")
+    path.write_text(
+        before + MARKS[0] + models_by_engines() + MARKS[1] + rest.split(MARKS[1], 1)[1],
+        encoding="utf-8",
+    )

@@ -17,7 +17,9 @@ from inference.run.fit import Fit
 from pp_models import errors
 
 FOLDER = Path(__file__).parent / "references"
-OWN = {file.stem for file in (Path(pp_models.__file__).parent / "models").glob("*.py")}  # models from outside need no reference here
+OWN = {
+    file.stem for file in (Path(pp_models.__file__).parent / "models").glob("*.py")
+}  # models from outside need no reference here
 MODELS = [name for name in pp_models.available() if name in OWN]
 STORED = [name for name in MODELS if name not in WITHOUT]
 
@@ -47,7 +49,11 @@ def test_criteria_are_met(stored):
     header = json.loads(bytes(np.load(path, allow_pickle=False)["header"]).decode())
     assert all(one["met"] for one in header["criteria"])
     assert [one["name"] for one in header["criteria"]] == [one.name for one in found]
-    np.testing.assert_allclose([one["figure"] for one in header["criteria"][:-1]], [one.figure for one in found[:-1]], rtol=1e-4)
+    np.testing.assert_allclose(
+        [one["figure"] for one in header["criteria"][:-1]],
+        [one.figure for one in found[:-1]],
+        rtol=1e-4,
+    )
 
 
 def test_recipe_makes_the_data(stored):
@@ -66,7 +72,9 @@ def test_density_is_the_models(stored):
     Draws are stored in single precision, and the density is that of the draws as stored: 1e-6 is ample.
     """
     fit = Fit(stored.problem, "reference", {}, None, {}, 0.0)
-    again = fit.log_joint({site: np.asarray(x, np.float64) for site, x in runs.flatten(stored.draws).items()})
+    again = fit.log_joint(
+        {site: np.asarray(x, np.float64) for site, x in runs.flatten(stored.draws).items()}
+    )
     np.testing.assert_allclose(again, stored.log_joint.ravel(), rtol=1e-6)
     assert np.abs(again - np.roll(stored.log_joint.ravel(), 1)).max() > 1
 
@@ -81,7 +89,9 @@ def test_stored_draws_are_a_fair_sample(stored):
     assert found.labels == stored.labels
     np.testing.assert_array_equal(found.invariant, stored.invariant)
     n = stored.log_joint.size
-    z = (found.values.mean((0, 1)) - stored.first["mean"]) / (stored.first["sd"] * np.sqrt(1 / min(n, 1000)))
+    z = (found.values.mean((0, 1)) - stored.first["mean"]) / (
+        stored.first["sd"] * np.sqrt(1 / min(n, 1000))
+    )
     assert np.abs(z).max() < 4.5
     assert arviz.chain_diagnostics(found.values[..., ::4])["rhat"] < 1.03
     again = align.align_draws(stored.problem.model, stored.draws, stored.pivot)
@@ -96,7 +106,10 @@ def test_quantiles_and_labels(stored):
         assert np.all(summary["q05"] <= summary["q50"]) and np.all(summary["q50"] <= summary["q95"])
         assert all(np.all(np.isfinite(x)) for x in summary.values())
     sizes = {site: int(np.prod(x.shape[2:])) for site, x in stored.draws.items()}
-    assert all(sum(label.split("[")[0] == site for label in stored.labels) == size for site, size in sizes.items())
+    assert all(
+        sum(label.split("[")[0] == site for label in stored.labels) == size
+        for site, size in sizes.items()
+    )
 
 
 def test_monte_carlo_errors():
@@ -111,8 +124,13 @@ def test_monte_carlo_errors():
         noise[:, t] += r * noise[:, t - 1]
     found = runs.summarise(5 + 3 * noise)
     np.testing.assert_allclose(found["mcse_mean"], 3 / np.sqrt(4000 * (1 - r) / (1 + r)), rtol=0.15)
-    np.testing.assert_allclose(found["mcse_sd"], 3 / np.sqrt(8000 * (1 - r**2) / (1 + r**2)), rtol=0.15)
-    other = found | {"mean": found["mean"] + 2 * found["mcse_mean"], "sd": found["sd"] - found["mcse_sd"]}
+    np.testing.assert_allclose(
+        found["mcse_sd"], 3 / np.sqrt(8000 * (1 - r**2) / (1 + r**2)), rtol=0.15
+    )
+    other = found | {
+        "mean": found["mean"] + 2 * found["mcse_mean"],
+        "sd": found["sd"] - found["mcse_sd"],
+    }
     np.testing.assert_allclose(runs.differences(other, found, "mean"), np.sqrt(2), rtol=1e-6)
     np.testing.assert_allclose(runs.differences(other, found, "sd"), -np.sqrt(0.5), rtol=1e-6)
 
@@ -127,7 +145,11 @@ def pmf():
 
 def test_files_keep_everything(pmf, tmp_path):
     again = reference.load(reference.save(pmf, tmp_path / "pmf.npz"))
-    assert again.data.hash == pmf.data.hash and again.recipe == pmf.recipe and again.labels == pmf.labels
+    assert (
+        again.data.hash == pmf.data.hash
+        and again.recipe == pmf.recipe
+        and again.labels == pmf.labels
+    )
     for name in ("draws", "pivot", "first", "second"):
         for key, x in getattr(pmf, name).items():
             np.testing.assert_array_equal(getattr(again, name)[key], x)
@@ -141,7 +163,9 @@ def test_bad_files_are_refused_in_a_sentence(pmf, tmp_path, damage):
     if damage == "truncated":
         path.write_bytes(whole[: len(whole) // 2])
     elif damage == "foreign":
-        np.savez(path, header=np.frombuffer(json.dumps({"format": reference.FORMAT}).encode(), np.uint8))
+        np.savez(
+            path, header=np.frombuffer(json.dumps({"format": reference.FORMAT}).encode(), np.uint8)
+        )
     elif damage == "altered":
         with np.load(path.with_name("bad.npz") if path.exists() else FOLDER / "pmf.npz") as file:
             arrays = {name: file[name] for name in file.files}
@@ -170,9 +194,20 @@ def test_check_finds_what_is_wrong(pmf):
         "gibbs: tail ESS, aligned",
     }
     assert len(failed(pmf._replace(second=pmf.second | {"sd": 1.3 * pmf.second["sd"]}))) == 1
-    assert len(failed(pmf._replace(second=pmf.second | {"mean": pmf.second["mean"] + 0.3 * pmf.second["sd"]}))) == 1
+    assert (
+        len(
+            failed(
+                pmf._replace(
+                    second=pmf.second | {"mean": pmf.second["mean"] + 0.3 * pmf.second["sd"]}
+                )
+            )
+        )
+        == 1
+    )
     other = pmf.draws | {"u": pmf.draws["u"] * 1.01}
-    assert failed(pmf._replace(draws=other)) == {"log joint density, computed anew: relative difference"}
+    assert failed(pmf._replace(draws=other)) == {
+        "log joint density, computed anew: relative difference"
+    }
 
 
 # Slow: made anew ---------------------------------------------------------------------------------------------------------------
@@ -183,9 +218,14 @@ def test_make_with_a_short_recipe(tmp_path):
     """The whole way, with runs too short to meet the criteria: a file comes out, and says which are not met."""
     short = {"num_samples": 100, "num_warmup": 100, "num_chains": 4}
     recipe = Recipe(RECIPES["pmf"].problem, 0, {"gibbs": short, "nuts": short})
-    made = reference.load(reference.save(reference.make("pmf", recipe=recipe, progress=False), tmp_path / "short.npz"))
+    made = reference.load(
+        reference.save(reference.make("pmf", recipe=recipe, progress=False), tmp_path / "short.npz")
+    )
     assert "NOT MET" in reference.describe(made)
-    assert {one.name for one in reference.check(made) if not one.met} >= {"gibbs: bulk ESS, aligned", "nuts: bulk ESS, aligned"}
+    assert {one.name for one in reference.check(made) if not one.met} >= {
+        "gibbs: bulk ESS, aligned",
+        "nuts: bulk ESS, aligned",
+    }
 
 
 @pytest.mark.slow
@@ -195,7 +235,13 @@ def test_samplers_run_anew_agree(name):
 
     A right sampler fails with probability 0.01 over the four comparisons of all models together; limits are then 4.5 to 4.9 standard errors.
     """
-    found = reference.check_again(reference.stored(name, FOLDER), seed=7, progress=False, shorter=3, false_alarm=0.01 / (4 * len(STORED)))
+    found = reference.check_again(
+        reference.stored(name, FOLDER),
+        seed=7,
+        progress=False,
+        shorter=3,
+        false_alarm=0.01 / (4 * len(STORED)),
+    )
     assert [one for one in found if not one.met] == []
 
 
@@ -205,7 +251,9 @@ def test_mean_field_is_too_narrow(name, site):
     """Known facts: mean-field sds of topics and of factors of ratings lie below the posterior's, and means of the expected data near it."""
     kept = reference.stored(name, FOLDER)
     fit = inference.fit(name, kept.data, "cavi", kept.hyper, jax.random.key(0), progress=False)
-    draws = align.align_draws(kept.problem.model, fit.posterior.sample(jax.random.key(1), 2000), kept.pivot)
+    draws = align.align_draws(
+        kept.problem.model, fit.posterior.sample(jax.random.key(1), 2000), kept.pivot
+    )
     here = np.array([label.startswith(f"{site}[") for label in kept.labels])
     ratio = draws[site].reshape(2000, -1).std(0) / kept.first["sd"][here]
     assert np.median(ratio) < 0.95

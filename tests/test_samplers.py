@@ -39,7 +39,11 @@ def small(problem):
     if rows.kind == "dense":
         return rows.pack()
     cells = scipy.sparse.csr_array(np.ones((4, rows.num_columns), np.float32))
-    votes = None if rows.votes is None else scipy.sparse.csr_array(np.ones((4, rows.num_members), np.float32))
+    votes = (
+        None
+        if rows.votes is None
+        else scipy.sparse.csr_array(np.ones((4, rows.num_members), np.float32))
+    )
     template = Data(rows.kind, matrix=cells, votes=votes).pack()
     if rows.kind != "counts":
         return template
@@ -48,20 +52,31 @@ def small(problem):
 
 def observations(model, drawn):
     """What was drawn that is data; of text and votes, both."""
-    return drawn[model.observed] if model.kind != "text_and_votes" else {site: drawn[site] for site in ("counts", "votes")}
+    return (
+        drawn[model.observed]
+        if model.kind != "text_and_votes"
+        else {site: drawn[site] for site in ("counts", "votes")}
+    )
 
 
 def holding(template, drawn):
     """The batch holding these observations."""
     if isinstance(drawn, dict):
-        return holding(template, drawn["counts"]).replace(votes=_filled(template.votes, drawn["votes"]))
+        return holding(template, drawn["counts"]).replace(
+            votes=_filled(template.votes, drawn["votes"])
+        )
     if template.dense is not None:
-        return template.replace(dense=drawn.astype(template.dense.dtype), totals=drawn.sum(1).astype(template.totals.dtype))
+        return template.replace(
+            dense=drawn.astype(template.dense.dtype),
+            totals=drawn.sum(1).astype(template.totals.dtype),
+        )
     return template.replace(
         entries=_filled(template.entries, drawn),
         by_column=None if template.by_column is None else _filled(template.by_column, drawn.T),
         totals=drawn.sum(1).astype(template.totals.dtype),
-        log_factorials=template.log_factorials if template.by_column is not None else gammaln(drawn + 1.0).sum(1),
+        log_factorials=template.log_factorials
+        if template.by_column is not None
+        else gammaln(drawn + 1.0).sum(1),
     )
 
 
@@ -72,7 +87,9 @@ def _filled(entries, cells):
 
 def row_likelihoods(model, hyper, batch, values):
     """NumPyro's log likelihood of every row, the sites being one draw of them."""
-    terms = log_likelihood(model.generate, jax.tree.map(lambda x: x[None], values), hyper, batch)[model.observed]
+    terms = log_likelihood(model.generate, jax.tree.map(lambda x: x[None], values), hyper, batch)[
+        model.observed
+    ]
     return terms.reshape(batch.num_rows, -1).sum(1)
 
 
@@ -81,7 +98,11 @@ def functionals(model, hyper, values, batch, drawn):
     rates = model.predict(hyper, values)
     parts = [values[site].ravel() for site in model.families] + [rates.ravel()]
     x = jnp.concatenate(parts)
-    last = jnp.sum(jnp.log(rates)) if model.kind == "counts" else jnp.sum(row_likelihoods(model, hyper, holding(batch, drawn), values))
+    last = (
+        jnp.sum(jnp.log(rates))
+        if model.kind == "counts"
+        else jnp.sum(row_likelihoods(model, hyper, holding(batch, drawn), values))
+    )
     seen = drawn if model.kind != "text_and_votes" else drawn[model.observed]
     return jnp.concatenate([x, x**2, (rates * seen).ravel(), last.reshape(1)])
 
@@ -132,10 +153,14 @@ def collapsed_sweep(model, hyper, key, stats, batch):
     tokens = tk.arrange(batch.entries, batch.num_columns, MOST_STEPS)
     theta = model.families["theta"].value(stats["theta"])
     mine = jnp.take(theta, tokens.rows[tokens.groups], 0, mode="clip")
-    logits = jnp.log(mine) + jnp.take(model.tokens.odds(hyper, stats, batch).column_logits.T, tokens.columns, 0, mode="clip")
+    logits = jnp.log(mine) + jnp.take(
+        model.tokens.odds(hyper, stats, batch).column_logits.T, tokens.columns, 0, mode="clip"
+    )
     nobody = tk.unallocated(tokens, theta.shape[1])
     drawn = jax.random.categorical(token_key, logits).astype(nobody.dtype)
-    chain = collapsed_gibbs.Chain(stats, jnp.where(tokens.columns < batch.num_columns, drawn, nobody))
+    chain = collapsed_gibbs.Chain(
+        stats, jnp.where(tokens.columns < batch.num_columns, drawn, nobody)
+    )
     return collapsed_gibbs.sweep(model, hyper, sweep_key, chain, batch, tokens).stats
 
 
@@ -181,10 +206,30 @@ def test_nuts_is_numpyros(problem):
 
     The programs are compiled differently, and a chain magnifies the last digit by a few times at each of its 25 transitions.
     """
-    fit = inference.fit(problem.model.name, problem.data, "nuts", problem.hyper, jax.random.key(3), num_samples=10, num_warmup=15, progress=False)
+    fit = inference.fit(
+        problem.model.name,
+        problem.data,
+        "nuts",
+        problem.hyper,
+        jax.random.key(3),
+        num_samples=10,
+        num_warmup=15,
+        progress=False,
+    )
     init_key = jax.random.split(jax.random.key(3), 3)[0]
-    stock = MCMC(NUTS(problem.model.generate), num_warmup=15, num_samples=10, num_chains=1, progress_bar=False)
-    stock.run(jax.random.fold_in(init_key, 1), problem.hyper, problem.data.pack(), extra_fields=("num_steps", "potential_energy", "energy"))
+    stock = MCMC(
+        NUTS(problem.model.generate),
+        num_warmup=15,
+        num_samples=10,
+        num_chains=1,
+        progress_bar=False,
+    )
+    stock.run(
+        jax.random.fold_in(init_key, 1),
+        problem.hyper,
+        problem.data.pack(),
+        extra_fields=("num_steps", "potential_energy", "energy"),
+    )
     extra, stats = stock.get_extra_fields(), fit.posterior.sample_stats
     np.testing.assert_array_equal(stats["n_steps"][1], extra["num_steps"])
     np.testing.assert_allclose(stats["lp"][1], -extra["potential_energy"], rtol=1e-5)
@@ -203,10 +248,18 @@ def test_chunks_and_other_chains_change_nothing(problem, monkeypatch):
     shared = {"hyper": problem.hyper, "key": jax.random.key(3), "progress": False}
 
     def draws(engine, **options):
-        return inference.fit(problem.model.name, problem.data, engine, **shared, **options).posterior.draws
+        return inference.fit(
+            problem.model.name, problem.data, engine, **shared, **options
+        ).posterior.draws
 
     blocks = [engine for engine in SWEEPS if not load_engine(engine).suits(problem.model)]
-    pairs = [tuple(draws(engine, num_samples=n, num_warmup=50, num_chains=c) for n, c in ((60, 1), (110, 2))) for engine in blocks]
+    pairs = [
+        tuple(
+            draws(engine, num_samples=n, num_warmup=50, num_chains=c)
+            for n, c in ((60, 1), (110, 2))
+        )
+        for engine in blocks
+    ]
     first = draws("nuts", num_samples=10, num_warmup=15, num_chains=2)
     monkeypatch.setattr(nuts, "REPORTS", 3)
     again = draws("nuts", num_samples=14, num_warmup=15, num_chains=1)
@@ -221,7 +274,11 @@ def test_samplers_compile_once(problem):
     """Another key, and other values of the hyper-parameters, compile nothing."""
     compiled = []
     changed = problem.hyper._replace(eta=0.9) if hasattr(problem.hyper, "eta") else problem.hyper
-    options = {engine: {"num_samples": 50, "num_warmup": 20} for engine in SWEEPS if not load_engine(engine).suits(problem.model)}
+    options = {
+        engine: {"num_samples": 50, "num_warmup": 20}
+        for engine in SWEEPS
+        if not load_engine(engine).suits(problem.model)
+    }
     options["nuts"] = {"num_samples": 10, "num_warmup": 15}
     try:
         for engine, given in options.items():
@@ -229,9 +286,19 @@ def test_samplers_compile_once(problem):
                 compiled.clear()
                 if key == 4:
                     jax.monitoring.register_event_duration_secs_listener(
-                        lambda name, *_, **__: compiled.append(name) if "backend_compile" in name else None
+                        lambda name, *_, **__: (
+                            compiled.append(name) if "backend_compile" in name else None
+                        )
                     )
-                inference.fit(problem.model.name, problem.data, engine, hyper, jax.random.key(key), progress=False, **given)
+                inference.fit(
+                    problem.model.name,
+                    problem.data,
+                    engine,
+                    hyper,
+                    jax.random.key(key),
+                    progress=False,
+                    **given,
+                )
             assert not compiled, engine
             jax.monitoring.clear_event_listeners()
     finally:
@@ -250,16 +317,45 @@ def test_gibbs_agrees_with_nuts(problem):
     model = problem.model
     shared = {"hyper": problem.hyper, "key": jax.random.key(5), "progress": False}
     blocks = [engine for engine in SWEEPS if not load_engine(engine).suits(model)]
-    exact = [inference.fit(model.name, problem.data, engine, num_samples=6000, num_warmup=1000, num_chains=2, **shared) for engine in blocks]
-    stock = inference.fit(model.name, problem.data, "nuts", num_samples=1500, num_warmup=700, num_chains=2, target_accept=0.95, **shared)
+    exact = [
+        inference.fit(
+            model.name,
+            problem.data,
+            engine,
+            num_samples=6000,
+            num_warmup=1000,
+            num_chains=2,
+            **shared,
+        )
+        for engine in blocks
+    ]
+    stock = inference.fit(
+        model.name,
+        problem.data,
+        "nuts",
+        num_samples=1500,
+        num_warmup=700,
+        num_chains=2,
+        target_accept=0.95,
+        **shared,
+    )
 
     def rates(fit):
-        draws = {site: jnp.asarray(x.reshape(-1, *x.shape[2:])) for site, x in fit.posterior.draws.items()}
+        draws = {
+            site: jnp.asarray(x.reshape(-1, *x.shape[2:]))
+            for site, x in fit.posterior.draws.items()
+        }
         batch = problem.data.pack()
 
         def one(values):
             expected = model.predict(problem.hyper, values).ravel()
-            return expected if model.local else jnp.concatenate([expected, row_likelihoods(model, problem.hyper, batch, values)])
+            return (
+                expected
+                if model.local
+                else jnp.concatenate(
+                    [expected, row_likelihoods(model, problem.hyper, batch, values)]
+                )
+            )
 
         return np.asarray(jax.jit(lambda d: jax.lax.map(one, d, batch_size=100))(draws))
 

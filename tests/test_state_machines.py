@@ -14,7 +14,15 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from pp_models import data
 from pp_models.data import blobs, corpus
@@ -22,7 +30,14 @@ from pp_models.data.database import Database
 from pp_models.errors import InputError
 
 COLUMNS = 5
-FAST = settings(max_examples=25, stateful_step_count=20, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+FAST = settings(
+    max_examples=25,
+    stateful_step_count=20,
+    derandomize=True,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    database=None,
+)
 LONG = settings(FAST, max_examples=600, stateful_step_count=60)
 NUMBERS = st.integers(0, 2**31 - 1)
 
@@ -30,7 +45,9 @@ NUMBERS = st.integers(0, 2**31 - 1)
 def counts(seed: int, num_rows: int, largest: int = 4) -> np.ndarray:
     """Sparse rows, some of them empty."""
     rng = np.random.default_rng(seed)
-    return rng.integers(0, largest + 1, (num_rows, COLUMNS)) * (rng.random((num_rows, COLUMNS)) < 0.5)
+    return rng.integers(0, largest + 1, (num_rows, COLUMNS)) * (
+        rng.random((num_rows, COLUMNS)) < 0.5
+    )
 
 
 def dense(database: Database) -> np.ndarray:
@@ -72,7 +89,10 @@ class DatabaseMachine(RuleBasedStateMachine):
     @rule(seed=NUMBERS, number=st.integers(1, 3))
     def extend(self, seed: int, number: int) -> None:
         """Rows may be named twice."""
-        ids, more = np.random.default_rng(seed).integers(0, len(self.rows), number), counts(seed, number)
+        ids, more = (
+            np.random.default_rng(seed).integers(0, len(self.rows), number),
+            counts(seed, number),
+        )
         more[0, 0] += 1
         self.database.extend(ids, more)
         rows = self.rows.copy()
@@ -85,7 +105,11 @@ class DatabaseMachine(RuleBasedStateMachine):
         rows = np.concatenate([self.rows, np.zeros((new_rows, COLUMNS))])
         if len(rows) == 0:
             return
-        ids, columns, several = rng.integers(0, len(rows), number), rng.integers(0, COLUMNS, number), rng.integers(0, 3, number)
+        ids, columns, several = (
+            rng.integers(0, len(rows), number),
+            rng.integers(0, COLUMNS, number),
+            rng.integers(0, 3, number),
+        )
         found = self.database.add(ids, columns, several, new_rows)
         assert found.tolist() == list(range(len(self.rows), len(rows)))
         np.add.at(rows, (ids, columns), several)
@@ -177,7 +201,9 @@ class DatabaseMachine(RuleBasedStateMachine):
                 np.testing.assert_array_equal(dense(database), self.committed)
                 database.append(np.ones((1, COLUMNS)))  # and it goes on
             with Database.open(copy, read_only=True) as database:
-                np.testing.assert_array_equal(dense(database), np.concatenate([self.committed, np.ones((1, COLUMNS))]))
+                np.testing.assert_array_equal(
+                    dense(database), np.concatenate([self.committed, np.ones((1, COLUMNS))])
+                )
         finally:
             shutil.rmtree(copy)
 
@@ -198,7 +224,9 @@ class DatabaseMachine(RuleBasedStateMachine):
             file.write_bytes(raw)
             with contextlib.suppress(InputError), Database.open(copy, read_only=True) as database:
                 found = dense(database)
-                assert len(found) <= len(self.committed) and np.all(found <= self.committed[: len(found)])
+                assert len(found) <= len(self.committed) and np.all(
+                    found <= self.committed[: len(found)]
+                )
                 assert log or np.array_equal(found, self.committed)
         finally:
             shutil.rmtree(copy)
@@ -211,7 +239,9 @@ class DatabaseMachine(RuleBasedStateMachine):
         np.testing.assert_array_equal(dense(self.database), self.rows)
         np.testing.assert_array_equal(self.database.totals, self.rows.sum(1))
         np.testing.assert_array_equal(self.database.lengths, (self.rows > 0).sum(1))
-        np.testing.assert_array_equal(self.database.sizes, np.unique((self.rows > 0).sum(1), return_counts=True))
+        np.testing.assert_array_equal(
+            self.database.sizes, np.unique((self.rows > 0).sum(1), return_counts=True)
+        )
         if self.reader is not None:
             np.testing.assert_array_equal(dense(self.reader), self.seen)
 
@@ -304,7 +334,9 @@ class CorpusMachine(RuleBasedStateMachine):
 
     @invariant()
     def is_the_array(self) -> None:
-        assert sorted({*os.listdir(self.folder)} - {"copy"}) == ([] if self.rows is None else ["a.h5ad"])
+        assert sorted({*os.listdir(self.folder)} - {"copy"}) == (
+            [] if self.rows is None else ["a.h5ad"]
+        )
         for verify in (True, False) if self.rows is not None else ():
             found = corpus.read(self.path, verify)
             np.testing.assert_array_equal(found.matrix.tocsr().toarray(), self.rows)

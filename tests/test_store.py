@@ -39,14 +39,22 @@ def example(seed=0, rows=40, columns=12, named=True):
     X[[0, 5, rows - 1]] = 0  # empty rows, first and last
     X[:, -1] = 0  # and a column that nobody uses
     X[3, 2] = 70_000
-    names = {"column_names": [f"wörd {i}" for i in range(columns)], "row_names": [f"d\n{i}" for i in range(rows)]}
+    names = {
+        "column_names": [f"wörd {i}" for i in range(columns)],
+        "row_names": [f"d\n{i}" for i in range(rows)],
+    }
     return counts(scipy.sparse.csr_array(X), **(names if named else {}))
 
 
 def same(found, data):
-    assert found.hash == data.hash and (found.num_rows, found.num_columns) == (data.num_rows, data.num_columns)
+    assert found.hash == data.hash and (found.num_rows, found.num_columns) == (
+        data.num_rows,
+        data.num_columns,
+    )
     assert (found.column_names, found.row_names) == (data.column_names, data.row_names)
-    np.testing.assert_array_equal(found.select(np.arange(data.num_rows)).matrix.toarray(), data.matrix.toarray())
+    np.testing.assert_array_equal(
+        found.select(np.arange(data.num_rows)).matrix.toarray(), data.matrix.toarray()
+    )
 
 
 # A corpus is its data -----------------------------------------------------------------------------
@@ -63,20 +71,43 @@ def test_a_corpus_is_a_data(tmp_path, small):
     for name in ("indptr", "indices", "data"):
         np.testing.assert_array_equal(getattr(found.matrix, name), getattr(data.matrix, name))
     for axis in (0, 1, None):
-        np.testing.assert_array_equal(found.matrix.sum(axis=axis, dtype=np.float64), data.matrix.sum(axis=axis, dtype=np.float64))
-    for rows in (np.array([39, 3, 3, 0]), np.arange(40) % 3 == 1, slice(7, 2, -1), np.array([-1, 4]), np.zeros(0, int), np.array([5, 6, 7])):
+        np.testing.assert_array_equal(
+            found.matrix.sum(axis=axis, dtype=np.float64),
+            data.matrix.sum(axis=axis, dtype=np.float64),
+        )
+    for rows in (
+        np.array([39, 3, 3, 0]),
+        np.arange(40) % 3 == 1,
+        slice(7, 2, -1),
+        np.array([-1, 4]),
+        np.zeros(0, int),
+        np.array([5, 6, 7]),
+    ):
         mine, theirs = found.select(rows), data.select(rows)
         np.testing.assert_array_equal(mine.matrix.toarray(), theirs.matrix.toarray())
-        assert mine.row_names == theirs.row_names and mine.matrix.has_canonical_format and type(mine) is type(data)
+        assert (
+            mine.row_names == theirs.row_names
+            and mine.matrix.has_canonical_format
+            and type(mine) is type(data)
+        )
 
 
-@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=40,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(choice=st.data())
 def test_any_counts_survive(tmp_path, small, choice):
     """Whatever the counts, their sizes, and the blocks they are written in."""
     shape = choice.draw(st.tuples(st.integers(1, 9), st.integers(1, 5)))
-    cells = st.one_of(st.just(0), st.sampled_from([1, 255, 256, 65536, 2**24 - 1]), st.integers(0, 300))
-    X = np.array(choice.draw(st.lists(cells, min_size=shape[0] * shape[1], max_size=shape[0] * shape[1]))).reshape(shape)
+    cells = st.one_of(
+        st.just(0), st.sampled_from([1, 255, 256, 65536, 2**24 - 1]), st.integers(0, 300)
+    )
+    X = np.array(
+        choice.draw(st.lists(cells, min_size=shape[0] * shape[1], max_size=shape[0] * shape[1]))
+    ).reshape(shape)
     X[choice.draw(st.integers(0, shape[0] - 1)), choice.draw(st.integers(0, shape[1] - 1))] = 1
     cuts = sorted(choice.draw(st.sets(st.integers(1, shape[0]), max_size=4)) | {shape[0]})
     parts = [X[a:b] for a, b in zip([0, *cuts], cuts, strict=False)]
@@ -89,15 +120,22 @@ def test_batches_and_fits_are_the_same(tmp_path, small):
     """A shuffled pass gives the batches, and a stochastic fit the posterior, that the data in memory give."""
     data = example(rows=50)
     found = corpus.read(corpus.write(tmp_path / "x.h5ad", data))
-    passes = [list(d.batches(jax.random.key(3), 16, jax.local_devices()[:1] * 2)) for d in (found, data)]
+    passes = [
+        list(d.batches(jax.random.key(3), 16, jax.local_devices()[:1] * 2)) for d in (found, data)
+    ]
     assert jax.tree.structure(passes[0]) == jax.tree.structure(passes[1])
     for mine, theirs in zip(*map(jax.tree.leaves, passes), strict=True):
         np.testing.assert_array_equal(mine, theirs)
     chosen = {"hyper": {"num_topics": 3}, "num_epochs": 2, "batch_size": 10, "progress": False}
     mine, theirs = (inference.fit("lda", d, "svi", **chosen) for d in (found, data))
     np.testing.assert_array_equal(mine.posterior.mean("beta"), theirs.posterior.mean("beta"))
-    assert mine.provenance == theirs.provenance and inference.top_words(mine, 3) == inference.top_words(theirs, 3)
-    assert inference.document_completion(mine, found).value == inference.document_completion(theirs, data).value
+    assert mine.provenance == theirs.provenance and inference.top_words(
+        mine, 3
+    ) == inference.top_words(theirs, 3)
+    assert (
+        inference.document_completion(mine, found).value
+        == inference.document_completion(theirs, data).value
+    )
 
 
 # AnnData ------------------------------------------------------------------------------------------
@@ -113,12 +151,16 @@ def test_anndata_reads_a_corpus(tmp_path, named):
     theirs, backed = anndata.read_h5ad(path), anndata.read_h5ad(path, backed="r")
     for found in (theirs.X, backed.X[:]):
         np.testing.assert_array_equal(found.toarray(), data.matrix.toarray())
-    np.testing.assert_array_equal(backed[[7, 3, 30]].to_memory().X.toarray(), data.matrix[[7, 3, 30]].toarray())
+    np.testing.assert_array_equal(
+        backed[[7, 3, 30]].to_memory().X.toarray(), data.matrix[[7, 3, 30]].toarray()
+    )
     assert tuple(theirs.obs_names) == (data.row_names if named else tuple(map(str, range(40))))
     assert tuple(theirs.var_names) == (data.column_names if named else tuple(map(str, range(12))))
     backed.file.close()
     with h5py.File(path) as file:
-        assert all(file["X"][name].id.get_offset() % 4 == 0 for name in ("indptr", "indices", "data"))
+        assert all(
+            file["X"][name].id.get_offset() % 4 == 0 for name in ("indptr", "indices", "data")
+        )
 
 
 @pytest.mark.parametrize("form", ["csr", "csc", "dense", "layer"])
@@ -136,8 +178,16 @@ def test_we_read_what_anndata_writes(tmp_path, small, form):
     for compression in (None, "gzip"):
         theirs.write_h5ad(tmp_path / "theirs.h5ad", compression=compression)
         same(datasets.load(tmp_path / "theirs.h5ad", "lda"), data)
-        same(corpus.read(corpus.write(tmp_path / "ours.h5ad", tmp_path / "theirs.h5ad", overwrite=True)), data)
-        assert sum(block.shape[0] for block in corpus.open_source(tmp_path / "theirs.h5ad").blocks) == 40
+        same(
+            corpus.read(
+                corpus.write(tmp_path / "ours.h5ad", tmp_path / "theirs.h5ad", overwrite=True)
+            ),
+            data,
+        )
+        assert (
+            sum(block.shape[0] for block in corpus.open_source(tmp_path / "theirs.h5ad").blocks)
+            == 40
+        )
     if form == "dense":
         theirs.X = X / 2
         theirs.write_h5ad(tmp_path / "half.h5ad")
@@ -163,11 +213,15 @@ def test_files_that_lie(tmp_path):
     lie(lambda file, group: None)  # as it is, it is read
     for words, change in {
         "250 times its length": replace("data", shape=(10**12,), dtype="f4", chunks=(2**16,)),
-        "rows for 2 entries are too many": lambda file, group: group.attrs.update({"shape": [2**40, 3]}),
+        "rows for 2 entries are too many": lambda file, group: group.attrs.update(
+            {"shape": [2**40, 3]}
+        ),
         "does not ascend from 0": replace("indptr", data=[0, 5, 2]),
         "outside its shape": replace("indices", data=[0, 3]),
         "do not fit together": replace("data", data=[1.0]),
-        "in other files": replace("data", shape=(2,), dtype="f8", external=[(str(tmp_path / "elsewhere"), 0, 16)]),
+        "in other files": replace(
+            "data", shape=(2,), dtype="f8", external=[(str(tmp_path / "elsewhere"), 0, 16)]
+        ),
         "not a complete": lambda file, group: file.__delitem__("X"),
         "whole numbers": replace("data", data=[0.5, 1.0]),
     }.items():
@@ -178,7 +232,9 @@ def test_files_that_lie(tmp_path):
 # Sources ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["x.npz", "x.npy", "x.mtx", "x.ldac", "docword.x.txt.gz", "x.csv", "x.tsv.gz"])
+@pytest.mark.parametrize(
+    "name", ["x.npz", "x.npy", "x.mtx", "x.ldac", "docword.x.txt.gz", "x.csv", "x.tsv.gz"]
+)
 def test_any_file_becomes_a_corpus(tmp_path, small, monkeypatch, name):
     """A corpus written from a file in blocks is what reading the file gives, names included."""
     data = counts(example().matrix, [f"wörd {i}" for i in range(12)], [f"d{i}" for i in range(40)])
@@ -191,17 +247,31 @@ def test_any_file_becomes_a_corpus(tmp_path, small, monkeypatch, name):
 def test_other_sources(tmp_path, small):
     """A database, a corpus, blocks of `Data` with names, and matrices; `on_rows` is told of every row once."""
     data, seen = example(), []
-    with Database(data.num_columns, path=tmp_path / "db", column_names=data.column_names) as database:
+    with Database(
+        data.num_columns, path=tmp_path / "db", column_names=data.column_names
+    ) as database:
         database.append(data)
         found = corpus.read(corpus.write(tmp_path / "a.h5ad", database, on_rows=seen.append))
-    assert found.hash == data.hash and found.column_names == data.column_names and sum(seen) == 40 and len(seen) == 14
+    assert (
+        found.hash == data.hash
+        and found.column_names == data.column_names
+        and sum(seen) == 40
+        and len(seen) == 14
+    )
     convert(str(tmp_path / "db"), str(tmp_path / "db.h5ad"))
     assert datasets.load(tmp_path / "db.h5ad").hash == data.hash
-    path = corpus.write(tmp_path / "b.h5ad", [data.select(np.arange(17)), data.select(np.arange(17, 40))])
+    path = corpus.write(
+        tmp_path / "b.h5ad", [data.select(np.arange(17)), data.select(np.arange(17, 40))]
+    )
     same(corpus.read(path), data)
     same(corpus.read(corpus.write(tmp_path / "c.h5ad", path)), data)
     same(corpus.read(corpus.write(path, path, overwrite=True)), data)  # onto itself
-    same(corpus.read(corpus.write(tmp_path / "d.h5ad", data.matrix, data.column_names, data.row_names)), data)
+    same(
+        corpus.read(
+            corpus.write(tmp_path / "d.h5ad", data.matrix, data.column_names, data.row_names)
+        ),
+        data,
+    )
     same(datasets.load(tmp_path / "d.h5ad"), data)
 
 
@@ -238,17 +308,38 @@ def test_old_stores(tmp_path):
     data, folder = example(), tmp_path / "old.store"
     folder.mkdir()
     data = counts(data.matrix, data.column_names)
-    parts = {f"0123abcd-0000{i}": data.matrix[rows] for i, rows in enumerate((slice(0, 20), slice(20, 40)))}
+    parts = {
+        f"0123abcd-0000{i}": data.matrix[rows]
+        for i, rows in enumerate((slice(0, 20), slice(20, 40)))
+    }
     rows = np.zeros(40, [("length", "<i4"), ("total", "<f8"), ("log_factorials", "<f8")])
     rows["length"] = data.lengths
-    written = {"0123abcd.rows": rows.tobytes(), "0123abcd.column_names": readers.encode_names(data.column_names)}
+    written = {
+        "0123abcd.rows": rows.tobytes(),
+        "0123abcd.column_names": readers.encode_names(data.column_names),
+    }
     for mark, part in parts.items():
-        written |= {f"{mark}.columns": part.indices.astype("|u1").tobytes(), f"{mark}.counts": part.data.astype("<u4").tobytes()}
+        written |= {
+            f"{mark}.columns": part.indices.astype("|u1").tobytes(),
+            f"{mark}.counts": part.data.astype("<u4").tobytes(),
+        }
     for name, raw in written.items():
         (folder / name).write_bytes(raw)
-    listed = [{"name": name, "bytes": len(raw), "crc32": zlib.crc32(raw)} for name, raw in written.items()]
-    manifest = {"format": "pp-models store 1", "mark": "0123abcd", "num_rows": 40, "num_columns": 12, "files": listed}
-    manifest |= {"row_names": False, "column_names": True, "shards": [[20, "|u1", "<u4"], [40, "|u1", "<u4"]]}
+    listed = [
+        {"name": name, "bytes": len(raw), "crc32": zlib.crc32(raw)} for name, raw in written.items()
+    ]
+    manifest = {
+        "format": "pp-models store 1",
+        "mark": "0123abcd",
+        "num_rows": 40,
+        "num_columns": 12,
+        "files": listed,
+    }
+    manifest |= {
+        "row_names": False,
+        "column_names": True,
+        "shards": [[20, "|u1", "<u4"], [40, "|u1", "<u4"]],
+    }
     (folder / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(InputError, match=r"pp-models data convert .*old\.store .*old\.h5ad"):
         datasets.load(folder)
@@ -273,7 +364,10 @@ def test_nothing_is_lost_or_overwritten_unasked(tmp_path):
         raise KeyboardInterrupt
 
     for _ in range(2):
-        for source, error in ((lambda: iter([data.matrix, [[0.5]]]), InputError), (interrupted, KeyboardInterrupt)):
+        for source, error in (
+            (lambda: iter([data.matrix, [[0.5]]]), InputError),
+            (interrupted, KeyboardInterrupt),
+        ):
             before = sorted(os.listdir(tmp_path))
             with pytest.raises(error):
                 corpus.write(path, source(), overwrite=True)
@@ -321,7 +415,12 @@ def test_a_disk_that_fails_at_any_moment(tmp_path, monkeypatch, call):
         found.append({old.hash: "old", new.hash: "new"}[corpus.read(path).hash])
         if left[0] >= 0:
             break
-    assert found[0] == "old" and found[-1] == "new" and found == sorted(found, reverse=True) and left[0] == 0
+    assert (
+        found[0] == "old"
+        and found[-1] == "new"
+        and found == sorted(found, reverse=True)
+        and left[0] == 0
+    )
     assert os.listdir(tmp_path) == ["x.h5ad"]
 
 
@@ -350,7 +449,12 @@ print(json.dumps(found))
 
 def test_a_killed_writer(tmp_path, monkeypatch):
     """Killed at any moment, a writer leaves the old corpus or the new one; what it left is removed by a later one."""
-    run = subprocess.run([sys.executable, "-W", "ignore", "-c", KILLED, str(tmp_path)], capture_output=True, text=True, timeout=120)
+    run = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", KILLED, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert run.returncode == 0, run.stderr
     assert json.loads(run.stdout) == [True] * 20
     monkeypatch.setattr(files, "STRAY_SECONDS", 0)
@@ -401,10 +505,17 @@ def test_reading_takes_little_memory(tmp_path):
 
     def blocks():
         for i in range(10):
-            indices = np.concatenate([columns + (i + j) % 50 for j in range(20_000)]).astype(np.int32)
-            yield scipy.sparse.csr_array((np.ones(len(indices), np.float32), indices, 100 * np.arange(20_001)), shape=(20_000, 5_000))
+            indices = np.concatenate([columns + (i + j) % 50 for j in range(20_000)]).astype(
+                np.int32
+            )
+            yield scipy.sparse.csr_array(
+                (np.ones(len(indices), np.float32), indices, 100 * np.arange(20_001)),
+                shape=(20_000, 5_000),
+            )
 
     path = corpus.write(tmp_path / "large.h5ad", blocks())
-    result = subprocess.run([sys.executable, "-c", READ_ALL, str(path)], capture_output=True, text=True, check=True)
+    result = subprocess.run(
+        [sys.executable, "-c", READ_ALL, str(path)], capture_output=True, text=True, check=True
+    )
     right, more = result.stdout.split()
     assert right == "True" and float(more) < 20, more

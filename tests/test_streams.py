@@ -37,7 +37,10 @@ def topics_of(stream):
     return np.asarray(stream.fit().posterior.natural("beta"))
 
 
-@pytest.mark.parametrize("engine", [pytest.param(name, marks=() if name == "streaming" else pytest.mark.slow) for name in ENGINES])
+@pytest.mark.parametrize(
+    "engine",
+    [pytest.param(name, marks=() if name == "streaming" else pytest.mark.slow) for name in ENGINES],
+)
 def test_reopening_goes_on_bit_for_bit(engine, corpus, tmp_path):
     """Closed and opened again in the middle, a stream ends with the same numbers as one left open, hyper-parameters and history included."""
 
@@ -65,7 +68,10 @@ def test_reopening_goes_on_bit_for_bit(engine, corpus, tmp_path):
 
 def test_memory_and_disk_learn_the_same(corpus, tmp_path):
     """Where the rows are kept does not matter."""
-    streams = [inference.stream("lda", 12, hyper=HYPER, path=path, batch_size=8, num_inner=2) for path in (None, tmp_path / "disk")]
+    streams = [
+        inference.stream("lda", 12, hyper=HYPER, path=path, batch_size=8, num_inner=2)
+        for path in (None, tmp_path / "disk")
+    ]
     for stream in streams:
         stream.partial_fit(corpus)
     assert streams[0].num_steps == 5
@@ -100,15 +106,27 @@ def test_learns_while_data_come(corpus):
     stream.extend(ids, corpus[15:30] - corpus[15:30] // 2)
     stream.step(20)
     held = pp_models.data.counts(corpus[30:])
-    assert inference.document_completion(stream.fit(), held).value > inference.document_completion(early, held).value + 0.02
+    assert (
+        inference.document_completion(stream.fit(), held).value
+        > inference.document_completion(early, held).value + 0.02
+    )
     np.testing.assert_allclose(stream.history["rows"], [15] + 40 * [30])
 
 
 def test_dense_rows(tmp_path):
     """Models of dense rows stream as well."""
     rng = np.random.default_rng(0)
-    X = (rng.random((60, 6)) < np.repeat([[0.9] * 3 + [0.1] * 3, [0.1] * 3 + [0.9] * 3], 30, 0)).astype(int)
-    with inference.stream("bernoulli_mixture", 6, hyper={"num_components": 2}, path=tmp_path / "dense", batch_size=20, num_inner=3) as stream:
+    X = (
+        rng.random((60, 6)) < np.repeat([[0.9] * 3 + [0.1] * 3, [0.1] * 3 + [0.9] * 3], 30, 0)
+    ).astype(int)
+    with inference.stream(
+        "bernoulli_mixture",
+        6,
+        hyper={"num_components": 2},
+        path=tmp_path / "dense",
+        batch_size=20,
+        num_inner=3,
+    ) as stream:
         stream.append(rng.permutation(X))
         stream.step(30)
         beta = stream.fit().posterior.mean("beta")
@@ -142,7 +160,12 @@ def test_bad_input_leaves_everything_as_it_was(corpus, tmp_path):
         stream.append(corpus)
         stream.step(1)
         before = stream.database.data().hash, topics_of(stream)
-        for wrong in (lambda: stream.append(-corpus), lambda: stream.add([0], [12]), lambda: stream.add([0], [-1]), lambda: stream.add([99], [1])):
+        for wrong in (
+            lambda: stream.append(-corpus),
+            lambda: stream.add([0], [12]),
+            lambda: stream.add([0], [-1]),
+            lambda: stream.add([99], [1]),
+        ):
             with pytest.raises(InputError):
                 wrong()
         with pytest.raises(InputError, match="columns"):
@@ -170,7 +193,9 @@ def test_bad_input_leaves_everything_as_it_was(corpus, tmp_path):
 
 def test_a_torn_checkpoint_is_refused_and_rows_are_kept(corpus, tmp_path):
     """A truncated state is named; without it the rows are still there."""
-    with inference.stream("lda", 12, hyper=HYPER, path=tmp_path / "s", batch_size=8, num_inner=1) as stream:
+    with inference.stream(
+        "lda", 12, hyper=HYPER, path=tmp_path / "s", batch_size=8, num_inner=1
+    ) as stream:
         stream.append(corpus)
         stream.step(1)
     file = tmp_path / "s" / "learned.npz"
@@ -178,7 +203,9 @@ def test_a_torn_checkpoint_is_refused_and_rows_are_kept(corpus, tmp_path):
     with pytest.raises(InputError, match="truncated"):
         inference.stream("lda", 12, hyper=HYPER, path=tmp_path / "s", batch_size=8, num_inner=1)
     file.unlink()
-    with inference.stream("lda", 12, hyper=HYPER, path=tmp_path / "s", batch_size=8, num_inner=1) as stream:
+    with inference.stream(
+        "lda", 12, hyper=HYPER, path=tmp_path / "s", batch_size=8, num_inner=1
+    ) as stream:
         assert stream.num_rows == 40 and stream.num_steps == 0
 
 
@@ -187,7 +214,15 @@ def test_divergence_keeps_the_last_checkpoint(tmp_path):
     rows = np.random.default_rng(0).normal(size=(30, 3)).astype(np.float32)
 
     def open_():
-        return inference.stream("gaussian_mixture", 3, hyper={"num_components": 2}, path=tmp_path / "s", batch_size=16, num_inner=1, bound_every=1)
+        return inference.stream(
+            "gaussian_mixture",
+            3,
+            hyper={"num_components": 2},
+            path=tmp_path / "s",
+            batch_size=16,
+            num_inner=1,
+            bound_every=1,
+        )
 
     with jax.enable_x64(False):
         with open_() as stream:
@@ -208,18 +243,27 @@ def test_an_interrupt_leaves_a_stream_that_works(corpus, tmp_path, monkeypatch):
     """Interrupted in its very first step, a stream closes, lets go of the folder, and opens again with its rows."""
     from inference.engines import streaming
 
-    monkeypatch.setattr(streaming.mb, "first_natural", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-    with pytest.raises(KeyboardInterrupt), inference.stream("lda", 12, hyper=HYPER, path=tmp_path / "s", batch_size=8) as stream:
+    monkeypatch.setattr(
+        streaming.mb, "first_natural", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
+    )
+    with (
+        pytest.raises(KeyboardInterrupt),
+        inference.stream("lda", 12, hyper=HYPER, path=tmp_path / "s", batch_size=8) as stream,
+    ):
         stream.append(corpus)
         stream.step(1)
     monkeypatch.undo()
-    with inference.stream("lda", 12, hyper=HYPER, path=tmp_path / "s", batch_size=8, num_inner=1) as stream:
+    with inference.stream(
+        "lda", 12, hyper=HYPER, path=tmp_path / "s", batch_size=8, num_inner=1
+    ) as stream:
         assert stream.num_rows == 40 and stream.step(1) == 1
 
 
 def test_rows_a_model_cannot_explain_are_not_written():
     """Whatever the model refuses never enters the database, before the first step or after."""
-    stream = inference.stream("bernoulli_mixture", 4, hyper={"num_components": 2}, batch_size=8, num_inner=1)
+    stream = inference.stream(
+        "bernoulli_mixture", 4, hyper={"num_components": 2}, batch_size=8, num_inner=1
+    )
     with pytest.raises(InputError, match="0 or 1"):
         stream.append(np.full((3, 4), 3.0))
     assert stream.num_rows == 0
@@ -232,7 +276,13 @@ def test_rows_a_model_cannot_explain_are_not_written():
 def test_svb_learns_only_what_it_uses(corpus):
     """The topics' prior enters svb once: learning it is refused (T 4.3); the documents' prior is learned."""
     with pytest.raises(InputError, match="eta"):
-        inference.fit("lda", pp_models.data.counts(corpus), "svb", {"num_topics": 3, "eta": "learn"}, progress=False)
+        inference.fit(
+            "lda",
+            pp_models.data.counts(corpus),
+            "svb",
+            {"num_topics": 3, "eta": "learn"},
+            progress=False,
+        )
 
 
 def test_nothing_learned_yet():
@@ -241,7 +291,9 @@ def test_nothing_learned_yet():
         inference.stream("lda", 12).fit()
 
 
-def test_the_history_of_a_long_stream_is_thinned_by_the_number_of_steps_alone(corpus, tmp_path, monkeypatch):
+def test_the_history_of_a_long_stream_is_thinned_by_the_number_of_steps_alone(
+    corpus, tmp_path, monkeypatch
+):
     """Steps at even distances, a power of two, and the last; the same where the stream was closed in between."""
     monkeypatch.setattr(streams, "MOST_HISTORY", 4)
     kept = []
@@ -251,31 +303,50 @@ def test_the_history_of_a_long_stream_is_thinned_by_the_number_of_steps_alone(co
             whole.step()
             kept.append(whole.history["step"].tolist())
         bounds = whole.history["bound"]
-    assert kept[3] == [0, 1, 2, 3] and kept[4] == [0, 2, 4] and kept[5] == [0, 2, 4, 5] and kept[8] == [0, 4, 8] and kept[19] == [0, 8, 16, 19]
+    assert (
+        kept[3] == [0, 1, 2, 3]
+        and kept[4] == [0, 2, 4]
+        and kept[5] == [0, 2, 4, 5]
+        and kept[8] == [0, 4, 8]
+        and kept[19] == [0, 8, 16, 19]
+    )
     for until in (3, 7, 13):
-        with inference.stream("lda", 12, hyper=HYPER, path=tmp_path / "parts", batch_size=8, num_inner=2) as part:
+        with inference.stream(
+            "lda", 12, hyper=HYPER, path=tmp_path / "parts", batch_size=8, num_inner=2
+        ) as part:
             if not part.num_rows:
                 part.append(corpus)
             part.step(until - part.num_steps)
             assert part.history["step"].tolist() == kept[until - 1]
-    with inference.stream("lda", 12, hyper=HYPER, path=tmp_path / "parts", batch_size=8, num_inner=2) as part:
+    with inference.stream(
+        "lda", 12, hyper=HYPER, path=tmp_path / "parts", batch_size=8, num_inner=2
+    ) as part:
         part.step(20 - part.num_steps)
         np.testing.assert_array_equal(part.history["bound"], bounds)
 
 
 def test_a_signal_ends_a_stream_with_everything_safe(corpus, tmp_path, monkeypatch):
-    with inference.stream("lda", 12, hyper=HYPER, path=tmp_path / "rows", batch_size=8, num_inner=2) as learner:
+    with inference.stream(
+        "lda", 12, hyper=HYPER, path=tmp_path / "rows", batch_size=8, num_inner=2
+    ) as learner:
         learner.append(corpus)
         update = learner._update
         monkeypatch.setattr(
-            learner, "_update", lambda rows: (os.kill(os.getpid(), signal.SIGTERM) if learner.num_steps == 3 else None, update(rows))[1]
+            learner,
+            "_update",
+            lambda rows: (
+                os.kill(os.getpid(), signal.SIGTERM) if learner.num_steps == 3 else None,
+                update(rows),
+            )[1],
         )
         with pytest.raises(Stopped, match="stopped after step 3") as stopped:
             learner.step(10)
         assert stopped.value.signal == signal.SIGTERM and learner.num_steps == 4
         learner.database.close()  # as a process that ends does
         learner._open = False
-    with inference.stream("lda", 12, hyper=HYPER, path=tmp_path / "rows", batch_size=8, num_inner=2) as learner:
+    with inference.stream(
+        "lda", 12, hyper=HYPER, path=tmp_path / "rows", batch_size=8, num_inner=2
+    ) as learner:
         assert learner.num_steps == 4
 
 
@@ -309,20 +380,28 @@ def test_a_full_disk_ends_the_steps_of_a_stream(corpus, tmp_path, monkeypatch):
 
 
 def test_hyper_parameters_that_are_not_finite_never_replace_a_checkpoint(corpus, tmp_path):
-    with inference.stream("lda", 12, hyper=HYPER, path=tmp_path / "rows", batch_size=8, num_inner=2) as learner:
+    with inference.stream(
+        "lda", 12, hyper=HYPER, path=tmp_path / "rows", batch_size=8, num_inner=2
+    ) as learner:
         learner.append(corpus)
         learner.step(2)
         learner.checkpoint()
-        learner._state = learner._state._replace(hyper=jax.tree.map(lambda x: x * np.nan, learner._state.hyper))
+        learner._state = learner._state._replace(
+            hyper=jax.tree.map(lambda x: x * np.nan, learner._state.hyper)
+        )
         with pytest.raises(Diverged, match="hyper-parameters is not finite"):
             learner.checkpoint()
         learner.database.close()
         learner._open = False
-    with inference.stream("lda", 12, hyper=HYPER, path=tmp_path / "rows", batch_size=8, num_inner=2) as learner:
+    with inference.stream(
+        "lda", 12, hyper=HYPER, path=tmp_path / "rows", batch_size=8, num_inner=2
+    ) as learner:
         assert learner.num_steps == 2
 
 
-@pytest.mark.parametrize("when", [{"checkpoint_every": -1}, {"checkpoint_every": 1.5}, {"checkpoint_seconds": -1.0}])
+@pytest.mark.parametrize(
+    "when", [{"checkpoint_every": -1}, {"checkpoint_every": 1.5}, {"checkpoint_seconds": -1.0}]
+)
 def test_times_between_checkpoints_are_checked(when):
     with pytest.raises(InputError, match="checkpoint_"):
         inference.stream("lda", 12, **when)

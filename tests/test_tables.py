@@ -12,7 +12,12 @@ from pp_models import InputError
 from pp_models.data import datasets
 from pp_models.data.formats.tables import read_dense, read_ratings
 
-TRIPLES = [(0, 1, 3.5), (0, 2, 0.0), (2, 0, 5.0), (1, 1, 1.0)]  # user 2 and item 2 are the last; a rating of zero is a rating
+TRIPLES = [
+    (0, 1, 3.5),
+    (0, 2, 0.0),
+    (2, 0, 5.0),
+    (1, 1, 1.0),
+]  # user 2 and item 2 are the last; a rating of zero is a rating
 
 
 def written(folder, kind):
@@ -26,7 +31,9 @@ def written(folder, kind):
         np.save(path, table)
     else:
         mark = "\t" if ".tsv" in kind else ","
-        text = mark.join(("user_id:token", "item_id:token", "rating:float", "timestamp:float")) + "\n"
+        text = (
+            mark.join(("user_id:token", "item_id:token", "rating:float", "timestamp:float")) + "\n"
+        )
         text += "".join(mark.join(map(str, (*triple, 881250949))) + "\n" for triple in TRIPLES)
         data = text.encode()
         path.write_bytes(gzip.compress(data) if kind.endswith(".gz") else data)
@@ -70,7 +77,11 @@ BAD = [
     ("two.csv", b"0,1\n1,2\n", "line 1: the line does not read as `user,item,rating`"),
     ("gap.csv", b"1,1,5\n2,2,4\n", "user 0 has no ratings: number users consecutively from 0"),
     ("item.csv", b"0,0,5\n1,2,4\n", "item 1 has no ratings"),
-    ("ids.csv", b"0,0,5\n900000000,1,4\n", "900000001 rows for 2 entries are too many: number the rows consecutively"),
+    (
+        "ids.csv",
+        b"0,0,5\n900000000,1,4\n",
+        "900000001 rows for 2 entries are too many: number the rows consecutively",
+    ),
     ("comment.csv", b"0,0,5\n#1,1,4\n", "line 2: the line does not read as"),
     ("first.csv", b"0,0,abc\n1,1,4\n", "line 1: the line does not read as"),
     ("packed.npy.gz", b"", "only text may be gzipped"),
@@ -99,7 +110,9 @@ def test_damage(tmp_path):
 
 def test_a_shape_takes_no_memory(tmp_path):
     """An archive may announce any shape; one that its ratings cannot fill is refused."""
-    scipy.sparse.save_npz(tmp_path / "r.npz", scipy.sparse.coo_array(([1.0], ([0], [0])), shape=(2**40, 3)))
+    scipy.sparse.save_npz(
+        tmp_path / "r.npz", scipy.sparse.coo_array(([1.0], ([0], [0])), shape=(2**40, 3))
+    )
     with pytest.raises(InputError, match=r"r\.npz: 1099511627776 rows for 1 entries are too many"):
         read_ratings(tmp_path / "r.npz")
 
@@ -109,10 +122,17 @@ def test_missing_file(tmp_path):
         read_ratings(tmp_path / "nowhere.csv")
 
 
-@settings(max_examples=100, deadline=5000, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=100,
+    deadline=5000,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(
     name=st.sampled_from(["x.csv", "x.tsv.gz", "x.npz", "x.npy"]),
-    content=st.one_of(st.binary(max_size=60), st.text("01 2,\t\n\r-.en", max_size=40).map(str.encode)),
+    content=st.one_of(
+        st.binary(max_size=60), st.text("01 2,\t\n\r-.en", max_size=40).map(str.encode)
+    ),
 )
 def test_any_bytes_parse_or_fail_clearly(tmp_path, name, content):
     """Any byte string given to a reader either parses or raises an InputError that names the file."""

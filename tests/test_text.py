@@ -10,7 +10,12 @@ from hypothesis import strategies as st
 from pp_models.data import corpus, datasets, text
 from pp_models.errors import InputError
 
-DOCUMENTS = ["The cat sat on the mat.", "", "A cat's CAT, isn't it?  Über-mat!", "dogs bark; dogs bite"]
+DOCUMENTS = [
+    "The cat sat on the mat.",
+    "",
+    "A cat's CAT, isn't it?  Über-mat!",
+    "dogs bark; dogs bite",
+]
 
 
 def written(folder, documents=DOCUMENTS, name="x.docs"):
@@ -23,10 +28,18 @@ def written(folder, documents=DOCUMENTS, name="x.docs"):
 def table(data):
     """Document -> word -> count."""
     X = data.matrix.toarray()
-    return [{data.column_names[v]: int(X[d, v]) for v in np.flatnonzero(X[d])} for d in range(data.num_rows)]
+    return [
+        {data.column_names[v]: int(X[d, v]) for v in np.flatnonzero(X[d])}
+        for d in range(data.num_rows)
+    ]
 
 
-EXPECTED = [{"cat": 1, "mat": 1, "sat": 1}, {}, {"cat": 1, "cat's": 1, "mat": 1, "über": 1}, {"bark": 1, "bite": 1, "dogs": 2}]
+EXPECTED = [
+    {"cat": 1, "mat": 1, "sat": 1},
+    {},
+    {"cat": 1, "cat's": 1, "mat": 1, "über": 1},
+    {"bark": 1, "bite": 1, "dogs": 2},
+]
 
 
 # Words ----------------------------------------------------------------------------------------------------------------------------
@@ -36,7 +49,10 @@ EXPECTED = [{"cat": 1, "mat": 1, "sat": 1}, {}, {"cat": 1, "cat's": 1, "mat": 1,
     ("document", "words"),
     [
         ("Don\u2019t PANIC", ["don't", "panic"]),
-        ("e\u0301te\u0301 \u00e9t\u00e9", ["\u00e9t\u00e9", "\u00e9t\u00e9"]),  # an accent of its own or not
+        (
+            "e\u0301te\u0301 \u00e9t\u00e9",
+            ["\u00e9t\u00e9", "\u00e9t\u00e9"],
+        ),  # an accent of its own or not
         (
             "\u0392\u03af\u03b2\u03bb\u03bf\u03c2 \u4e2d\u6587 \u043c\u0438\u0440",
             ["\u03b2\u03af\u03b2\u03bb\u03bf\u03c2", "\u4e2d\u6587", "\u043c\u0438\u0440"],
@@ -54,9 +70,15 @@ def test_counts(tmp_path):
     """One document a line, empty ones kept, from a file, a compressed file, memory, or a corpus."""
     for path in (written(tmp_path), written(tmp_path, name="y.docs.gz")):
         data = text.read(path)
-        assert table(data) == EXPECTED and list(data.column_names) == sorted(data.column_names) and data.row_names is None
+        assert (
+            table(data) == EXPECTED
+            and list(data.column_names) == sorted(data.column_names)
+            and data.row_names is None
+        )
         assert datasets.load(path).hash == data.hash
-        assert corpus.read(corpus.write(tmp_path / "z.h5ad", path, overwrite=True)).hash == data.hash
+        assert (
+            corpus.read(corpus.write(tmp_path / "z.h5ad", path, overwrite=True)).hash == data.hash
+        )
     assert text.count(DOCUMENTS).hash == data.hash
 
 
@@ -66,7 +88,9 @@ def test_a_folder_of_files(tmp_path):
         (tmp_path / f"{name}.txt").write_text(document.replace(" ", "\n"), encoding="utf-8")
     (tmp_path / "notes.md").write_text("not counted")
     data = text.read(tmp_path)
-    assert data.row_names == ("a", "b", "c", "d") and table(data) == [EXPECTED[i] for i in (2, 0, 1, 3)]
+    assert data.row_names == ("a", "b", "c", "d") and table(data) == [
+        EXPECTED[i] for i in (2, 0, 1, 3)
+    ]
     assert datasets.load(str(tmp_path)).hash == data.hash
 
 
@@ -94,8 +118,15 @@ def test_blocks_change_nothing(tmp_path, monkeypatch, together):
 def test_which_words_are_counted(tmp_path):
     """Stop words from our list, a list, a file or none; words that too few or too many documents use left out, by number or share."""
     path = written(tmp_path)
-    assert set(text.read(path, min_df=2).column_names) == {"cat", "mat"} == set(text.read(path, min_df=0.5).column_names)
-    assert not {"cat", "mat"} & set(text.read(path, max_df=1).column_names) and not {"cat", "mat"} & set(text.read(path, max_df=0.25).column_names)
+    assert (
+        set(text.read(path, min_df=2).column_names)
+        == {"cat", "mat"}
+        == set(text.read(path, min_df=0.5).column_names)
+    )
+    assert not {"cat", "mat"} & set(text.read(path, max_df=1).column_names) and not {
+        "cat",
+        "mat",
+    } & set(text.read(path, max_df=0.25).column_names)
     assert {"the", "on", "isn't", "it"} <= set(text.read(path, stop_words="none").column_names)
     (tmp_path / "stop.txt").write_text("Cat\ndogs\n")
     for stop_words in (["CAT", "dogs"], tmp_path / "stop.txt", str(tmp_path / "stop.txt")):
@@ -119,10 +150,16 @@ def test_a_vocabulary(tmp_path):
 def test_a_vectoriser(tmp_path):
     """scikit-learn's vectoriser may do the work, and once fitted keeps its vocabulary."""
     CountVectorizer = pytest.importorskip("sklearn.feature_extraction.text").CountVectorizer
-    path, vectoriser = written(tmp_path), CountVectorizer(token_pattern=r"[a-z]{3,}", stop_words=["the"])
+    path, vectoriser = (
+        written(tmp_path),
+        CountVectorizer(token_pattern=r"[a-z]{3,}", stop_words=["the"]),
+    )
     data = text.read(path, vectoriser=vectoriser)
     np.testing.assert_array_equal(
-        data.matrix.toarray(), CountVectorizer(token_pattern=r"[a-z]{3,}", stop_words=["the"]).fit_transform(DOCUMENTS).toarray()
+        data.matrix.toarray(),
+        CountVectorizer(token_pattern=r"[a-z]{3,}", stop_words=["the"])
+        .fit_transform(DOCUMENTS)
+        .toarray(),
     )
     heldout = text.count(["the dogs sat", "unheard of"], vectoriser=vectoriser)
     assert heldout.column_names == data.column_names and heldout.total == 2
@@ -135,7 +172,11 @@ def fails(path, *parts, **options):
     with pytest.raises(InputError) as caught:
         text.read(path, **options)
     message = str(caught.value)
-    assert all(part in message for part in (path.name, *parts)) and message.endswith(".") and "\n" not in message
+    assert (
+        all(part in message for part in (path.name, *parts))
+        and message.endswith(".")
+        and "\n" not in message
+    )
 
 
 def test_mixed_encodings(tmp_path):
@@ -189,8 +230,19 @@ def test_bad_options(tmp_path, options, words):
         text.count(["a word", b"a word"])
 
 
-@settings(max_examples=150, deadline=5000, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(raw=st.one_of(st.binary(max_size=80), st.text(max_size=80).map(lambda x: x.encode("utf-8", "surrogatepass"))), zipped=st.booleans())
+@settings(
+    max_examples=150,
+    deadline=5000,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(
+    raw=st.one_of(
+        st.binary(max_size=80),
+        st.text(max_size=80).map(lambda x: x.encode("utf-8", "surrogatepass")),
+    ),
+    zipped=st.booleans(),
+)
 def test_any_bytes_parse_or_fail_clearly(tmp_path, raw, zipped):
     """Any bytes are counted or refused in one sentence that names the file; what is counted has one row a line."""
     path = tmp_path / ("x.docs.gz" if zipped else "x.docs")

@@ -78,11 +78,37 @@ def run_shared_tests(folder, selection):
     """The shared tests, unchanged, in a fresh process that finds the folder."""
     (folder / "gap.py").write_text(GAP)
     environment = {**os.environ, "PP_MODELS_PATH": str(folder)}
-    listed = subprocess.run([sys.executable, "-m", "pp_models", "list"], env=environment, capture_output=True, text=True, check=True)
+    listed = subprocess.run(
+        [sys.executable, "-m", "pp_models", "list"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert "gap" in listed.stdout.split()
-    shared = [str(TESTS / name) for name in ("test_model_contract.py", "test_engine_contract.py", "test_stochastic_engines.py", "test_samplers.py")]
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", selection, *shared]
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=TESTS.parent)
+    shared = [
+        str(TESTS / name)
+        for name in (
+            "test_model_contract.py",
+            "test_engine_contract.py",
+            "test_stochastic_engines.py",
+            "test_samplers.py",
+        )
+    ]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-k",
+        selection,
+        *shared,
+    ]
+    result = subprocess.run(
+        command, env=environment, capture_output=True, text=True, cwd=TESTS.parent
+    )
     assert result.returncode == 0, result.stdout[-5000:]
     return int(re.search(r"(\d+) passed", result.stdout)[1])
 

@@ -80,7 +80,9 @@ def test_transposes_and_primes_are_told_apart():
 def test_sums_powers_and_cut_off_normals():
     assert said(typeset.mathml("Poisson(sum_k theta_dk beta_kv)")) == "Poisson(∑kθdkβkv)"
     assert "<munder><mo>∑</mo>" in typeset.mathml("sum_k theta_dk")
-    assert typeset.expression("N+(0, I / K)").startswith('<msup><mi mathvariant="normal">N</mi><mo>+</mo></msup>')
+    assert typeset.expression("N+(0, I / K)").startswith(
+        '<msup><mi mathvariant="normal">N</mi><mo>+</mo></msup>'
+    )
     power = ElementTree.fromstring(f"<math>{typeset.expression('(kappa Lambda_k)^-1')}</math>")
     assert power[0].tag == "msup"
     assert "".join(power[0][1].itertext()) == "−1"
@@ -90,12 +92,18 @@ def test_sums_powers_and_cut_off_normals():
 
 
 def test_prose_is_no_mathematics():
-    (equation,) = typeset.process(["mu, Lambda ~ NormalWishart(0, kappa, W, nu), W^-1 = scale I, independently for users and items"])
+    (equation,) = typeset.process(
+        [
+            "mu, Lambda ~ NormalWishart(0, kappa, W, nu), W^-1 = scale I, independently for users and items"
+        ]
+    )
     assert said(equation.right) == "NormalWishart(0,κ,W,ν), W−1=scaleI"
     assert equation.comment == "independently for users and items"
 
 
-@pytest.mark.parametrize("text", ["x_", "f(x", "a ] b", "é", "two words here", "^2", "", 60 * "(" + 60 * ")"])
+@pytest.mark.parametrize(
+    "text", ["x_", "f(x", "a ] b", "é", "two words here", "^2", "", 60 * "(" + 60 * ")"]
+)
 def test_what_cannot_be_read_is_shown_as_code(text):
     assert typeset.mathml(text) == f"<code>{typeset.escape(text)}</code>"
 
@@ -104,10 +112,26 @@ def test_names_of_hyper_parameters():
     assert said(typeset.symbol("alpha1")) == "α1"
     assert said(typeset.symbol("a_prime")) == "a′"
     assert typeset.symbol("num_topics") == "<code>num_topics</code>"
-    assert [typeset.plain(name) for name in ("alpha1", "sigma2", "beta", "v", "num_topics", "a_prime")] == ["α₁", "σ²", "β", "v", "num_topics", "a′"]
+    assert [
+        typeset.plain(name) for name in ("alpha1", "sigma2", "beta", "v", "num_topics", "a_prime")
+    ] == ["α₁", "σ²", "β", "v", "num_topics", "a′"]
 
 
-ALPHABET = st.sampled_from([*"abkx_^'(){}[]+-*/|<>=~.,;!& \"`", "alpha", "sum_", "Gamma(", " ~ ", "  ", "N+(", "1..K", "\x00", "é", "<b>"])
+ALPHABET = st.sampled_from(
+    [
+        *"abkx_^'(){}[]+-*/|<>=~.,;!& \"`",
+        "alpha",
+        "sum_",
+        "Gamma(",
+        " ~ ",
+        "  ",
+        "N+(",
+        "1..K",
+        "\x00",
+        "é",
+        "<b>",
+    ]
+)
 
 
 @hypothesis.settings(max_examples=300, deadline=None, derandomize=True)

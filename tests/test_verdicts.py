@@ -42,13 +42,19 @@ def test_nobody_is_judged_without_a_reference_that_converged():
 
 
 def test_same_predictions_by_other_factors():
-    found = verdicts.of_engine(row(2.0, 0.9, invariant={"expected data": {"mean_error_sd": 0.1}}), True)
-    assert found[0].startswith("other factors, nearly the same predictions") and "0.10 sd" in found[1]
+    found = verdicts.of_engine(
+        row(2.0, 0.9, invariant={"expected data": {"mean_error_sd": 0.1}}), True
+    )
+    assert (
+        found[0].startswith("other factors, nearly the same predictions") and "0.10 sd" in found[1]
+    )
 
 
 def test_a_point_is_silent_about_uncertainty():
     assert "point" in verdicts.of_engine(row(0.1, None, kind="point"), True)[0]
-    assert verdicts.of_engine(row(0.74, None, kind="point"), True)[0].startswith("0.7 sd from the means")
+    assert verdicts.of_engine(row(0.74, None, kind="point"), True)[0].startswith(
+        "0.7 sd from the means"
+    )
 
 
 @pytest.mark.parametrize(
@@ -59,7 +65,10 @@ def test_a_point_is_silent_about_uncertainty():
         ({"ess_bulk": 12.0}, "12 effective draws"),
         ({"divergences": 30}, "30 of 2000"),
         ({"ebfmi": 0.1}, "E-BFMI"),
-        ({"modes": {"groups": [[0], [1]], "text": "Chains 1 and 2 are in different modes."}}, "different modes"),
+        (
+            {"modes": {"groups": [[0], [1]], "text": "Chains 1 and 2 are in different modes."}},
+            "different modes",
+        ),
     ],
 )
 def test_every_sign_of_trouble_is_named(worse, word):

@@ -34,7 +34,9 @@ def drawn(seed):
 def integral(known, s_known, d1, counts, alpha1, alpha2):
     """H(13) with words and other bills held: sums over fine grids of d2 and s, whose errors are below 1e-5."""
     d, s = np.linspace(-15, 15, 1501), np.linspace(0, 25, 2001)
-    log_d = -0.5 * alpha2 * d**2 + log_ndtr(np.where(known > 0, 1, -1) * d[:, None] * s_known).sum(1)
+    log_d = -0.5 * alpha2 * d**2 + log_ndtr(np.where(known > 0, 1, -1) * d[:, None] * s_known).sum(
+        1
+    )
     log_s = (counts @ d1) * s - 0.5 * (alpha1 + d1 @ d1) * s**2
     weight_d, weight_s = np.exp(log_d - log_d.max()), np.exp(log_s - log_s.max())
     weight_s[0] /= 2
@@ -43,7 +45,11 @@ def integral(known, s_known, d1, counts, alpha1, alpha2):
 
 def mode(known, s_known, alpha2):
     sign = np.where(known > 0, 1, -1)
-    return scipy.optimize.minimize_scalar(lambda d: 0.5 * alpha2 * d**2 - np.sum(log_ndtr(sign * d * s_known)), bounds=(-15, 15), method="bounded").x
+    return scipy.optimize.minimize_scalar(
+        lambda d: 0.5 * alpha2 * d**2 - np.sum(log_ndtr(sign * d * s_known)),
+        bounds=(-15, 15),
+        method="bounded",
+    ).x
 
 
 @pytest.fixture(scope="module")
@@ -54,13 +60,25 @@ def said():
         return data_.text_and_votes(np.ones((12, 3)), np.stack([known, np.full(12, np.nan)], 1))
 
     given = {"num_topics": 1, "alpha1": 1.0, "alpha2": 1.0}
-    fit = inference.fit("lg_nmf_votes", two(np.ones(12)), "map", given, progress=False, num_epochs=1, devices=jax.local_devices()[:1])
+    fit = inference.fit(
+        "lg_nmf_votes",
+        two(np.ones(12)),
+        "map",
+        given,
+        progress=False,
+        num_epochs=1,
+        devices=jax.local_devices()[:1],
+    )
 
     def answer(case, alpha1, alpha2):
         known, s, d1, counts = case
         hyper = fit.problem.hyper._replace(alpha1=jnp.asarray(alpha1), alpha2=jnp.asarray(alpha2))
         fit.problem = fit.problem._replace(data=two(known), hyper=hyper)
-        fit.posterior.values |= {"d1": d1[:, None], "d2": np.array([[mode(known, s, alpha2)], [0.0]]), "s": s[:, None]}
+        fit.posterior.values |= {
+            "d1": d1[:, None],
+            "d2": np.array([[mode(known, s, alpha2)], [0.0]]),
+            "s": s[:, None],
+        }
         # the largest total is part of a compiled program: a second bill keeps it the same
         bill = data_.text_and_votes(np.stack([counts, np.full(3, 9000.0)]), np.full((2, 2), np.nan))
         return {rows: inference.predict_votes(fit, bill, rows)[0] for rows in votes.ROWS}
@@ -113,7 +131,15 @@ def test_single_precision(said):
 def fitted():
     hyper, data = lg_nmf_votes.example(jax.random.key(0))
     given = hyper._asdict() | {"alpha1": 0.7, "alpha2": 1.3, "bias": True}
-    return inference.fit("lg_nmf_votes", data, "map", given, progress=False, num_epochs=30, devices=jax.local_devices()[:1])
+    return inference.fit(
+        "lg_nmf_votes",
+        data,
+        "map",
+        given,
+        progress=False,
+        num_epochs=30,
+        devices=jax.local_devices()[:1],
+    )
 
 
 @pytest.mark.slow
@@ -122,21 +148,32 @@ def test_conditionals_are_the_log_joint(fitted):
     batch, hyper = fitted.data.pack(), fitted.hyper
     values = {site: jnp.asarray(fitted.posterior.mean(site)) + 0.1 for site in ("s", "d1", "d2")}
     shared = votes._at(fitted, values)
-    members, bills = votes._members(hyper, shared, values["s"], batch), votes._bills(hyper, shared, batch)
+    members, bills = (
+        votes._members(hyper, shared, values["s"], batch),
+        votes._bills(hyper, shared, batch),
+    )
     for site, rest in (
         ("d2", members._replace(sign=members.sign[1], offset=members.offset[1])),
         ("s", bills._replace(linear=bills.linear[1], sign=bills.sign[1])),
     ):
 
         def height(x, site=site):
-            return model.log_joint(fitted.model, hyper, values | {site: values[site].at[1].set(x)}, batch)
+            return model.log_joint(
+                fitted.model, hyper, values | {site: values[site].at[1].set(x)}, batch
+            )
 
         x = values[site][1]
         expand = jax.jit(votes._expand)
         before, gradient, curvature = expand(rest, x)
-        np.testing.assert_allclose(expand(rest, x + 0.3)[0] - before, jax.jit(height)(x + 0.3) - jax.jit(height)(x), rtol=1e-9)
+        np.testing.assert_allclose(
+            expand(rest, x + 0.3)[0] - before,
+            jax.jit(height)(x + 0.3) - jax.jit(height)(x),
+            rtol=1e-9,
+        )
         np.testing.assert_allclose(gradient, jax.jit(jax.grad(height))(x), rtol=1e-8, atol=1e-9)
-        np.testing.assert_allclose(curvature, -jax.jit(jax.hessian(height))(x), rtol=1e-8, atol=1e-9)
+        np.testing.assert_allclose(
+            curvature, -jax.jit(jax.hessian(height))(x), rtol=1e-8, atol=1e-9
+        )
 
 
 def test_pair_is_expanded_rightly(fitted):
@@ -145,23 +182,34 @@ def test_pair_is_expanded_rightly(fitted):
     shared = votes._at(fitted, fitted.posterior.values)
     members = votes._members(fitted.hyper, shared, jnp.asarray(fitted.posterior.mean("s")), batch)
     bills = votes._bills(fitted.hyper, shared, batch)
-    member, bill = members._replace(sign=members.sign[0], offset=members.offset[0]), bills._replace(linear=bills.linear[2], sign=bills.sign[2])
+    member, bill = (
+        members._replace(sign=members.sign[0], offset=members.offset[0]),
+        bills._replace(linear=bills.linear[2], sign=bills.sign[2]),
+    )
     x = jnp.array([0.4, -0.8, 0.2, -0.5])
     for sign in (1.0, -1.0):
         _, gradient, curvature = jax.jit(votes._together)(member, bill, sign, 0.3, x)
         height = lambda x, sign=sign: votes._together(member, bill, sign, 0.3, x)[0]  # noqa: E731
         np.testing.assert_allclose(gradient, jax.jit(jax.grad(height))(x), rtol=1e-9)
-        np.testing.assert_allclose(curvature, -jax.jit(jax.hessian(height))(x), rtol=1e-8, atol=1e-9)
+        np.testing.assert_allclose(
+            curvature, -jax.jit(jax.hessian(height))(x), rtol=1e-8, atol=1e-9
+        )
 
 
 def test_cut_off_far_from_zero_is_the_normal():
     """Coordinates ten sd from zero have the mean and the whole covariance of their normal (1e-9: the mass cut off); one alone is exact anywhere."""
     precision = jnp.array([[4.0, 1.5], [1.5, 2.0]])
     found = votes._cut_off(jnp.array([10.0, 12.0]), jnp.zeros(2), precision)
-    np.testing.assert_allclose(found.second - jnp.outer(found.first, found.first), jnp.linalg.inv(precision), rtol=1e-8)
+    np.testing.assert_allclose(
+        found.second - jnp.outer(found.first, found.first), jnp.linalg.inv(precision), rtol=1e-8
+    )
     alone = votes._cut_off(jnp.array([0.2]), jnp.array([-1.0]), jnp.array([[2.0]]))
     truth = scipy.stats.truncnorm(0.3 * np.sqrt(2), np.inf, loc=-0.3, scale=np.sqrt(0.5))
-    np.testing.assert_allclose([alone.first[0], alone.second[0, 0] - alone.first[0] ** 2], [truth.mean(), truth.var()], rtol=1e-8)
+    np.testing.assert_allclose(
+        [alone.first[0], alone.second[0, 0] - alone.first[0] ** 2],
+        [truth.mean(), truth.var()],
+        rtol=1e-8,
+    )
 
 
 # Grids --------------------------------------------------------------------------------------------------------------------------------------
@@ -174,17 +222,30 @@ def test_grid_points_are_averaged_by_weight(fitted):
     def factors(size):
         rows = {site: jnp.asarray(fitted.posterior.mean(site)) for site in ("s", "d1", "d2")}
         precision = size * jnp.broadcast_to(jnp.eye(2), (len(rows["d2"]), 2, 2))
-        positive = {site: Pair(size * rows[site], size * jnp.ones_like(rows[site])) for site in ("s", "d1")}
+        positive = {
+            site: Pair(size * rows[site], size * jnp.ones_like(rows[site])) for site in ("s", "d1")
+        }
         return positive | {"d2": Pair(size * rows["d2"], -0.5 * precision)}
 
     points, fit = [factors(4.0), factors(0.5)], copy.copy(fitted)
-    for rows in ("plug_in", "gaussian"):  # nested is averaged by the same line, and costs a compilation
+    for rows in (
+        "plug_in",
+        "gaussian",
+    ):  # nested is averaged by the same line, and costs a compilation
         answers = []
         for chosen, weights in (([0], [1.0]), ([1], [1.0]), ([0, 1], [0.3, 0.7])):
-            fit.posterior = Mixture(fitted.problem, (), np.zeros((len(chosen), 0)), [points[m] for m in chosen], np.array(weights))
+            fit.posterior = Mixture(
+                fitted.problem,
+                (),
+                np.zeros((len(chosen), 0)),
+                [points[m] for m in chosen],
+                np.array(weights),
+            )
             answers.append(inference.predict_votes(fit, fitted.data, rows))
         np.testing.assert_allclose(answers[2], 0.3 * answers[0] + 0.7 * answers[1], rtol=1e-9)
-        assert np.all((answers[2] > 0) & (answers[2] < 1)) and np.ptp(answers[0] - answers[1]) > 0.01
+        assert (
+            np.all((answers[2] > 0) & (answers[2] < 1)) and np.ptp(answers[0] - answers[1]) > 0.01
+        )
 
 
 # Bills and members ----------------------------------------------------------------------------------------------------------------------------
@@ -193,17 +254,29 @@ def test_grid_points_are_averaged_by_weight(fitted):
 def least_squares(counts, d1, alpha1):
     size = d1.shape[1]
     stacked = np.concatenate([d1, np.sqrt(alpha1) * np.eye(size)])
-    return np.stack([scipy.optimize.nnls(stacked, np.concatenate([row, np.zeros(size)]))[0] for row in counts])
+    return np.stack(
+        [scipy.optimize.nnls(stacked, np.concatenate([row, np.zeros(size)]))[0] for row in counts]
+    )
 
 
 @pytest.fixture(scope="module")
 def planted():
     rng = np.random.default_rng(0)
     d1, d2 = np.abs(rng.normal(size=(40, 12))), rng.normal(size=(6, 12))
-    counts = np.maximum(np.round(4 * np.abs(rng.normal(size=(25, 12))) @ d1.T + rng.normal(size=(25, 40))), 0)
+    counts = np.maximum(
+        np.round(4 * np.abs(rng.normal(size=(25, 12))) @ d1.T + rng.normal(size=(25, 40))), 0
+    )
     data = data_.text_and_votes(counts, np.where(rng.random((25, 6)) < 0.5, 1.0, 0.0))
     given = {"num_topics": 12, "alpha1": 0.5, "alpha2": 1.0}
-    fit = inference.fit("lg_nmf_votes", data, "map", given, progress=False, num_epochs=1, devices=jax.local_devices()[:1])
+    fit = inference.fit(
+        "lg_nmf_votes",
+        data,
+        "map",
+        given,
+        progress=False,
+        num_epochs=1,
+        devices=jax.local_devices()[:1],
+    )
     fit.posterior.values |= {"d1": d1, "d2": d2}
     return fit, counts
 
@@ -243,7 +316,14 @@ def test_bad_requests(fitted):
         inference.predict_votes(fitted, data_.text_and_votes([[1, 2]], [[1.0]]))
     with pytest.raises(InputError, match="alpha2 must be positive"):
         inference.refit_members(fitted, alpha2=-1.0)
-    other = inference.fit("lg_nmf_votes", data, "cavi", {"num_topics": 2, "alpha1": 1.0, "alpha2": 1.0}, progress=False, num_epochs=1)
+    other = inference.fit(
+        "lg_nmf_votes",
+        data,
+        "cavi",
+        {"num_topics": 2, "alpha1": 1.0, "alpha2": 1.0},
+        progress=False,
+        num_epochs=1,
+    )
     with pytest.raises(InputError, match="cavi does not"):
         inference.predict_votes(other, data, "nested")
     with pytest.raises(InputError, match="needs a fit of lg_nmf_votes by map"):
@@ -253,17 +333,25 @@ def test_bad_requests(fitted):
 def test_stored_fits_predict_what_they_can(tmp_path, fitted):
     """Without its data a point says plug-in probabilities and asks for the data where curvatures need them."""
     stored = inference.load(fitted.save(tmp_path / "fit"))
-    np.testing.assert_allclose(inference.predict_votes(stored, fitted.data), inference.predict_votes(fitted, fitted.data), rtol=1e-6)
+    np.testing.assert_allclose(
+        inference.predict_votes(stored, fitted.data),
+        inference.predict_votes(fitted, fitted.data),
+        rtol=1e-6,
+    )
     with pytest.raises(InputError, match="loaded without: pass data="):
         inference.predict_votes(stored, fitted.data, "gaussian")
 
 
 def test_tf_idf():
     """log(1 + count) times rarity in the reference, rows of the length asked for, rounded; another vocabulary is refused."""
-    found = data_.tf_idf([[3, 1, 0], [0, 0, 7]], 1000.0, [[1, 0, 0], [1, 1, 0], [5, 0, 2]]).toarray()
+    found = data_.tf_idf(
+        [[3, 1, 0], [0, 0, 7]], 1000.0, [[1, 0, 0], [1, 1, 0], [5, 0, 2]]
+    ).toarray()
     rarity = np.log(4 / np.array([4, 2, 2])) + 1
     raw = np.log1p([[3, 1, 0], [0, 0, 7]]) * rarity
-    np.testing.assert_allclose(found, 1000 * raw / np.linalg.norm(raw, axis=1, keepdims=True), atol=0.5)
+    np.testing.assert_allclose(
+        found, 1000 * raw / np.linalg.norm(raw, axis=1, keepdims=True), atol=0.5
+    )
     np.testing.assert_array_equal(found, np.round(found))
     with pytest.raises(InputError, match="same vocabulary"):
         data_.tf_idf([[1, 2]], 50.0, [[1, 2, 3]])

@@ -15,8 +15,24 @@ from pp_models.data import corpus, counts, dense, ratings, text_and_votes
 from pp_models.data.formats import readers, tables, writers
 from pp_models.errors import InputError
 
-NAMES = ["x.npz", "x.npy", "x.mtx", "x.ldac", "x.lda-c", "x.dat", "x.txt", "docword.x.txt", "x.csv", "x.tsv"]
-SETTINGS = settings(max_examples=25, deadline=2000, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+NAMES = [
+    "x.npz",
+    "x.npy",
+    "x.mtx",
+    "x.ldac",
+    "x.lda-c",
+    "x.dat",
+    "x.txt",
+    "docword.x.txt",
+    "x.csv",
+    "x.tsv",
+]
+SETTINGS = settings(
+    max_examples=25,
+    deadline=2000,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 
 
 @pytest.fixture(autouse=True)
@@ -30,10 +46,17 @@ def corpora(draw):
     """Small matrices of counts, with empty rows and columns anywhere, with and without names."""
     shape = draw(st.tuples(st.integers(1, 5), st.integers(1, 5)))
     cells = st.one_of(st.just(0), st.integers(0, 12), st.just(2**24 - 1))
-    X = np.array(draw(st.lists(cells, min_size=shape[0] * shape[1], max_size=shape[0] * shape[1]))).reshape(shape)
+    X = np.array(
+        draw(st.lists(cells, min_size=shape[0] * shape[1], max_size=shape[0] * shape[1]))
+    ).reshape(shape)
     X[draw(st.integers(0, shape[0] - 1)), draw(st.integers(0, shape[1] - 1))] = 1
-    name = st.text(st.characters(exclude_characters="\0\r\n\ufeff", exclude_categories=["Cs"]), max_size=4)
-    words, titles = (draw(st.none() | st.lists(name, min_size=size, max_size=size)) for size in (shape[1], shape[0]))
+    name = st.text(
+        st.characters(exclude_characters="\0\r\n\ufeff", exclude_categories=["Cs"]), max_size=4
+    )
+    words, titles = (
+        draw(st.none() | st.lists(name, min_size=size, max_size=size))
+        for size in (shape[1], shape[0])
+    )
     return counts(X, words, titles)
 
 
@@ -52,7 +75,10 @@ def fresh(folder):
 # Round trips ----------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [*NAMES, *(name + ".gz" for name in ("x.csv", "x.ldac", "docword.x.txt", "x.mtx")), "x.h5ad"])
+@pytest.mark.parametrize(
+    "name",
+    [*NAMES, *(name + ".gz" for name in ("x.csv", "x.ldac", "docword.x.txt", "x.mtx")), "x.h5ad"],
+)
 @SETTINGS
 @given(data=corpora())
 @example(data=counts([[0, 1, 0]]))
@@ -68,22 +94,39 @@ def test_round_trip(tmp_path, name, data):
     same(readers.read(path), data)
     assert (path.read_bytes()[:2] == b"\x1f\x8b") == name.endswith(".gz")
     parts = list(readers.blocks(path))
-    assert sum(part.shape[0] for part in parts) == data.num_rows and sum(part.data.sum(dtype=np.float64) for part in parts) == data.total
+    assert (
+        sum(part.shape[0] for part in parts) == data.num_rows
+        and sum(part.data.sum(dtype=np.float64) for part in parts) == data.total
+    )
 
 
-@settings(max_examples=4, deadline=20_000, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=4,
+    deadline=20_000,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(data=corpora())
 def test_round_trips_between_all_formats(tmp_path, data):
     """From any format into any other and back, nothing changes: the way of every pair is the identity."""
     for first, second in itertools.permutations([*NAMES, "x.txt.gz"], 2):
         folder = fresh(tmp_path)
-        writers.write(data, folder / f"a{first}" if not first.startswith("docword") else folder / "docword.a.txt")
-        start = next(file for file in folder.iterdir() if file.suffix not in (".vocab", ".rows") and not file.name.startswith("vocab"))
+        writers.write(
+            data,
+            folder / f"a{first}" if not first.startswith("docword") else folder / "docword.a.txt",
+        )
+        start = next(
+            file
+            for file in folder.iterdir()
+            if file.suffix not in (".vocab", ".rows") and not file.name.startswith("vocab")
+        )
         writers.write(readers.read(start), folder / second)
         same(readers.read(folder / second), data)
         (folder / "back").mkdir()
         writers.write(readers.read(folder / second), folder / "back" / start.name)
-        assert (folder / "back" / start.name).read_bytes() == start.read_bytes() or first.endswith(".npz")  # archives hold the time
+        assert (folder / "back" / start.name).read_bytes() == start.read_bytes() or first.endswith(
+            ".npz"
+        )  # archives hold the time
 
 
 def test_a_corpus_is_written_as_its_data(tmp_path, monkeypatch):
@@ -105,9 +148,14 @@ def test_ratings(tmp_path, name):
     """Ratings come back exactly, those of zero included, with users' and items' names."""
     rng = np.random.default_rng(0)
     users, items = np.divmod(rng.permutation(40)[:25], 5)
-    users, items = np.append(users, np.setdiff1d(np.arange(8), users)), np.append(items, np.zeros(8 - len(np.unique(users)), int))
+    users, items = (
+        np.append(users, np.setdiff1d(np.arange(8), users)),
+        np.append(items, np.zeros(8 - len(np.unique(users)), int)),
+    )
     values = np.append(0.0, rng.normal(size=len(users) - 1) / 3)
-    data = ratings(users, items, values, row_names=[f"u{i}" for i in range(8)], column_names=list("abcde"))
+    data = ratings(
+        users, items, values, row_names=[f"u{i}" for i in range(8)], column_names=list("abcde")
+    )
     writers.write(data, tmp_path / name)
     same(tables.read_ratings(tmp_path / name), data)
 
@@ -115,7 +163,11 @@ def test_ratings(tmp_path, name):
 @pytest.mark.parametrize("name", ["x.npy", "x.csv", "x.tsv", "x.csv.gz"])
 def test_dense(tmp_path, name):
     """Real numbers come back exactly."""
-    data = dense(np.random.default_rng(0).normal(size=(7, 3)) / 3, column_names=["a", "b", "c"], row_names=list("1234567"))
+    data = dense(
+        np.random.default_rng(0).normal(size=(7, 3)) / 3,
+        column_names=["a", "b", "c"],
+        row_names=list("1234567"),
+    )
     writers.write(data, tmp_path / name)
     same(tables.read_dense(tmp_path / name), data)
 
@@ -159,7 +211,11 @@ def test_a_file_that_appears_meanwhile_is_not_overwritten(tmp_path):
     theirs, mine = fresh(tmp_path), tmp_path / "mine"
     writers.write(data, theirs / "x.csv")
     with pytest.raises(InputError, match=r"x\.csv is there already"):
-        writers.write(other, mine / "x.csv", on_rows=lambda _: shutil.copytree(theirs, mine, dirs_exist_ok=True))
+        writers.write(
+            other,
+            mine / "x.csv",
+            on_rows=lambda _: shutil.copytree(theirs, mine, dirs_exist_ok=True),
+        )
     same(readers.read(mine / "x.csv"), data)
     assert sorted(os.listdir(mine)) == ["x.csv", "x.vocab"]
 
@@ -172,7 +228,9 @@ def test_links_stay_links(tmp_path):
     with pytest.raises(InputError, match="is there already"):
         writers.write(counts([[3, 4]]), tmp_path / "x.csv")
     writers.write(counts([[3, 4]]), tmp_path / "x.csv", overwrite=True)
-    assert (tmp_path / "x.csv").is_symlink() and readers.read(tmp_path / "elsewhere" / "y.csv").total == 7
+    assert (tmp_path / "x.csv").is_symlink() and readers.read(
+        tmp_path / "elsewhere" / "y.csv"
+    ).total == 7
 
 
 def test_names_of_others_are_not_taken_over(tmp_path):
@@ -192,7 +250,10 @@ def test_a_failure_leaves_what_was_there(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     for function in ("fsync", "replace"):
-        with monkeypatch.context() as patch, pytest.raises(InputError, match=r"x\.csv cannot be written \(No space left"):
+        with (
+            monkeypatch.context() as patch,
+            pytest.raises(InputError, match=r"x\.csv cannot be written \(No space left"),
+        ):
             patch.setattr(os, function, full)
             writers.write(other, tmp_path / "x.csv", overwrite=True)
         assert sorted(os.listdir(tmp_path)) == ["x.csv", "x.vocab"]
@@ -221,10 +282,22 @@ BAD = {
     "dense as npz": (dense([[0.5]]), "x.npz", r"dense data are written to \.npy"),
     "silent user": (ratings([1], [0], [1.0]), "x.csv", r"user 0 has no ratings.*\.npz"),
     "silent item": (ratings([0], [0], [1.0], shape=(1, 2)), "x.csv", "item 1 has no ratings"),
-    "silent member": (text_and_votes([[1]], [[1, np.nan]]), "x.npz", "the last member, 1, has no votes"),
-    "text in the file of votes": (text_and_votes([[1]], [[1]]), "x.votes.csv", "text and votes cannot"),
+    "silent member": (
+        text_and_votes([[1]], [[1, np.nan]]),
+        "x.npz",
+        "the last member, 1, has no votes",
+    ),
+    "text in the file of votes": (
+        text_and_votes([[1]], [[1]]),
+        "x.votes.csv",
+        "text and votes cannot",
+    ),
     "votes in another file": (text_and_votes(None, [[1]]), "x.csv", "votes alone cannot"),
-    "too large an array": (counts(scipy.sparse.csr_array(([1], ([0], [0])), shape=(100_000, 100_000))), "x.npy", "too many cells"),
+    "too large an array": (
+        counts(scipy.sparse.csr_array(([1], ([0], [0])), shape=(100_000, 100_000))),
+        "x.npy",
+        "too many cells",
+    ),
 }
 
 

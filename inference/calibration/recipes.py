@@ -47,7 +47,15 @@ def bayesian_nmf(rng):
 
 
 def hpf(rng):
-    return {"num_topics": 3, "a": 1.0, "a_prime": 5.0, "b_prime": 5.0, "c": 1.0, "c_prime": 5.0, "d_prime": 5.0}, _poisson(rng)
+    return {
+        "num_topics": 3,
+        "a": 1.0,
+        "a_prime": 5.0,
+        "b_prime": 5.0,
+        "c": 1.0,
+        "c_prime": 5.0,
+        "d_prime": 5.0,
+    }, _poisson(rng)
 
 
 def _correlated(rng, rows):
@@ -63,14 +71,21 @@ def correlated_nmf(rng):
 
 def ctm(rng):
     weights = _correlated(rng, 14)
-    counts = [rng.multinomial(60, p) for p in weights / weights.sum(1, keepdims=True) @ block_topics(3, 9)]
+    counts = [
+        rng.multinomial(60, p) for p in weights / weights.sum(1, keepdims=True) @ block_topics(3, 9)
+    ]
     return {"num_topics": 3, "eta": 1.0, "degrees": 15.0, "scale": 11.0}, data_.counts(counts)
 
 
 def _ratings(rng):
     u, v = rng.normal(size=(12, 2)), rng.normal(size=(8, 2))
     user, item = np.nonzero(rng.random((12, 8)) < 0.8)
-    return data_.ratings(user, item, 3 + np.sum(u[user] * v[item], 1) + 0.4 * rng.normal(size=len(user)), shape=(12, 8))
+    return data_.ratings(
+        user,
+        item,
+        3 + np.sum(u[user] * v[item], 1) + 0.4 * rng.normal(size=len(user)),
+        shape=(12, 8),
+    )
 
 
 def pmf(rng):
@@ -78,28 +93,50 @@ def pmf(rng):
 
 
 def bayesian_pmf(rng):
-    hyper = {"rank": 2, "kappa": 3.0, "nu": 6.0, "scale": 4.0, "a": 5.0, "b": 1.0, "center": False, "offset": 3.0}
+    hyper = {
+        "rank": 2,
+        "kappa": 3.0,
+        "nu": 6.0,
+        "scale": 4.0,
+        "a": 5.0,
+        "b": 1.0,
+        "center": False,
+        "offset": 3.0,
+    }
     return hyper, _ratings(rng)
 
 
 def bernoulli_mixture(rng):
     own = np.repeat(np.eye(3), 3, axis=1)  # nine columns, three of them frequent in each component
     probabilities = 0.12 + 0.76 * own
-    return {"num_components": 3, "concentration": 2.0, "a": 1.0, "b": 1.0}, data_.dense(rng.random((45, 9)) < probabilities[np.arange(45) % 3])
+    return {"num_components": 3, "concentration": 2.0, "a": 1.0, "b": 1.0}, data_.dense(
+        rng.random((45, 9)) < probabilities[np.arange(45) % 3]
+    )
 
 
 def gaussian_mixture(rng):
     centres = np.array([[-4.0, 0.0], [4.0, 1.0], [0.0, 6.0]])
     noise = rng.normal(size=(45, 2)) @ np.array([[0.9, 0.3], [0.0, 0.7]])
-    hyper = {"num_components": 3, "concentration": 2.0, "kappa": 0.1, "nu": 6.0, "mean": (0.0, 2.0), "scale": (3.0, 3.0)}
+    hyper = {
+        "num_components": 3,
+        "concentration": 2.0,
+        "kappa": 0.1,
+        "nu": 6.0,
+        "mean": (0.0, 2.0),
+        "scale": (3.0, 3.0),
+    }
     return hyper, data_.dense(centres[np.arange(45) % 3] + noise)
 
 
 def _positive(rng, rows=12, columns=8):
     """Weights and words of two positive factors, each row mostly of one of them and both factors present."""
     side = np.arange(rows) % 3
-    weights = np.stack([np.where(side == 1, 0.3, 2.5), np.where(side == 0, 0.3, 2.5)], 1) * rng.uniform(0.6, 1.4, (rows, 2))
-    words = np.where((np.arange(columns) < columns // 2)[:, None] == np.array([True, False]), 3.0, 0.4) * rng.uniform(0.6, 1.4, (columns, 2))
+    weights = np.stack(
+        [np.where(side == 1, 0.3, 2.5), np.where(side == 0, 0.3, 2.5)], 1
+    ) * rng.uniform(0.6, 1.4, (rows, 2))
+    words = np.where(
+        (np.arange(columns) < columns // 2)[:, None] == np.array([True, False]), 3.0, 0.4
+    ) * rng.uniform(0.6, 1.4, (columns, 2))
     return weights, words
 
 
@@ -120,7 +157,9 @@ def lg_nmf_votes(rng):
 
 def lg_op(rng):
     mean = 1.5 * rng.normal(size=(12, 2)) @ rng.normal(size=(8, 2)).T + rng.normal(size=(12, 8))
-    return {"num_topics": 2, "a0": 4.0, "b0": 2.0}, data_.counts(np.where(mean < 0, 0, np.floor(mean) + 1))
+    return {"num_topics": 2, "a0": 4.0, "b0": 2.0}, data_.counts(
+        np.where(mean < 0, 0, np.floor(mean) + 1)
+    )
 
 
 def _gibbs(num_samples: int, thin: int) -> dict[str, Any]:
@@ -128,11 +167,22 @@ def _gibbs(num_samples: int, thin: int) -> dict[str, Any]:
 
 
 def _nuts(num_samples: int, target_accept: float = 0.9) -> dict[str, Any]:
-    return {"num_samples": num_samples, "num_warmup": 1000, "num_chains": 4, "target_accept": target_accept}
+    return {
+        "num_samples": num_samples,
+        "num_warmup": 1000,
+        "num_chains": 4,
+        "target_accept": target_accept,
+    }
 
 
 def _hmc(num_samples: int, trajectory_length: float) -> dict[str, Any]:
-    return {"num_samples": num_samples, "num_warmup": 1500, "num_chains": 4, "target_accept": 0.9, "trajectory_length": trajectory_length}
+    return {
+        "num_samples": num_samples,
+        "num_warmup": 1500,
+        "num_chains": 4,
+        "target_accept": 0.9,
+        "trajectory_length": trajectory_length,
+    }
 
 
 RECIPES: dict[str, Recipe] = {
@@ -143,11 +193,17 @@ RECIPES: dict[str, Recipe] = {
     "ctm": Recipe(ctm, 0, {"nuts": _nuts(5000, 0.97), "hmc": _hmc(4000, 2.0)}),
     "pmf": Recipe(pmf, 0, {"gibbs": _gibbs(2000, 10), "nuts": _nuts(1500)}),
     "bayesian_pmf": Recipe(bayesian_pmf, 0, {"gibbs": _gibbs(3000, 12), "nuts": _nuts(1500)}),
-    "bernoulli_mixture": Recipe(bernoulli_mixture, 0, {"gibbs": _gibbs(2000, 10), "nuts": _nuts(1500)}),
-    "gaussian_mixture": Recipe(gaussian_mixture, 0, {"gibbs": _gibbs(2000, 10), "nuts": _nuts(1500)}),
+    "bernoulli_mixture": Recipe(
+        bernoulli_mixture, 0, {"gibbs": _gibbs(2000, 10), "nuts": _nuts(1500)}
+    ),
+    "gaussian_mixture": Recipe(
+        gaussian_mixture, 0, {"gibbs": _gibbs(2000, 10), "nuts": _nuts(1500)}
+    ),
     "lg_nmf": Recipe(lg_nmf, 0, {"gibbs": _gibbs(3000, 15), "nuts": _nuts(4000, 0.95)}),
     "lg_nmf_votes": Recipe(lg_nmf_votes, 0, {"gibbs": _gibbs(3000, 15), "nuts": _nuts(5000, 0.95)}),
     "lg_op": Recipe(lg_op, 0, {"gibbs": _gibbs(3000, 15), "nuts": _nuts(6000, 0.95)}),
 }
 
-WITHOUT = {"nmf": "nmf has no prior, so it has no posterior: its likelihood alone cannot be normalised over the factors"}
+WITHOUT = {
+    "nmf": "nmf has no prior, so it has no posterior: its likelihood alone cannot be normalised over the factors"
+}

@@ -95,9 +95,19 @@ def find_recipe(model_name: str) -> Recipe:
     if model_name in RECIPES:
         return RECIPES[model_name]
     if not model.proper(model.example(jax.random.key(0))[0]):
-        raise InputError(f"There is no reference posterior: {model_name} has no proper prior with its example's hyper-parameters.")
+        raise InputError(
+            f"There is no reference posterior: {model_name} has no proper prior with its example's hyper-parameters."
+        )
     samplers = {"nuts": {"num_samples": 4000, "num_chains": 4, "target_accept": 0.95}}
-    other: dict[str, Any] = {"hmc": {"num_samples": 4000, "num_warmup": 1500, "num_chains": 4, "target_accept": 0.9, "trajectory_length": 2.0}}
+    other: dict[str, Any] = {
+        "hmc": {
+            "num_samples": 4000,
+            "num_warmup": 1500,
+            "num_chains": 4,
+            "target_accept": 0.9,
+            "trajectory_length": 2.0,
+        }
+    }
     if not model.damped:
         other = {"gibbs": {"num_samples": 3000, "num_warmup": 2000, "num_chains": 4, "thin": 20}}
     return Recipe(lambda rng: _example(model, rng), 0, samplers | other)
@@ -111,7 +121,13 @@ def _example(model: Any, rng: np.random.Generator) -> tuple[dict[str, Any], Data
 # Making ------------------------------------------------------------------------------------------------------------------------
 
 
-def make(model_name: str, seed: int = 1, recipe: Recipe | None = None, progress: Any = None, path: Path | None = None) -> Reference:
+def make(
+    model_name: str,
+    seed: int = 1,
+    recipe: Recipe | None = None,
+    progress: Any = None,
+    path: Path | None = None,
+) -> Reference:
     """Run both samplers, in double precision, and put a reference together. `check` says whether it deserves the name.
 
     path: where it is going to be saved, and where samplers keep their state beside (`checkpoints_of`): interrupted, the same call goes on.
@@ -122,29 +138,72 @@ def make(model_name: str, seed: int = 1, recipe: Recipe | None = None, progress:
     with jax.enable_x64(True):
         key = jax.random.key(seed)
         runs = [
-            reference_runs.run(model_name, data, hyper, sampler, options, jax.random.fold_in(key, i), progress, checkpoint)
-            for i, ((sampler, options), checkpoint) in enumerate(zip(recipe.samplers.items(), checkpoints_of(recipe, path), strict=True))
+            reference_runs.run(
+                model_name,
+                data,
+                hyper,
+                sampler,
+                options,
+                jax.random.fold_in(key, i),
+                progress,
+                checkpoint,
+            )
+            for i, ((sampler, options), checkpoint) in enumerate(
+                zip(recipe.samplers.items(), checkpoints_of(recipe, path), strict=True)
+            )
         ]
         problem = make_problem(model_name, data, hyper, devices=jax.local_devices()[:1])
         pivot = _pivot(problem.model, runs[0])
         aligned = [align.align_draws(problem.model, one.draws, pivot) for one in runs]
-        found = [reference_runs.quantities(problem, x, one.log_joint) for x, one in zip(aligned, runs, strict=True)]
+        found = [
+            reference_runs.quantities(problem, x, one.log_joint)
+            for x, one in zip(aligned, runs, strict=True)
+        ]
         summaries = [reference_runs.summarise(one.values) for one in found]
     samplers = [
-        {"sampler": name, "options": dict(options), "key": [seed, i], "divergences": one.divergences}
+        {
+            "sampler": name,
+            "options": dict(options),
+            "key": [seed, i],
+            "divergences": one.divergences,
+        }
         for i, ((name, options), one) in enumerate(zip(recipe.samplers.items(), runs, strict=True))
     ]
-    record = {"samplers": samplers, "data_seed": recipe.seed, "seed": seed, "data_hash": data.hash, "versions": versions(), "precision": "float64"}
-    record["pivot"] = f"the mean of the draws of {samplers[0]['sampler']}, first aligned to its draw of highest log joint density"
+    record = {
+        "samplers": samplers,
+        "data_seed": recipe.seed,
+        "seed": seed,
+        "data_hash": data.hash,
+        "versions": versions(),
+        "precision": "float64",
+    }
+    record["pivot"] = (
+        f"the mean of the draws of {samplers[0]['sampler']}, first aligned to its draw of highest log joint density"
+    )
     keep = _kept(aligned[0])
     draws = {site: np.asarray(x[:, keep], np.float32) for site, x in aligned[0].items()}
     log_joint = _density(model_name, data, hyper, draws)
-    return Reference(model_name, hyper, data, draws, log_joint, pivot, found[0].labels, found[0].invariant, summaries[0], summaries[1], record)
+    return Reference(
+        model_name,
+        hyper,
+        data,
+        draws,
+        log_joint,
+        pivot,
+        found[0].labels,
+        found[0].invariant,
+        summaries[0],
+        summaries[1],
+        record,
+    )
 
 
 def checkpoints_of(recipe: Recipe, path: Path | None) -> list[Path | None]:
     """Of each sampler, beside the reference."""
-    return [None if path is None else path.with_name(f"{path.name}.{sampler}.checkpoint") for sampler in recipe.samplers]
+    return [
+        None if path is None else path.with_name(f"{path.name}.{sampler}.checkpoint")
+        for sampler in recipe.samplers
+    ]
 
 
 def _pivot(model: Any, run: Run) -> dict[str, np.ndarray]:
@@ -162,13 +221,17 @@ def _kept(aligned: Mapping[str, np.ndarray]) -> np.ndarray:
     return np.linspace(0, count - 1, kept).astype(int)
 
 
-def _density(model_name: str, data: Data, hyper: dict[str, Any], draws: Mapping[str, np.ndarray]) -> np.ndarray:
+def _density(
+    model_name: str, data: Data, hyper: dict[str, Any], draws: Mapping[str, np.ndarray]
+) -> np.ndarray:
     """The log joint density of draws as they are stored, in double precision."""
     chains, count = next(iter(draws.values())).shape[:2]
     with jax.enable_x64(True):
         problem = make_problem(model_name, data, hyper, devices=jax.local_devices()[:1])
         fit = Fit(problem, "reference", {}, None, {}, 0.0)  # type: ignore[arg-type]
-        return fit.log_joint({site: np.asarray(x, np.float64) for site, x in flatten(draws).items()}).reshape(chains, count)
+        return fit.log_joint(
+            {site: np.asarray(x, np.float64) for site, x in flatten(draws).items()}
+        ).reshape(chains, count)
 
 
 # Judging -----------------------------------------------------------------------------------------------------------------------
@@ -182,20 +245,45 @@ def largest_difference(num_quantities: int, false_alarm: float = FALSE_ALARM) ->
 def check(reference: Reference, seed: int | None = None, progress: Any = None) -> list[Criterion]:
     """Every criterion with its figure, from what is stored. With a `seed`, both samplers are run anew too, and held to what is stored."""
     out = []
-    for which, summary, least in (("first", reference.first, MIN_ESS), ("second", reference.second, MIN_ESS_SECOND)):
+    for which, summary, least in (
+        ("first", reference.first, MIN_ESS),
+        ("second", reference.second, MIN_ESS_SECOND),
+    ):
         name = _sampler(reference, which)
-        for group, members in (("invariant", reference.invariant), ("aligned", ~reference.invariant)):
+        for group, members in (
+            ("invariant", reference.invariant),
+            ("aligned", ~reference.invariant),
+        ):
             if members.any():
-                out.append(_below(f"{name}: R-hat, {group}", summary["rhat"][members].max(), MAX_RHAT))
-                out += [_at_least(f"{name}: {kind} ESS, {group}", summary[f"ess_{kind}"][members].min(), least) for kind in ("bulk", "tail")]
-    divergences = [x["divergences"] for x in reference.recipe["samplers"] if x["divergences"] is not None]
+                out.append(
+                    _below(f"{name}: R-hat, {group}", summary["rhat"][members].max(), MAX_RHAT)
+                )
+                out += [
+                    _at_least(
+                        f"{name}: {kind} ESS, {group}", summary[f"ess_{kind}"][members].min(), least
+                    )
+                    for kind in ("bulk", "tail")
+                ]
+    divergences = [
+        x["divergences"] for x in reference.recipe["samplers"] if x["divergences"] is not None
+    ]
     out.append(Criterion("divergences", "none", float(sum(divergences)), sum(divergences) == 0))
     limit = largest_difference(len(reference.labels))
     for which in ("mean", "sd"):
         worst = np.abs(reference_runs.differences(reference.first, reference.second, which)).max()
-        out.append(_below(f"samplers agree: largest difference of {which}s, in standard errors", worst, limit))
+        out.append(
+            _below(
+                f"samplers agree: largest difference of {which}s, in standard errors", worst, limit
+            )
+        )
     again = _density(reference.model, reference.data, reference.hyper, reference.draws)
-    out.append(_below("log joint density, computed anew: relative difference", _relative(again, reference.log_joint), DENSITY_ERROR))
+    out.append(
+        _below(
+            "log joint density, computed anew: relative difference",
+            _relative(again, reference.log_joint),
+            DENSITY_ERROR,
+        )
+    )
     return out if seed is None else out + check_again(reference, seed, progress)
 
 
@@ -203,7 +291,13 @@ def _relative(one: np.ndarray, other: np.ndarray) -> float:
     return float(np.max(np.abs(one - other) / (1 + np.abs(other))))
 
 
-def check_again(reference: Reference, seed: int, progress: Any = None, shorter: int = 1, false_alarm: float = FALSE_ALARM) -> list[Criterion]:
+def check_again(
+    reference: Reference,
+    seed: int,
+    progress: Any = None,
+    shorter: int = 1,
+    false_alarm: float = FALSE_ALARM,
+) -> list[Criterion]:
     """Both samplers run anew from another seed, `shorter` times fewer draws: their means and sds agree with the stored ones of the first."""
     out = []
     limit = largest_difference(len(reference.labels), false_alarm)
@@ -211,12 +305,28 @@ def check_again(reference: Reference, seed: int, progress: Any = None, shorter: 
         options = one["options"] | {"num_samples": one["options"]["num_samples"] // shorter}
         with jax.enable_x64(True):
             key = jax.random.fold_in(jax.random.key(seed), 100 + i)
-            found = reference_runs.run(reference.model, reference.data, reference.hyper, one["sampler"], options, key, progress)
+            found = reference_runs.run(
+                reference.model,
+                reference.data,
+                reference.hyper,
+                one["sampler"],
+                options,
+                key,
+                progress,
+            )
             aligned = align.align_draws(reference.problem.model, found.draws, reference.pivot)
-            summary = reference_runs.summarise(reference_runs.quantities(reference.problem, aligned, found.log_joint).values)
+            summary = reference_runs.summarise(
+                reference_runs.quantities(reference.problem, aligned, found.log_joint).values
+            )
         for which in ("mean", "sd"):
             worst = np.abs(reference_runs.differences(reference.first, summary, which)).max()
-            out.append(_below(f"{one['sampler']} run anew: largest difference of {which}s, in standard errors", worst, limit))
+            out.append(
+                _below(
+                    f"{one['sampler']} run anew: largest difference of {which}s, in standard errors",
+                    worst,
+                    limit,
+                )
+            )
     return out
 
 
@@ -240,13 +350,22 @@ def describe(reference: Reference) -> str:
     criteria = check(reference)
     width = max(len(one.name) for one in criteria)
     size = f"{data.kind}, {data.num_rows} x {data.num_columns}"
-    lines = [f"{reference.model}: {discovery.load(reference.model).title}", f"  data: {size}, hash {data.hash[:12]}"]
+    lines = [
+        f"{reference.model}: {discovery.load(reference.model).title}",
+        f"  data: {size}, hash {data.hash[:12]}",
+    ]
     lines += [f"  hyper-parameters: {hyper}"]
     for one in reference.recipe["samplers"]:
         options = ", ".join(f"{name} = {value}" for name, value in one["options"].items())
         lines.append(f"  {one['sampler']}: {options}")
-    lines += [f"  {len(reference.labels)} quantities, {chains} x {kept} draws stored; pivot: {reference.recipe['pivot']}", ""]
-    lines += [f"  {one.name:<{width}}  {one.figure:>10.4g}  {one.limit:<15} {'met' if one.met else 'NOT MET'}" for one in criteria]
+    lines += [
+        f"  {len(reference.labels)} quantities, {chains} x {kept} draws stored; pivot: {reference.recipe['pivot']}",
+        "",
+    ]
+    lines += [
+        f"  {one.name:<{width}}  {one.figure:>10.4g}  {one.limit:<15} {'met' if one.met else 'NOT MET'}"
+        for one in criteria
+    ]
     return "\n".join(lines)
 
 
@@ -257,12 +376,25 @@ def save(reference: Reference, path: str | Path) -> Path:
     """Write a reference; the file appears whole or not at all."""
     model = discovery.load(reference.model)
     equations = sys.modules[model.log_local.__module__].__doc__ or ""
-    header = {"format": FORMAT, "what": "reference posterior", "model": reference.model, "title": model.title, "equations": equations.strip()}
-    header |= {"kind": reference.data.kind, "hyper": reference.hyper, "labels": reference.labels, "recipe": reference.recipe}
+    header = {
+        "format": FORMAT,
+        "what": "reference posterior",
+        "model": reference.model,
+        "title": model.title,
+        "equations": equations.strip(),
+    }
+    header |= {
+        "kind": reference.data.kind,
+        "hyper": reference.hyper,
+        "labels": reference.labels,
+        "recipe": reference.recipe,
+    }
     header["criteria"] = [one._asdict() for one in check(reference)]
     arrays = {"log_joint": reference.log_joint, "invariant": reference.invariant}
     arrays |= {f"data/{name}": x for name, x in _data_arrays(reference.data).items()}
-    arrays |= {f"draws/{site}": x for site, x in reference.draws.items()} | {f"pivot/{site}": x for site, x in reference.pivot.items()}
+    arrays |= {f"draws/{site}": x for site, x in reference.draws.items()} | {
+        f"pivot/{site}": x for site, x in reference.pivot.items()
+    }
     for which, summary in (("first", reference.first), ("second", reference.second)):
         arrays |= {f"{which}/{name}": np.asarray(summary[name], np.float32) for name in SUMMARY}
     return write_whole(Path(path), lambda file: archives.write(file, header, arrays))
@@ -275,28 +407,50 @@ def load(path: str | Path) -> Reference:
     try:
         if header["what"] != "reference posterior":
             raise KeyError("what")
-        groups: dict[str, dict[str, np.ndarray]] = {name: {} for name in ("data", "draws", "pivot", "first", "second")}
+        groups: dict[str, dict[str, np.ndarray]] = {
+            name: {} for name in ("data", "draws", "pivot", "first", "second")
+        }
         for name, x in arrays.items():
             if "/" in name:
                 groups[name.split("/", 1)[0]][name.split("/", 1)[1]] = x
         with usable(path, "reference posterior"):
             return _checked(path, header, arrays, groups)
     except KeyError as error:
-        raise InputError(f"{path} is not a reference posterior (it lacks {error}): make one with python -m pp_models reference MODEL.") from error
+        raise InputError(
+            f"{path} is not a reference posterior (it lacks {error}): make one with python -m pp_models reference MODEL."
+        ) from error
 
 
-def _checked(path: Path, header: dict[str, Any], arrays: Mapping[str, np.ndarray], groups: dict[str, dict[str, np.ndarray]]) -> Reference:
+def _checked(
+    path: Path,
+    header: dict[str, Any],
+    arrays: Mapping[str, np.ndarray],
+    groups: dict[str, dict[str, np.ndarray]],
+) -> Reference:
     """The reference, if all parts of it fit together."""
-    for name, kind in {"model": str, "hyper": dict, "labels": list, "recipe": dict, "kind": str}.items():
+    for name, kind in {
+        "model": str,
+        "hyper": dict,
+        "labels": list,
+        "recipe": dict,
+        "kind": str,
+    }.items():
         require(isinstance(header.get(name), kind), f"its header has no {name}")
     require(header["kind"] in data_.KINDS, "it does not say what kind of data it is of")
     check_sizes(header["hyper"], arrays)
     data, recipe = _make_data(header["kind"], groups.pop("data")), header["recipe"]
     if data.hash != recipe.get("data_hash"):
-        raise InputError(f"{path} holds other data than its recipe says (their hashes differ): it was altered; make it anew.")
+        raise InputError(
+            f"{path} holds other data than its recipe says (their hashes differ): it was altered; make it anew."
+        )
     samplers = recipe.get("samplers")
-    require(isinstance(samplers, list) and len(samplers) == 2 and all(map(_is_sampler, samplers)), "its recipe does not name two samplers")
-    require(isinstance(recipe.get("pivot"), str), "its recipe does not say what draws were aligned to")
+    require(
+        isinstance(samplers, list) and len(samplers) == 2 and all(map(_is_sampler, samplers)),
+        "its recipe does not name two samplers",
+    )
+    require(
+        isinstance(recipe.get("pivot"), str), "its recipe does not say what draws were aligned to"
+    )
     out = Reference(
         header["model"], header["hyper"], data, labels=header["labels"], recipe=recipe,
         log_joint=arrays["log_joint"], invariant=arrays["invariant"], **groups,
@@ -304,22 +458,52 @@ def _checked(path: Path, header: dict[str, Any], arrays: Mapping[str, np.ndarray
     problem = out.problem
     shapes = value_shapes(problem.model, problem.hyper, data)
     for found in (out.draws, out.pivot):
-        require(found.keys() == shapes.keys() and all(x.dtype.kind == "f" and np.all(np.isfinite(x)) for x in found.values()), "its sites are odd")
+        require(
+            found.keys() == shapes.keys()
+            and all(x.dtype.kind == "f" and np.all(np.isfinite(x)) for x in found.values()),
+            "its sites are odd",
+        )
     size = out.log_joint.shape
-    require(out.log_joint.dtype.kind == "f" and len(size) == 2 and min(size) > 0 and np.all(np.isfinite(out.log_joint)), "its log joint is odd")
-    good = all(out.draws[site].shape == (*size, *shape) and out.pivot[site].shape == shape for site, shape in shapes.items())
+    require(
+        out.log_joint.dtype.kind == "f"
+        and len(size) == 2
+        and min(size) > 0
+        and np.all(np.isfinite(out.log_joint)),
+        "its log joint is odd",
+    )
+    good = all(
+        out.draws[site].shape == (*size, *shape) and out.pivot[site].shape == shape
+        for site, shape in shapes.items()
+    )
     require(good, "its draws are of the wrong shape")
-    require(out.labels and all(isinstance(label, str) for label in out.labels), "its quantities have no names")
-    require(out.invariant.dtype == bool and out.invariant.shape == (len(out.labels),), "it does not say which quantities are invariant")
+    require(
+        out.labels and all(isinstance(label, str) for label in out.labels),
+        "its quantities have no names",
+    )
+    require(
+        out.invariant.dtype == bool and out.invariant.shape == (len(out.labels),),
+        "it does not say which quantities are invariant",
+    )
     for summary in (out.first, out.second):
-        good = summary.keys() == set(SUMMARY) and all(x.dtype.kind == "f" and x.shape == (len(out.labels),) for x in summary.values())
+        good = summary.keys() == set(SUMMARY) and all(
+            x.dtype.kind == "f" and x.shape == (len(out.labels),) for x in summary.values()
+        )
         require(good, "the figures of its quantities are not complete")
     return out
 
 
 def _is_sampler(one: Any) -> bool:
-    named = isinstance(one, dict) and isinstance(one.get("sampler"), str) and isinstance(one.get("options"), dict) and "divergences" in one
-    return named and is_whole(one["options"].get("num_samples"), 1) and (one["divergences"] is None or is_whole(one["divergences"]))
+    named = (
+        isinstance(one, dict)
+        and isinstance(one.get("sampler"), str)
+        and isinstance(one.get("options"), dict)
+        and "divergences" in one
+    )
+    return (
+        named
+        and is_whole(one["options"].get("num_samples"), 1)
+        and (one["divergences"] is None or is_whole(one["divergences"]))
+    )
 
 
 def stored(model_name: str, folder: str | Path) -> Reference:
@@ -327,14 +511,21 @@ def stored(model_name: str, folder: str | Path) -> Reference:
     path = Path(folder) / f"{model_name}.npz"
     if not path.is_file():
         find_recipe(model_name)
-        raise unknown("reference posterior", model_name, [file.stem for file in Path(folder).glob("*.npz")])
+        raise unknown(
+            "reference posterior", model_name, [file.stem for file in Path(folder).glob("*.npz")]
+        )
     return load(path)
 
 
 def _data_arrays(data: Data) -> dict[str, np.ndarray]:
     if data.kind == "ratings":
         users, items = data.matrix.nonzero()
-        return {"users": users, "items": items, "values": data.matrix.data, "shape": np.array(data.matrix.shape)}
+        return {
+            "users": users,
+            "items": items,
+            "values": data.matrix.data,
+            "shape": np.array(data.matrix.shape),
+        }
     if data.kind == "dense":
         return {"values": np.asarray(data.values)}
     out = {"counts": data.matrix.toarray().astype(np.int32)}
@@ -354,8 +545,13 @@ def _votes(matrix: Any) -> np.ndarray:
 def _make_data(kind: str, arrays: Mapping[str, np.ndarray]) -> Data:
     if kind == "ratings":
         rows, columns = (int(x) for x in arrays["shape"])
-        require(max(rows, columns) <= 10_000_000 + 10 * len(arrays["values"]), "its data have too many rows or columns")
-        return data_.ratings(arrays["users"], arrays["items"], arrays["values"], shape=(rows, columns))
+        require(
+            max(rows, columns) <= 10_000_000 + 10 * len(arrays["values"]),
+            "its data have too many rows or columns",
+        )
+        return data_.ratings(
+            arrays["users"], arrays["items"], arrays["values"], shape=(rows, columns)
+        )
     if kind == "dense":
         return data_.dense(arrays["values"])
     if kind == "text_and_votes":

@@ -28,7 +28,18 @@ from pp_models.data.types import Data
 from pp_models.model import Model, factor_axes, log_joint
 
 Sites = dict[str, np.ndarray]
-SUMMARY = ("mean", "sd", "q05", "q50", "q95", "mcse_mean", "mcse_sd", "rhat", "ess_bulk", "ess_tail")
+SUMMARY = (
+    "mean",
+    "sd",
+    "q05",
+    "q50",
+    "q95",
+    "mcse_mean",
+    "mcse_sd",
+    "rhat",
+    "ess_bulk",
+    "ess_tail",
+)
 LOG_JOINT = "log joint"
 EXPECTED = "expected"
 
@@ -54,7 +65,9 @@ def run(
     """Draws by an engine of `inference`, or by "hmc": static Hamiltonian Monte Carlo on F. checkpoint: of an engine's run, which then goes on."""
     if sampler == "hmc":
         return _hmc(name, data, hyper, key, progress, **options)
-    fit = inference.fit(name, data, sampler, dict(hyper), key, progress=progress, checkpoint=checkpoint, **options)
+    fit = inference.fit(
+        name, data, sampler, dict(hyper), key, progress=progress, checkpoint=checkpoint, **options
+    )
     stats = fit.posterior.sample_stats
     diverging = stats.get("diverging")
     return _finish(fit, fit.posterior.draws, None if diverging is None else int(np.sum(diverging)))
@@ -63,7 +76,11 @@ def run(
 def _finish(fit: Any, draws: Sites, divergences: int | None) -> Run:
     chains, count = next(iter(draws.values())).shape[:2]
     flat = flatten(draws)
-    return Run({site: np.asarray(x) for site, x in draws.items()}, fit.log_joint(flat).reshape(chains, count), divergences)
+    return Run(
+        {site: np.asarray(x) for site, x in draws.items()},
+        fit.log_joint(flat).reshape(chains, count),
+        divergences,
+    )
 
 
 def flatten(draws: Mapping[str, Any]) -> Sites:
@@ -71,7 +88,18 @@ def flatten(draws: Mapping[str, Any]) -> Sites:
     return {site: np.asarray(x).reshape(-1, *np.shape(x)[2:]) for site, x in draws.items()}
 
 
-def _hmc(name, data, hyper, key, progress, num_samples, num_warmup, num_chains, target_accept, trajectory_length):
+def _hmc(
+    name,
+    data,
+    hyper,
+    key,
+    progress,
+    num_samples,
+    num_warmup,
+    num_chains,
+    target_accept,
+    trajectory_length,
+):
     """Static HMC, a kernel that makes no turns, on F, a density that shares no code with the one NUTS is given.
 
     Chains begin at random near the origin of the unconstrained space, as NumPyro's do: from draws of the prior the first steps would be tiny, and a
@@ -91,20 +119,39 @@ def _hmc(name, data, hyper, key, progress, num_samples, num_warmup, num_chains, 
 
     def potential(free):
         x = values(free)
-        volume = sum(jnp.sum(turn.log_abs_det_jacobian(free[site], x[site])) for site, turn in to_values.items())
+        volume = sum(
+            jnp.sum(turn.log_abs_det_jacobian(free[site], x[site]))
+            for site, turn in to_values.items()
+        )
         return -(log_joint(model, problem.hyper, x, batch) + volume)
 
     keys = dict(zip(shapes, jax.random.split(start_key, len(shapes)), strict=True))
-    first = {site: jax.random.uniform(keys[site], (num_chains, *shape), minval=-1.0) for site, shape in shapes.items()}
-    kernel = HMC(potential_fn=potential, target_accept_prob=target_accept, trajectory_length=trajectory_length)
+    first = {
+        site: jax.random.uniform(keys[site], (num_chains, *shape), minval=-1.0)
+        for site, shape in shapes.items()
+    }
+    kernel = HMC(
+        potential_fn=potential,
+        target_accept_prob=target_accept,
+        trajectory_length=trajectory_length,
+    )
     sampler = MCMC(
-        kernel, num_warmup=num_warmup, num_samples=num_samples, num_chains=num_chains, chain_method="vectorized", progress_bar=bool(progress)
+        kernel,
+        num_warmup=num_warmup,
+        num_samples=num_samples,
+        num_chains=num_chains,
+        chain_method="vectorized",
+        progress_bar=bool(progress),
     )
     sampler.run(run_key, init_params=first, extra_fields=("diverging",))
     free = sampler.get_samples(group_by_chain=True)
     draws = jax.jit(jax.vmap(jax.vmap(values)))(free)
     fit = Fit(problem, "hmc", {}, None, {}, 0.0)
-    return _finish(fit, {site: np.asarray(x) for site, x in draws.items()}, int(np.sum(sampler.get_extra_fields()["diverging"])))
+    return _finish(
+        fit,
+        {site: np.asarray(x) for site, x in draws.items()},
+        int(np.sum(sampler.get_extra_fields()["diverging"])),
+    )
 
 
 # Quantities --------------------------------------------------------------------------------------------------------------------
@@ -141,8 +188,13 @@ def quantities(problem: Any, aligned: Mapping[str, Any], log_joints: np.ndarray)
     model = problem.model
     chains, count = log_joints.shape
     rates = expected(problem, flatten(aligned))
-    parts = [(EXPECTED, rates.reshape(chains, count, *rates.shape[1:]), True), (LOG_JOINT, log_joints, True)]
-    parts += [(site, np.asarray(aligned[site]), is_invariant(model, site)) for site in model.families]
+    parts = [
+        (EXPECTED, rates.reshape(chains, count, *rates.shape[1:]), True),
+        (LOG_JOINT, log_joints, True),
+    ]
+    parts += [
+        (site, np.asarray(aligned[site]), is_invariant(model, site)) for site in model.families
+    ]
     labels, invariant, values = [], [], []
     for name, x, unchanged in parts:
         labels += [label(name, index) for index in np.ndindex(x.shape[2:])]
@@ -168,7 +220,9 @@ def summarise(values: np.ndarray) -> dict[str, np.ndarray]:
 def _summary(x: np.ndarray) -> dict[str, float]:
     stats = arviz.array_stats()
     mean, sd = x.mean(), x.std(ddof=1)
-    out = {"mean": mean, "sd": sd} | dict(zip(("q05", "q50", "q95"), np.quantile(x, (0.05, 0.5, 0.95)), strict=True))
+    out = {"mean": mean, "sd": sd} | dict(
+        zip(("q05", "q50", "q95"), np.quantile(x, (0.05, 0.5, 0.95)), strict=True)
+    )
     tail = {"prob": arviz.INTERVAL} if arviz.MODERN else {}
     square = (x - mean) ** 2
     return out | {
@@ -180,7 +234,9 @@ def _summary(x: np.ndarray) -> dict[str, float]:
     }
 
 
-def differences(one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray], which: str) -> np.ndarray:
+def differences(
+    one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray], which: str
+) -> np.ndarray:
     """Differences of means or sds between two independent runs, in units of their Monte-Carlo standard error."""
     error = np.sqrt(np.square(one[f"mcse_{which}"]) + np.square(other[f"mcse_{which}"]))
     return (one[which] - other[which]) / error

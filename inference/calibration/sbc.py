@@ -35,7 +35,9 @@ from pp_models.data.types import Data
 from pp_models.errors import Diverged, InputError
 from pp_models.model import Model, as_arrays, check_count, declare, log_joint, simulate
 
-Draw = Callable[[Data, Any, jax.Array], Mapping[str, Any]]  # data, hyper-parameters, key -> draws (n, ...) of every site
+Draw = Callable[
+    [Data, Any, jax.Array], Mapping[str, Any]
+]  # data, hyper-parameters, key -> draws (n, ...) of every site
 
 ENTRIES = 8  # of the expected data
 BINS = 10  # of the chi-square test
@@ -134,13 +136,26 @@ def calibrate(
     check_count("num_draws", num_draws)
     key = jax.random.key(0) if key is None else key
     if draw is None and load_engine(engine).kind == "point":
-        raise InputError(f"Engine {engine!r} finds a point, which has no intervals to calibrate: use one with a posterior.")
+        raise InputError(
+            f"Engine {engine!r} finds a point, which has no intervals to calibrate: use one with a posterior."
+        )
     prior = make_prior(model_name, num_rows, num_columns, hyper)
-    draw = functools.partial(draw_by, prior.model, engine, {**OPTIONS.get(engine, {}), **(options or {})}, num_draws) if draw is None else draw
+    draw = (
+        functools.partial(
+            draw_by, prior.model, engine, {**OPTIONS.get(engine, {}), **(options or {})}, num_draws
+        )
+        if draw is None
+        else draw
+    )
     chains = engine in NUM_DRAWS
     begin, failed = time.perf_counter(), 0
     ranks, scores, sizes = [], [], []
-    for i in tqdm(range(num_datasets), f"{model_name} by {engine}", disable=None if progress is None else not progress, leave=False):
+    for i in tqdm(
+        range(num_datasets),
+        f"{model_name} by {engine}",
+        disable=None if progress is None else not progress,
+        leave=False,
+    ):
         data_key, fit_key = jax.random.split(jax.random.fold_in(key, i))
         data, truth = prior.simulate(data_key)
         try:
@@ -154,17 +169,51 @@ def calibrate(
         scores.append((true - found.mean(0)) / np.maximum(found.std(0), 1e-30))
         sizes.append(effective_sizes(found) if chains else np.full(len(true), len(found)))
     if not ranks:
-        raise InputError(f"{engine} failed on all {num_datasets} data sets drawn from the prior of {model_name}: choose other hyper-parameters.")
+        raise InputError(
+            f"{engine} failed on all {num_datasets} data sets drawn from the prior of {model_name}: choose other hyper-parameters."
+        )
     columns = prior.template.num_columns
     figures = read(np.array(ranks), np.array(scores), len(found), key)
-    figures |= {"effective": np.median(sizes, axis=0), "failed": failed, "seconds": time.perf_counter() - begin}
-    return Calibration(model_name, engine, num_rows, columns, len(found), prior.names, prior.groups, np.array(ranks), np.array(scores), **figures)
+    figures |= {
+        "effective": np.median(sizes, axis=0),
+        "failed": failed,
+        "seconds": time.perf_counter() - begin,
+    }
+    return Calibration(
+        model_name,
+        engine,
+        num_rows,
+        columns,
+        len(found),
+        prior.names,
+        prior.groups,
+        np.array(ranks),
+        np.array(scores),
+        **figures,
+    )
 
 
-def draw_by(model: Model, engine: str, options: Mapping[str, Any], num_draws: int, data: Data, hyper: Any, key: jax.Array) -> Mapping[str, Any]:
+def draw_by(
+    model: Model,
+    engine: str,
+    options: Mapping[str, Any],
+    num_draws: int,
+    data: Data,
+    hyper: Any,
+    key: jax.Array,
+) -> Mapping[str, Any]:
     """Draws of an engine's posterior: of a chain evenly spaced ones, of a distribution independent ones."""
     fit_key, sample_key = jax.random.split(key)
-    fit = inference.fit(model.name, data, engine, hyper, fit_key, progress=False, devices=jax.local_devices()[:1], **options)
+    fit = inference.fit(
+        model.name,
+        data,
+        engine,
+        hyper,
+        fit_key,
+        progress=False,
+        devices=jax.local_devices()[:1],
+        **options,
+    )
     if fit.posterior.kind != "draws":
         return fit.posterior.sample(sample_key, num_draws)
     flat = {site: x.reshape(-1, *x.shape[2:]) for site, x in fit.posterior.draws.items()}
@@ -200,7 +249,11 @@ class Prior(NamedTuple):
         batch = self.template.pack().replace(totals=jnp.asarray(self.totals, float))
         drawn = _simulate(self.model, as_arrays(self.hyper), key, batch)
         truth = {site: drawn[site] for site in self.model.families}
-        return holding(self.template, {name: np.asarray(x) for name, x in drawn.items() if name not in truth}, self.model.observed), truth
+        return holding(
+            self.template,
+            {name: np.asarray(x) for name, x in drawn.items() if name not in truth},
+            self.model.observed,
+        ), truth
 
     def functionals(self, draws: Mapping[str, Any], data: Data) -> np.ndarray:
         """(n, functionals) of draws (n, ...)."""
@@ -220,7 +273,14 @@ def _functionals(model, hyper, draws, batch):
     def one(x):
         rates = model.predict(hyper, x).ravel()
         sites = [jnp.sqrt(jnp.mean(x[site] ** 2)) for site in model.families]
-        return jnp.concatenate([rates[_entries(rates.size)], jnp.stack([jnp.sqrt(jnp.mean(rates**2)), log_joint(model, hyper, x, batch), *sites])])
+        return jnp.concatenate(
+            [
+                rates[_entries(rates.size)],
+                jnp.stack(
+                    [jnp.sqrt(jnp.mean(rates**2)), log_joint(model, hyper, x, batch), *sites]
+                ),
+            ]
+        )
 
     return jax.lax.map(one, draws)
 
@@ -229,35 +289,65 @@ def _entries(size: int) -> np.ndarray:
     return np.unique(np.linspace(0, size - 1, min(ENTRIES, size)).astype(int))
 
 
-def make_prior(model_name: str, num_rows: int = 20, num_columns: int | None = None, hyper: Mapping[str, Any] | None = None) -> Prior:
+def make_prior(
+    model_name: str,
+    num_rows: int = 20,
+    num_columns: int | None = None,
+    hyper: Mapping[str, Any] | None = None,
+) -> Prior:
     """The model's prior over data sets of this size."""
     model = pp_models.load(model_name)
     num_columns = COLUMNS.get(model_name, 10) if num_columns is None else num_columns
     check_count("num_columns", num_columns)
-    rng = np.random.default_rng(0)  # of which cells of ratings there are: the same for every key, so that nothing is compiled again
-    totals = np.full(num_rows, float(ROW_LENGTH)) if model.kind in ("counts", "text_and_votes") else np.zeros(num_rows)
+    rng = np.random.default_rng(
+        0
+    )  # of which cells of ratings there are: the same for every key, so that nothing is compiled again
+    totals = (
+        np.full(num_rows, float(ROW_LENGTH))
+        if model.kind in ("counts", "text_and_votes")
+        else np.zeros(num_rows)
+    )
     template = make_template(model.kind, num_rows, num_columns, rng)
     own = model.example(jax.random.key(0))[0]._asdict()
-    model, resolved = declare(model, {**own, **PRIORS.get(model_name, {}), **(hyper or {})}, template)
+    model, resolved = declare(
+        model, {**own, **PRIORS.get(model_name, {}), **(hyper or {})}, template
+    )
     if not model.proper(resolved):
-        raise InputError(f"The prior of {model_name} with these hyper-parameters cannot be drawn from: choose a proper one.")
-    shapes = jax.eval_shape(lambda k: simulate(model, resolved, template.pack(), k), jax.random.key(0))
-    rates = jax.eval_shape(lambda x: model.predict(resolved, x), {site: shapes[site] for site in model.families})
-    entries = [f"expected {divmod(int(i), rates.shape[-1])}" for i in _entries(int(np.prod(rates.shape)))]
+        raise InputError(
+            f"The prior of {model_name} with these hyper-parameters cannot be drawn from: choose a proper one."
+        )
+    shapes = jax.eval_shape(
+        lambda k: simulate(model, resolved, template.pack(), k), jax.random.key(0)
+    )
+    rates = jax.eval_shape(
+        lambda x: model.predict(resolved, x), {site: shapes[site] for site in model.families}
+    )
+    entries = [
+        f"expected {divmod(int(i), rates.shape[-1])}" for i in _entries(int(np.prod(rates.shape)))
+    ]
     single = {site for site in model.families if np.prod(shapes[site].shape) == 1}
     sites = ("hyper-parameters" if site in single else "sites" for site in model.families)
     names = (*entries, "expected, root mean square", "log joint", *model.families)
     groups = (*("expected data" for _ in entries), "expected data", "log joint", *sites)
-    return _without_constants(Prior(model, resolved, template, totals, names, groups, tuple(range(len(names)))))
+    return _without_constants(
+        Prior(model, resolved, template, totals, names, groups, tuple(range(len(names))))
+    )
 
 
 def _without_constants(prior: Prior) -> Prior:
     """Without the functionals that are the same, to rounding, for all values of a few draws from the prior: a rank among ties is none."""
     drawn = [prior.simulate(jax.random.key(seed)) for seed in range(4)]
-    found = np.concatenate([prior.functionals({site: np.asarray(x)[None] for site, x in truth.items()}, drawn[0][0]) for _, truth in drawn])
+    found = np.concatenate(
+        [
+            prior.functionals({site: np.asarray(x)[None] for site, x in truth.items()}, drawn[0][0])
+            for _, truth in drawn
+        ]
+    )
     varying = np.flatnonzero(found.std(0) > 1e-5 * np.abs(found).max(0))
     return prior._replace(
-        names=tuple(prior.names[i] for i in varying), groups=tuple(prior.groups[i] for i in varying), varying=tuple(int(i) for i in varying)
+        names=tuple(prior.names[i] for i in varying),
+        groups=tuple(prior.groups[i] for i in varying),
+        varying=tuple(int(i) for i in varying),
     )
 
 
@@ -266,16 +356,22 @@ def make_template(kind: str, num_rows: int, num_columns: int, rng: np.random.Gen
 
     def cells(size: int, share: float) -> Any:
         rows, columns = np.nonzero(rng.random((num_rows, size)) < share)
-        return scipy.sparse.csr_array((np.ones(len(rows), np.float32), (rows, columns)), shape=(num_rows, size))
+        return scipy.sparse.csr_array(
+            (np.ones(len(rows), np.float32), (rows, columns)), shape=(num_rows, size)
+        )
 
     if kind == "dense":
         return _one_shape(OneShape(kind, values=np.ones((num_rows, num_columns), np.float32)))
     votes = cells(10, 0.7) if kind == "text_and_votes" else None
-    return _one_shape(OneShape(kind, matrix=cells(num_columns, 0.7 if kind == "ratings" else 1.0), votes=votes))
+    return _one_shape(
+        OneShape(kind, matrix=cells(num_columns, 0.7 if kind == "ratings" else 1.0), votes=votes)
+    )
 
 
 def _one_shape(data: OneShape) -> OneShape:
-    data.__dict__["most"] = ROW_LENGTH  # the largest total of a row, which only models that are given it read
+    data.__dict__["most"] = (
+        ROW_LENGTH  # the largest total of a row, which only models that are given it read
+    )
     return data
 
 
@@ -290,7 +386,10 @@ def holding(template: Data, drawn: Mapping[str, np.ndarray], observed: str) -> D
 
 def _filled(cells: Any, values: np.ndarray) -> Any:
     rows = np.repeat(np.arange(cells.shape[0]), np.diff(cells.indptr))
-    return scipy.sparse.csr_array((values[rows, cells.indices].astype(np.float32), cells.indices, cells.indptr), shape=cells.shape)
+    return scipy.sparse.csr_array(
+        (values[rows, cells.indices].astype(np.float32), cells.indices, cells.indptr),
+        shape=cells.shape,
+    )
 
 
 # Reading ranks -----------------------------------------------------------------------------------------------------------------
@@ -330,7 +429,10 @@ class Envelope:
         self.num_draws = num_draws
         share = np.arange(1, num_draws + 1) / (num_draws + 1)  # of ranks up to 0, 1, .., L - 1
         counts = np.arange(num_datasets + 1)[:, None]
-        below, above = scipy.stats.binom.cdf(counts, num_datasets, share), scipy.stats.binom.sf(counts - 1, num_datasets, share)
+        below, above = (
+            scipy.stats.binom.cdf(counts, num_datasets, share),
+            scipy.stats.binom.sf(counts - 1, num_datasets, share),
+        )
         self.table = np.minimum(1.0, 2 * np.minimum(below, above))  # (count, i)
         simulated = rng.integers(0, num_draws + 1, (SIMULATIONS, num_datasets))
         self.null = np.sort([self.statistic(one) for one in simulated])
@@ -348,16 +450,24 @@ def chi_square(ranks: np.ndarray, num_draws: int, bins: int = BINS) -> np.ndarra
     """p-values of uniform ranks, in bins as many and as even as the number of possible ranks allows."""
     bins = min(bins, num_draws + 1)
     edges = np.linspace(0, num_draws + 1, bins + 1).astype(int)
-    counts = np.stack([np.sum((ranks >= low) & (ranks < high), axis=0) for low, high in itertools.pairwise(edges)])
+    counts = np.stack(
+        [np.sum((ranks >= low) & (ranks < high), axis=0) for low, high in itertools.pairwise(edges)]
+    )
     expected = len(ranks) * np.diff(edges)[:, None] / (num_draws + 1)
     return scipy.stats.chi2.sf(np.sum((counts - expected) ** 2 / expected, axis=0), bins - 1)
 
 
-def symmetry(probabilities: np.ndarray, rng: np.random.Generator, num_flips: int = 2000) -> np.ndarray:
+def symmetry(
+    probabilities: np.ndarray, rng: np.random.Generator, num_flips: int = 2000
+) -> np.ndarray:
     """p-values of VSBC: the Kolmogorov-Smirnov distance between p and 1 - p, against that of data sets whose p are turned around at random."""
     grid = np.linspace(0, 1, 101)[1:-1]
-    high = (probabilities[None] > grid[:, None, None]).astype(float) - (1 - probabilities[None] > grid[:, None, None])  # antisymmetric
-    signs = np.concatenate([np.ones((1, len(probabilities))), rng.choice([-1.0, 1.0], (num_flips, len(probabilities)))])
+    high = (probabilities[None] > grid[:, None, None]).astype(float) - (
+        1 - probabilities[None] > grid[:, None, None]
+    )  # antisymmetric
+    signs = np.concatenate(
+        [np.ones((1, len(probabilities))), rng.choice([-1.0, 1.0], (num_flips, len(probabilities)))]
+    )
     distance = np.abs(np.einsum("fd,gdq->fgq", signs, high, optimize=True)).max(1)
     return np.mean(distance >= distance[0] - 1e-9, axis=0)
 

@@ -22,8 +22,22 @@ import numpy as np
 LEVELS = (np.arange(100) + 0.5) / 100  # where quantile functions are compared
 ENDS = (0.05, 0.25, 0.5, 0.75, 0.95)  # of the intervals, and the median
 BLOCK = 8
-FIGURES = ("mean_error_sd", "sd_ratio", "coverage50", "coverage90", "wasserstein_sd", "tail_error_sd", "correlation_error")
-SPREADS = ("sd_ratio", "coverage50", "coverage90", "tail_error_sd", "correlation_error")  # which a point estimate does not have
+FIGURES = (
+    "mean_error_sd",
+    "sd_ratio",
+    "coverage50",
+    "coverage90",
+    "wasserstein_sd",
+    "tail_error_sd",
+    "correlation_error",
+)
+SPREADS = (
+    "sd_ratio",
+    "coverage50",
+    "coverage90",
+    "tail_error_sd",
+    "correlation_error",
+)  # which a point estimate does not have
 
 
 class Quantities(NamedTuple):
@@ -77,7 +91,9 @@ def distances(reference: Quantities, other: Quantities) -> Distances:
     none = np.full(sd.shape, np.nan)
 
     def inside(low: int, high: int) -> np.ndarray:
-        share = np.mean((reference.draws >= other.ends[low]) & (reference.draws <= other.ends[high]), axis=0)
+        share = np.mean(
+            (reference.draws >= other.ends[low]) & (reference.draws <= other.ends[high]), axis=0
+        )
         return np.where(np.isnan(sd) | ~np.isfinite(other.mean), np.nan, share)
 
     return Distances(
@@ -86,7 +102,9 @@ def distances(reference: Quantities, other: Quantities) -> Distances:
         none if other.is_point else inside(1, 3),
         none if other.is_point else inside(0, 4),
         np.abs(other.levels - reference.levels).mean(0) / sd,
-        none if other.is_point else np.abs(other.ends[[0, 4]] - reference.ends[[0, 4]]).mean(0) / sd,
+        none
+        if other.is_point
+        else np.abs(other.ends[[0, 4]] - reference.ends[[0, 4]]).mean(0) / sd,
     )
 
 
@@ -96,8 +114,14 @@ def agreement(reference: Quantities, other: Quantities) -> dict[str, Any]:
     if not moves.any():
         return {**dict.fromkeys(FIGURES), "quantities": 0}
     one = Distances(*(field[moves] for field in found))
-    record: dict[str, Any] = {name: np.mean(getattr(one, name)) for name in ("coverage50", "coverage90", "wasserstein_sd", "tail_error_sd")}
-    record |= {"mean_error_sd": np.mean(np.abs(one.mean_shift_sd)), "sd_ratio": np.median(one.sd_ratio)}
+    record: dict[str, Any] = {
+        name: np.mean(getattr(one, name))
+        for name in ("coverage50", "coverage90", "wasserstein_sd", "tail_error_sd")
+    }
+    record |= {
+        "mean_error_sd": np.mean(np.abs(one.mean_shift_sd)),
+        "sd_ratio": np.median(one.sd_ratio),
+    }
     record["correlation_error"] = None if other.is_point else correlation_error(reference, other)
     if other.is_point:
         record |= dict.fromkeys(SPREADS)
@@ -111,11 +135,16 @@ def correlation_error(reference: Quantities, other: Quantities) -> float | None:
     if len(block) < 2:
         return None
     pairs = np.triu_indices(len(block), 1)
-    first, second = (np.asarray(np.corrcoef(one.draws[:, block].astype(np.float64), rowvar=False))[pairs] for one in (reference, other))
+    first, second = (
+        np.asarray(np.corrcoef(one.draws[:, block].astype(np.float64), rowvar=False))[pairs]
+        for one in (reference, other)
+    )
     return float(np.mean(np.abs(first - second)))
 
 
-def reweighted(reference: Quantities, other: Quantities, weights: np.ndarray) -> dict[str, float | None]:
+def reweighted(
+    reference: Quantities, other: Quantities, weights: np.ndarray
+) -> dict[str, float | None]:
     """mean_error_sd and sd_ratio of draws with weights that sum to one."""
     sd = scale_of(reference)
     moves = ~np.isnan(sd)
@@ -134,4 +163,7 @@ def pick(shapes: Mapping[str, tuple[int, ...]], most: int, seed: Any) -> dict[st
     """Of each site at most so many of its numbers, at random, as sorted places in the flattened site."""
     rng = np.random.default_rng(seed)
     sizes = {site: int(np.prod(shape, dtype=np.int64)) for site, shape in shapes.items()}
-    return {site: np.sort(rng.choice(size, most, replace=False)) if size > most else np.arange(size) for site, size in sizes.items()}
+    return {
+        site: np.sort(rng.choice(size, most, replace=False)) if size > most else np.arange(size)
+        for site, size in sizes.items()
+    }

@@ -36,7 +36,9 @@ from pp_models.model import Model, check_count, declare, make_hyper
 
 MIN_ROWS = 10  # with fewer, none are held out
 QUICK_ROWS, QUICK_COLUMNS = 40, 15  # of data drawn for a quick comparison
-LEAST_SHARE = 0.2  # of an engine's share of the whole, which it has even where others took longer than theirs
+LEAST_SHARE = (
+    0.2  # of an engine's share of the whole, which it has even where others took longer than theirs
+)
 SLOW_SCORE = 0.5  # seconds for a held-out score above which no more are taken on the way
 SLOWEST_SCORE = 20.0  # of the first two, which compile
 
@@ -92,32 +94,59 @@ class Task(NamedTuple):
     def stored(self, engine: str, seconds: float | None) -> Finished | None:
         """The engine's fit from the folder, unless it was cut short and there are more seconds now."""
         options = summary.plain(dict(self.options.get(engine, {})))
-        return None if self.folder is None else self.folder.load(engine, options, self.training, seconds)
+        return (
+            None
+            if self.folder is None
+            else self.folder.load(engine, options, self.training, seconds)
+        )
 
     def fit(self, engine: str, place: str, max_seconds: float | None) -> Finished:
         """The engine's fit, with what it warned of: that belongs into the report, next to the figures. One that was interrupted goes on."""
         options = dict(self.options.get(engine, {}))
         progress = self.progress if self.progress is not None else place
         follow = Follow(engine, None if self.quick else self.heldout)
-        arguments = {"hyper": self.hyper, "key": self.key_for(engine), "progress": progress, "max_seconds": max_seconds, "watch": follow, **options}
+        arguments = {
+            "hyper": self.hyper,
+            "key": self.key_for(engine),
+            "progress": progress,
+            "max_seconds": max_seconds,
+            "watch": follow,
+            **options,
+        }
         checkpoint = None if self.folder is None else self.folder.checkpoint(engine)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
             warnings.simplefilter("always", RuntimeWarning)
-            warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache")  # compiled again, nothing lost
+            warnings.filterwarnings(
+                "ignore", "Error (reading|writing) persistent compilation cache"
+            )  # compiled again, nothing lost
             follow.caught = caught
             try:
-                fit = inference.fit(self.model.name, self.training, engine=engine, checkpoint=checkpoint, **arguments)
+                fit = inference.fit(
+                    self.model.name,
+                    self.training,
+                    engine=engine,
+                    checkpoint=checkpoint,
+                    **arguments,
+                )
             except Foreign as error:  # of another comparison, or damaged
                 checkpoints.remove(checkpoint)  # type: ignore[arg-type]
                 warnings.warn(f"The engine was begun anew: {error}", stacklevel=2)
-                fit = inference.fit(self.model.name, self.training, engine=engine, checkpoint=checkpoint, **arguments)
+                fit = inference.fit(
+                    self.model.name,
+                    self.training,
+                    engine=engine,
+                    checkpoint=checkpoint,
+                    **arguments,
+                )
         notes = follow.notes
         if fit.stopped:
             notes.append(fit.stopped)
         done = Finished(fit, notes, follow.curve)
         if checkpoint is not None and self.folder is not None:
-            self.folder.save(engine, summary.plain(options), done, max_seconds if fit.stopped else None)
+            self.folder.save(
+                engine, summary.plain(options), done, max_seconds if fit.stopped else None
+            )
             checkpoints.remove(checkpoint)
         return done
 
@@ -128,7 +157,9 @@ class Follow:
     def __init__(self, engine: str, heldout: Data | None) -> None:
         self._engine, self._heldout = engine, heldout
         self.curve: list[list[float]] = []
-        self._next: float | None = None if heldout is None else 1.0  # step to score after; None: no more
+        self._next: float | None = (
+            None if heldout is None else 1.0
+        )  # step to score after; None: no more
         self._scores = 0  # in this process
         self._before: list[str] = []
         self.caught: list[Any] = []
@@ -136,7 +167,11 @@ class Follow:
     @property
     def notes(self) -> list[str]:
         """What was warned of, once each, also before the fit was interrupted."""
-        new = [str(one.message) for one in self.caught if issubclass(one.category, UserWarning | RuntimeWarning)]
+        new = [
+            str(one.message)
+            for one in self.caught
+            if issubclass(one.category, UserWarning | RuntimeWarning)
+        ]
         return list(dict.fromkeys([*self._before, *new]))
 
     @property
@@ -145,7 +180,11 @@ class Follow:
 
     @memory.setter
     def memory(self, before: dict[str, Any]) -> None:
-        self.curve, self._next, self._before = list(before["curve"]), before["next"], list(before["notes"])
+        self.curve, self._next, self._before = (
+            list(before["curve"]),
+            before["next"],
+            list(before["notes"]),
+        )
 
     def __call__(self, step: int, seconds: float, posterior: Callable[[], Any]) -> None:
         if self._next is None or step + 1 < self._next:
@@ -153,7 +192,9 @@ class Follow:
         begin = time.perf_counter()
         try:
             now = posterior()
-            score, _ = heldout_score(Fit(now.problem, self._engine, {}, now, {}, seconds), self._heldout)
+            score, _ = heldout_score(
+                Fit(now.problem, self._engine, {}, now, {}, seconds), self._heldout
+            )
         except Exception:  # the score at the end says what is wrong; a curve must not cost the fit
             score = None
         if score is None or not np.isfinite(score):
@@ -162,7 +203,9 @@ class Follow:
         self.curve.append([float(seconds), float(score)])
         self._scores += 1
         cost = time.perf_counter() - begin
-        slow = cost > SLOW_SCORE if self._scores > 2 else cost > SLOWEST_SCORE  # the first ones compile
+        slow = (
+            cost > SLOW_SCORE if self._scores > 2 else cost > SLOWEST_SCORE
+        )  # the first ones compile
         self._next = None if slow else 2 * (step + 1)
 
 
@@ -177,7 +220,9 @@ class Budget:
         if self.seconds is None:
             return None
         left = self.seconds - (time.perf_counter() - self.begin)
-        return weights[place] * max(left / sum(weights[place:]), LEAST_SHARE * self.seconds / sum(weights))
+        return weights[place] * max(
+            left / sum(weights[place:]), LEAST_SHARE * self.seconds / sum(weights)
+        )
 
 
 def compare(
@@ -228,7 +273,11 @@ def compare(
     ('gibbs', 'point')
     """
     model, key = pp_models.load(model_name), jax.random.key(0) if key is None else key
-    engines = None if engines is None else list(dict.fromkeys([engines] if isinstance(engines, str) else engines))
+    engines = (
+        None
+        if engines is None
+        else list(dict.fromkeys([engines] if isinstance(engines, str) else engines))
+    )
     options = _check_names(reference, engines, options or {}, budget, quick)
     num_draws = (1000 if quick else 2000) if num_draws is None else num_draws
     check_count("num_draws", num_draws)
@@ -236,11 +285,20 @@ def compare(
     model, hyper, data, truth = _problem(model, data, hyper, key, truth, quick)
     seed = np.asarray(jax.random.key_data(key)).ravel()
     data, taken = _some_rows(data, rows, seed)
-    training, heldout, kept = completion.hold_out(data, seed=seed) if data.num_rows >= MIN_ROWS else (data, None, np.arange(data.num_rows))
+    training, heldout, kept = (
+        completion.hold_out(data, seed=seed)
+        if data.num_rows >= MIN_ROWS
+        else (data, None, np.arange(data.num_rows))
+    )
     if given:
         hyper = make_hyper(model, stated, training)  # defaults must not see what is held out
     candidates, names = _choose(model, hyper, reference, engines, quick)
-    recipe = {"model": model.name, "hyper": summary.plain(hyper._asdict()), "data": data.hash, "seed": summary.seed_of(key)}
+    recipe = {
+        "model": model.name,
+        "hyper": summary.plain(hyper._asdict()),
+        "data": data.hash,
+        "seed": summary.seed_of(key),
+    }
     if folder is not None and overwrite:
         results.clear(Path(folder))
     place = None if folder is None else results.open_folder(folder, recipe)
@@ -248,14 +306,37 @@ def compare(
     found = Run(task, candidates, on_result or (lambda engine, row: None))
     found.all([*candidates, *names], Budget(budget))
     if found.stick is None:
-        raise InputError("No engine could be fitted. " + " ".join(f"{engine}: {row['error']}" for engine, row in found.rows.items()))
+        raise InputError(
+            "No engine could be fitted. "
+            + " ".join(f"{engine}: {row['error']}" for engine, row in found.rows.items())
+        )
 
-    about = {"model": model.name, "title": model.title, "kind": model.kind, "symmetry": model.symmetry, "hyper": hyper._asdict()}
-    told: dict[str, Any] = {"reference": found.reference, "converged": found.converged, "partial": found.partial, "quick": quick, "budget": budget}
+    about = {
+        "model": model.name,
+        "title": model.title,
+        "kind": model.kind,
+        "symmetry": model.symmetry,
+        "hyper": hyper._asdict(),
+    }
+    told: dict[str, Any] = {
+        "reference": found.reference,
+        "converged": found.converged,
+        "partial": found.partial,
+        "quick": quick,
+        "budget": budget,
+    }
     told |= {"pivot": measure.align.pivot_in_words(model), "evidence": found.evidence}
     ranked = summary.ranking(found.rows, found.reference, found.converged)
-    told |= {"engines": {engine: found.rows[engine] for engine in ranked}, "options": {name: dict(one) for name, one in options.items()}}
-    told |= {"num_draws": num_draws, "data": summary.data_summary(data, training, heldout), "data_hash": data.hash, "seed": summary.seed_of(key)}
+    told |= {
+        "engines": {engine: found.rows[engine] for engine in ranked},
+        "options": {name: dict(one) for name, one in options.items()},
+    }
+    told |= {
+        "num_draws": num_draws,
+        "data": summary.data_summary(data, training, heldout),
+        "data_hash": data.hash,
+        "seed": summary.seed_of(key),
+    }
     told |= {"versions": summary.versions(), "command": command}
     measured = {engine: found.measured[engine] for engine in ranked if engine in found.measured}
     return Comparison(
@@ -263,7 +344,10 @@ def compare(
         hyper,
         data,
         found.reference,
-        {engine: found.fits[engine] for engine in (*([found.reference] if found.reference else []), *found.fits)},
+        {
+            engine: found.fits[engine]
+            for engine in (*([found.reference] if found.reference else []), *found.fits)
+        },
         {engine: one.draws for engine, one in measured.items()},
         summary.plain({"format": summary.FORMAT, **about, **told}),
         summary.quantity_table(model, training, found.stick, measured),
@@ -278,7 +362,9 @@ def compare(
 class Run:
     """The engines' fits and measures as they come. Samplers that may be the reference come first; of several the best is (`yardstick.quality`)."""
 
-    def __init__(self, task: Task, candidates: list[str], report: Callable[[str, dict[str, Any]], None]) -> None:
+    def __init__(
+        self, task: Task, candidates: list[str], report: Callable[[str, dict[str, Any]], None]
+    ) -> None:
         self.task, self.candidates, self.report = task, candidates, report
         self.reference: str | None = None
         self.converged: bool | None = None
@@ -300,19 +386,27 @@ class Run:
                 if engine == last:
                     self._choose()
         except KeyboardInterrupt as stopped:
-            terminated = getattr(stopped, "signal", signal.SIGINT) != signal.SIGINT  # who sends SIGTERM does not wait for a report
+            terminated = (
+                getattr(stopped, "signal", signal.SIGINT) != signal.SIGINT
+            )  # who sends SIGTERM does not wait for a report
             if terminated or not (self.fits or self._waiting):
                 raise
             self._choose()
             missing = [name for name in names if name not in self.rows]
             verb = "was" if len(missing) == 1 else "were"
-            self.partial = f"Interrupted: {listed(missing)} {verb} not run. Run the same command again to go on." if missing else None
+            self.partial = (
+                f"Interrupted: {listed(missing)} {verb} not run. Run the same command again to go on."
+                if missing
+                else None
+            )
 
     def _one(self, engine: str, place: str, seconds: float | None) -> None:
         """Fit one engine; measure it unless it waits to be the reference. Its failure is a result, not the end of the others."""
         try:
             done = self.task.stored(engine, seconds) or self.task.fit(engine, place, seconds)
-            sample = measure.draw(done.fit, self.task.key_for(engine, "draws"), self.task.num_draws, self.task.seed)
+            sample = measure.draw(
+                done.fit, self.task.key_for(engine, "draws"), self.task.num_draws, self.task.seed
+            )
             if engine in self.candidates:
                 self._waiting[engine] = done, sample
             else:
@@ -325,7 +419,9 @@ class Run:
         found: dict[str, tuple[bool, float]] = {}
         for name, (done, sample) in self._waiting.items():
             try:
-                found[name] = measure.quality(done.fit, sample) if len(self._waiting) > 1 else (True, 0.0)
+                found[name] = (
+                    measure.quality(done.fit, sample) if len(self._waiting) > 1 else (True, 0.0)
+                )
             except Exception:  # which measuring it will say again
                 found[name] = False, -1.0
         for engine in sorted(self._waiting, key=found.__getitem__, reverse=True):
@@ -338,7 +434,10 @@ class Run:
             del self._waiting[engine]
 
     def _measure(self, engine: str, done: Finished, sample: Sample) -> None:
-        notes, known = list(done.notes), None if self.evidence is None else self.evidence["log_evidence"]
+        notes, known = (
+            list(done.notes),
+            None if self.evidence is None else self.evidence["log_evidence"],
+        )
         as_reference = engine == self.reference
         stick = self.stick or measure.make_yardstick(done.fit, sample, self.task.seed, as_reference)
         one = measure.measure(done.fit, sample, stick, notes, self.task.heldout, known)
@@ -352,7 +451,9 @@ class Run:
         self.stick = stick
         self.fits[engine], self.measured[engine], self.rows[engine] = done.fit, one, row
         if as_reference and self.converged and not self.task.quick:
-            self.evidence = measure.log_evidence(done.fit, stick, self.task.key_for("evidence"), notes)
+            self.evidence = measure.log_evidence(
+                done.fit, stick, self.task.key_for("evidence"), notes
+            )
         self.report(engine, summary.plain(row))
 
     def _fail(self, engine: str, error: Exception) -> None:
@@ -369,7 +470,10 @@ def _judge_reference(row: dict[str, Any], fit: Any, task: Task) -> bool:
     cut_short = drawn < fit.options.get("num_samples", 0) * fit.options.get("num_chains", 0)
     row["converged"] = not reasons
     if reasons:
-        row["notes"].append(verdicts.advice(row["engine"], reasons, cut_short) + (_fewer_rows(task) if cut_short else ""))
+        row["notes"].append(
+            verdicts.advice(row["engine"], reasons, cut_short)
+            + (_fewer_rows(task) if cut_short else "")
+        )
     elif said := verdicts.caution(row):
         row["notes"].append(said)
     return row["converged"]
@@ -393,18 +497,31 @@ def _failed(engine: str, error: Exception, is_reference: bool, task: Task) -> di
 def _fewer_rows(task: Task) -> str:
     """The offer of a random part of the rows, where that would be less."""
     rows = task.training.num_rows
-    return f" To compare on a random part of the rows, add --rows {max(MIN_ROWS, rows // 10)} (rows= in Python)." if rows > 2 * MIN_ROWS else ""
+    return (
+        f" To compare on a random part of the rows, add --rows {max(MIN_ROWS, rows // 10)} (rows= in Python)."
+        if rows > 2 * MIN_ROWS
+        else ""
+    )
 
 
 # What is compared -------------------------------------------------------------------------------------------------------------
 
 
-def _check_names(reference: Any, engines: list[str] | None, options: Mapping[str, Any], budget: Any, quick: bool) -> dict[str, dict[str, Any]]:
+def _check_names(
+    reference: Any, engines: list[str] | None, options: Mapping[str, Any], budget: Any, quick: bool
+) -> dict[str, dict[str, Any]]:
     """The options of every engine. All names, options and numbers are checked before anything is compiled."""
-    if budget is not None and not (isinstance(budget, int | float) and not isinstance(budget, bool) and 0 < budget < float("inf")):
+    if budget is not None and not (
+        isinstance(budget, int | float)
+        and not isinstance(budget, bool)
+        and 0 < budget < float("inf")
+    ):
         raise InputError(f"budget must be a positive number of seconds, not {budget!r}.")
     names = engines or []
-    chosen = {name: load_engine(name) for name in (*([] if reference in (None, "none") else [reference]), *names)}
+    chosen = {
+        name: load_engine(name)
+        for name in (*([] if reference in (None, "none") else [reference]), *names)
+    }
     if engines is not None and not names:
         raise InputError("There are no engines to compare: name at least one.")
     for name in options:
@@ -414,14 +531,20 @@ def _check_names(reference: Any, engines: list[str] | None, options: Mapping[str
     for name, engine in chosen.items():
         make_options(engine, dict(options.get(name, {})))
     if reference not in (None, "none") and chosen[reference].kind != "draws":
-        raise InputError(f"Engine {reference!r} is no sampler, and only a Markov chain is exact enough to judge by: take gibbs or nuts.")
+        raise InputError(
+            f"Engine {reference!r} is no sampler, and only a Markov chain is exact enough to judge by: take gibbs or nuts."
+        )
     if not quick:
         return {name: dict(one) for name, one in options.items()}
     every = {name: load_engine(name).quick for name in registry.engines()}
-    return {name: {**quick_options, **options.get(name, {})} for name, quick_options in every.items()}
+    return {
+        name: {**quick_options, **options.get(name, {})} for name, quick_options in every.items()
+    }
 
 
-def _choose(model: Model, hyper: Any, reference: str | None, engines: list[str] | None, quick: bool) -> tuple[list[str], list[str]]:
+def _choose(
+    model: Model, hyper: Any, reference: str | None, engines: list[str] | None, quick: bool
+) -> tuple[list[str], list[str]]:
     """The samplers of which the best is to judge by, and the other engines to judge."""
     chosen = default_engines(model, hyper, quick) if engines is None else engines
     if reference == "none":
@@ -430,11 +553,24 @@ def _choose(model: Model, hyper: Any, reference: str | None, engines: list[str] 
         candidates = [reference]
     else:
         first = default_reference(model, hyper, quick and engines is None)
-        candidates = [first, *(name for name in chosen if load_engine(name).kind == "draws" and not load_engine(name).suits(model))] if first else []
+        candidates = (
+            [
+                first,
+                *(
+                    name
+                    for name in chosen
+                    if load_engine(name).kind == "draws" and not load_engine(name).suits(model)
+                ),
+            ]
+            if first
+            else []
+        )
     candidates = list(dict.fromkeys(candidates))
     names = [name for name in chosen if name not in candidates]
     if len(candidates) + len(names) < 2:
-        raise InputError(f"There is nothing to compare with {(candidates or names)[0]!r}: name at least one other engine.")
+        raise InputError(
+            f"There is nothing to compare with {(candidates or names)[0]!r}: name at least one other engine."
+        )
     return candidates, names
 
 
@@ -444,13 +580,17 @@ def _problem(
     """The model's variant, hyper-parameters, data, and the latent values behind them where they are known."""
     if data is not None:
         if not isinstance(data, Data):
-            raise InputError(f"data must be made with pp_models.data.{model.kind}(...), not a {type(data).__name__}.")
+            raise InputError(
+                f"data must be made with pp_models.data.{model.kind}(...), not a {type(data).__name__}."
+            )
         return *declare(model, hyper, data), data, truth
     drawn, data, truth = draw_data(model, key, hyper, quick)
     return *declare(model, drawn, data), data, truth
 
 
-def draw_data(model: Model, key: jax.Array, hyper: Any, quick: bool) -> tuple[Any, Data, dict[str, np.ndarray]]:
+def draw_data(
+    model: Model, key: jax.Array, hyper: Any, quick: bool
+) -> tuple[Any, Data, dict[str, np.ndarray]]:
     """Hyper-parameters, data drawn from the model's own prior, and the values behind them."""
     size = {"num_rows": QUICK_ROWS, "num_columns": QUICK_COLUMNS} if quick else {}
     return pp_models.datasets.synthetic(model, key, hyper=hyper, **size)
@@ -468,8 +608,13 @@ def _some_rows(data: Data, rows: int | None, seed: Any) -> tuple[Data, np.ndarra
     return data.select(taken), taken
 
 
-def _align_truth(model: Model, truth: Mapping[str, Any] | None, kept: np.ndarray, stick: Yardstick) -> Draws | None:
+def _align_truth(
+    model: Model, truth: Mapping[str, Any] | None, kept: np.ndarray, stick: Yardstick
+) -> Draws | None:
     if truth is None or not all(site in truth for site in model.families):
         return None
-    values = {site: np.asarray(truth[site])[kept] if site in model.local else np.asarray(truth[site]) for site in model.families}
+    values = {
+        site: np.asarray(truth[site])[kept] if site in model.local else np.asarray(truth[site])
+        for site in model.families
+    }
     return measure.align.align_draws(model, values, stick.pivot)

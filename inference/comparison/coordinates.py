@@ -50,7 +50,9 @@ class Marginals(NamedTuple):
 
 def supports(fit: Any) -> dict[str, Any]:
     """Site -> the support of its prior, as NumPyro knows it."""
-    trace = handlers.trace(handlers.seed(fit.model.generate, jax.random.key(0))).get_trace(fit.hyper, fit.data.pack())
+    trace = handlers.trace(handlers.seed(fit.model.generate, jax.random.key(0))).get_trace(
+        fit.hyper, fit.data.pack()
+    )
     return {site: trace[site]["fn"].support for site in fit.model.families}
 
 
@@ -62,7 +64,13 @@ def make_chart(support: Any, shape: tuple[int, ...]) -> Chart:
     if inner == constraints.simplex:
         return _simplex(shape)
     if inner == constraints.unit_interval:
-        return _elementwise("beta", shape, special.logit, special.expit, lambda y: -np.logaddexp(0, y) - np.logaddexp(0, -y))
+        return _elementwise(
+            "beta",
+            shape,
+            special.logit,
+            special.expit,
+            lambda y: -np.logaddexp(0, y) - np.logaddexp(0, -y),
+        )
     if inner in (constraints.positive, constraints.nonnegative):
         return _elementwise("gamma", shape, np.log, np.exp, lambda y: y)
     if inner in (constraints.real, constraints.real_vector):
@@ -71,13 +79,20 @@ def make_chart(support: Any, shape: tuple[int, ...]) -> Chart:
 
 
 def _elementwise(bend: str, shape: tuple[int, ...], to: Any, back: Any, log_slope: Any) -> Chart:
-    return Chart(math.prod(shape), bend, lambda x: to(x).reshape(len(x), -1), lambda y: (back(y).reshape(len(y), *shape), log_slope(y)))
+    return Chart(
+        math.prod(shape),
+        bend,
+        lambda x: to(x).reshape(len(x), -1),
+        lambda y: (back(y).reshape(len(y), *shape), log_slope(y)),
+    )
 
 
 def _simplex(shape: tuple[int, ...]) -> Chart:
     def to(x: np.ndarray) -> np.ndarray:
         left = np.cumsum(x[..., ::-1], -1)[..., ::-1]  # of the stick, before each is broken off
-        return (np.log(x[..., :-1]) - np.log(left[..., 1:])).reshape(len(x), math.prod(shape[:-1]) * (shape[-1] - 1))
+        return (np.log(x[..., :-1]) - np.log(left[..., 1:])).reshape(
+            len(x), math.prod(shape[:-1]) * (shape[-1] - 1)
+        )
 
     def back(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         y = y.reshape(len(y), *shape[:-1], shape[-1] - 1)
@@ -113,7 +128,11 @@ def inside(draws: Mapping[str, Any], charts: Mapping[str, Chart]) -> dict[str, n
     out = {}
     for site, value in draws.items():
         value = np.asarray(value)
-        tiny, eps = (np.finfo(value.dtype).tiny, np.finfo(value.dtype).epsneg) if value.dtype.kind == "f" else (TINY, 0.0)
+        tiny, eps = (
+            (np.finfo(value.dtype).tiny, np.finfo(value.dtype).epsneg)
+            if value.dtype.kind == "f"
+            else (TINY, 0.0)
+        )
         value = value.astype(np.float64)
         if charts[site].bend != "none":
             value = np.maximum(value, tiny)
@@ -129,7 +148,10 @@ def inside(draws: Mapping[str, Any], charts: Mapping[str, Chart]) -> dict[str, n
 def fit_marginals(y: np.ndarray, bends: np.ndarray) -> Marginals:
     """Of draws y (n, numbers); `bends` names each number's family."""
     table = np.zeros((y.shape[1], len(NODES)))
-    for name, fitted, quantiles in (("beta", _fit_beta, _beta_quantiles), ("gamma", _fit_gamma, _gamma_quantiles)):
+    for name, fitted, quantiles in (
+        ("beta", _fit_beta, _beta_quantiles),
+        ("gamma", _fit_gamma, _gamma_quantiles),
+    ):
         which = bends == name
         if which.any():
             a, b = fitted(y[:, which])
@@ -137,7 +159,12 @@ def fit_marginals(y: np.ndarray, bends: np.ndarray) -> Marginals:
     bent = np.flatnonzero(bends != "none")
     table = table[bent]
     least = 1e-11 * np.maximum(1, np.abs(table[:, :-1]))  # rounding must not make it fall
-    return Marginals(bent, np.concatenate([table[:, :1], table[:, :1] + np.cumsum(np.maximum(np.diff(table), least), 1)], 1))
+    return Marginals(
+        bent,
+        np.concatenate(
+            [table[:, :1], table[:, :1] + np.cumsum(np.maximum(np.diff(table), least), 1)], 1
+        ),
+    )
 
 
 def _fit_beta(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -146,12 +173,16 @@ def _fit_beta(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     mean, variance = np.clip(z.mean(0), 1e-12, 1 - 1e-12), np.maximum(z.var(0), 1e-24)
     total = np.clip(mean * (1 - mean) / variance - 1, 1e-2, LARGEST)
     shapes = np.array([mean * total, (1 - mean) * total])
-    wanted = -np.array([np.logaddexp(0, -y).mean(0), np.logaddexp(0, y).mean(0)])  # mean logarithms of z and 1 - z
+    wanted = -np.array(
+        [np.logaddexp(0, -y).mean(0), np.logaddexp(0, y).mean(0)]
+    )  # mean logarithms of z and 1 - z
     for _ in range(50):
         gradient = wanted - special.digamma(shapes) + special.digamma(shapes.sum(0))
         curve, common = special.polygamma(1, shapes), special.polygamma(1, shapes.sum(0))
         step = gradient / curve
-        step += (common * step.sum(0) / (1 - common * np.sum(1 / curve, 0))) / curve  # the Hessian is diagonal plus a constant
+        step += (
+            common * step.sum(0) / (1 - common * np.sum(1 / curve, 0))
+        ) / curve  # the Hessian is diagonal plus a constant
         shapes = np.clip(shapes * np.exp(np.clip(step / shapes, -1, 1)), 1e-6, LARGEST)
     return shapes[0], shapes[1]
 
@@ -162,7 +193,9 @@ def _fit_gamma(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     gap = np.maximum(log_mean - y.mean(0), 1 / LARGEST)  # log a - digamma(a) of the shape wanted
     shape = (3 - gap + np.sqrt((gap - 3) ** 2 + 24 * gap)) / (12 * gap)
     for _ in range(10):
-        step = (np.log(shape) - special.digamma(shape) - gap) / (1 / shape - special.polygamma(1, shape))
+        step = (np.log(shape) - special.digamma(shape) - gap) / (
+            1 / shape - special.polygamma(1, shape)
+        )
         shape = np.clip(shape * np.exp(np.clip(-step / shape, -1, 1)), 1e-6, LARGEST)
     return shape, np.log(shape) - log_mean
 

@@ -85,11 +85,20 @@ class Target(NamedTuple):
             values[site], slope = chart.back(part)
             is_local = site in fit.model.local
             if slope.size:
-                slopes[is_local] += slope.reshape(number, num_rows, -1).sum(2) if is_local else slope.reshape(number, -1).sum(1)
+                slopes[is_local] += (
+                    slope.reshape(number, num_rows, -1).sum(2)
+                    if is_local
+                    else slope.reshape(number, -1).sum(1)
+                )
         values = coordinates.inside(values, self.charts)
         with jax.enable_x64(True):  # proportions of 1e-100 are as good as others
-            found = _log_terms(fit.model, fit.problem.hyper, jax.tree.map(jnp.asarray, values), fit.data.pack())
-        shared, rows = (np.nan_to_num(np.asarray(x) + slope, nan=-np.inf) for x, slope in zip(found, slopes, strict=True))
+            found = _log_terms(
+                fit.model, fit.problem.hyper, jax.tree.map(jnp.asarray, values), fit.data.pack()
+            )
+        shared, rows = (
+            np.nan_to_num(np.asarray(x) + slope, nan=-np.inf)
+            for x, slope in zip(found, slopes, strict=True)
+        )
         return np.where(is_representative(fit.model, values, self.pivot), shared, -np.inf), rows
 
 
@@ -112,7 +121,9 @@ def _log_terms(model, hyper, draws, batch):
     return jax.lax.map(one, draws)
 
 
-def log_evidence(fit: Any, pivot: Any = None, key: jax.Array | None = None, num_draws: int = 4000) -> Evidence:
+def log_evidence(
+    fit: Any, pivot: Any = None, key: jax.Array | None = None, num_draws: int = 4000
+) -> Evidence:
     """log p(data) from the draws of a fit by a Markov chain, with its standard error.
 
     pivot:     what draws are aligned to, of `align.common_labels`, or site -> value for it to begin with; by default made of the draws
@@ -123,11 +134,15 @@ def log_evidence(fit: Any, pivot: Any = None, key: jax.Array | None = None, num_
     check(fit)
     chains = _thinned(fit, num_draws)
     shape = next(iter(chains.values())).shape[:2]
-    target, draws = prepare(fit, {site: value.reshape(-1, *value.shape[2:]) for site, value in chains.items()}, pivot)
+    target, draws = prepare(
+        fit, {site: value.reshape(-1, *value.shape[2:]) for site, value in chains.items()}, pivot
+    )
     y = target.to(draws)
     _check_size(y.shape[1], len(y))
     y = y.reshape(*shape, -1)
-    rng = np.random.default_rng(np.asarray(jax.random.key_data(jax.random.key(0) if key is None else key)).ravel())
+    rng = np.random.default_rng(
+        np.asarray(jax.random.key_data(jax.random.key(0) if key is None else key)).ravel()
+    )
     half = shape[1] // 2
     halves = y[:, :half], y[:, half : 2 * half]
     found = [_bridge(target, one, other, rng) for one, other in (halves, halves[::-1])]
@@ -138,7 +153,9 @@ def log_evidence(fit: Any, pivot: Any = None, key: jax.Array | None = None, num_
             f"The log evidence cannot be told from these draws: {value:.1f} nats with a standard error of {error:.2g}, above {MOST_ERROR}. "
             "The posterior is too far from normal in its coordinates, or the chains are too short: draw more."
         )
-    return Evidence(float(value + log_copies(fit.model, target.pivot)), float(error), "bridge sampling")
+    return Evidence(
+        float(value + log_copies(fit.model, target.pivot)), float(error), "bridge sampling"
+    )
 
 
 # What can be done --------------------------------------------------------------------------------------------------------------
@@ -148,12 +165,16 @@ def check(fit: Any) -> None:
     """Refuse what bridge sampling cannot do."""
     model = fit.model
     if fit.posterior.kind != "draws":
-        raise InputError(f"Bridge sampling needs draws of a Markov chain, and {fit.engine} found none: fit by gibbs or nuts.")
+        raise InputError(
+            f"Bridge sampling needs draws of a Markov chain, and {fit.engine} found none: fit by gibbs or nuts."
+        )
     if fit.data is None:
         raise InputError("This fit was loaded without its data: pass data= to inference.load.")
     if not model.proper(fit.hyper):
         raise InputError(f"The prior of {model.name} is improper: its data have no evidence.")
-    if model.symmetry in ("rotation", "scale") or (model.rotation.sites and model.symmetry != "signed_permutation"):
+    if model.symmetry in ("rotation", "scale") or (
+        model.rotation.sites and model.symmetry != "signed_permutation"
+    ):
         what = "scales" if model.symmetry == "scale" else "rotations"
         raise InputError(
             f"The posterior of {model.name} is invariant to {what}, a continuum that no normal density bridges to: no evidence is computed."
@@ -172,7 +193,9 @@ def log_copies(model: Model, pivot: Any) -> float:
     """The logarithm of the number of copies that relabelling makes of every value."""
     if model.symmetry == "none":
         return 0.0
-    labels = align.find_labels(model, {site: np.asarray(value)[None] for site, value in pivot.items()}, pivot)
+    labels = align.find_labels(
+        model, {site: np.asarray(value)[None] for site, value in pivot.items()}, pivot
+    )
     size = 1 if labels.order is None else labels.order.shape[-1]
     return math.lgamma(size + 1) + (size * math.log(2) if labels.sign is not None else 0.0)
 
@@ -194,11 +217,21 @@ def _check_invariance(fit: Any, value: dict[str, np.ndarray], pivot: Any) -> Non
     if labels.order is None:
         return
     size = labels.order.shape[-1]
-    orders = np.array([np.arange(size), *(np.r_[: k - 1, k, k - 1, k + 1 : size] for k in range(1, size))])
+    orders = np.array(
+        [np.arange(size), *(np.r_[: k - 1, k, k - 1, k + 1 : size] for k in range(1, size))]
+    )
     repeated = {site: np.repeat(x[None], size, 0) for site, x in value.items()}
     with jax.enable_x64(True):
-        found = fit.log_joint(align.relabel(fit.model, repeated, align.Labels(orders, None if labels.sign is None else np.ones(orders.shape))))
-    if np.ptp(found) > 1e-5 * max(1.0, abs(found[0])):  # rounding of hyper-parameters in single precision cancels
+        found = fit.log_joint(
+            align.relabel(
+                fit.model,
+                repeated,
+                align.Labels(orders, None if labels.sign is None else np.ones(orders.shape)),
+            )
+        )
+    if np.ptp(found) > 1e-5 * max(
+        1.0, abs(found[0])
+    ):  # rounding of hyper-parameters in single precision cancels
         raise InputError(
             f"The prior of {fit.model.name} tells factors apart here, so its posterior is not invariant to their labels, and draws that were aligned "
             "do not have its density: no evidence is computed. Give all factors the same hyper-parameters."
@@ -210,20 +243,28 @@ def _thinned(fit: Any, num_draws: int) -> dict[str, np.ndarray]:
     draws = {site: np.asarray(fit.posterior.draws[site]) for site in fit.model.families}
     number, length = next(iter(draws.values())).shape[:2]
     if length < 2 * DRAWS_PER_DIMENSION:
-        raise InputError(f"Bridge sampling needs chains of at least {2 * DRAWS_PER_DIMENSION} draws, not {length}.")
+        raise InputError(
+            f"Bridge sampling needs chains of at least {2 * DRAWS_PER_DIMENSION} draws, not {length}."
+        )
     pick = np.linspace(0, length - 1, max(2, min(length, num_draws // number))).round().astype(int)
     return {site: value[:, pick] for site, value in draws.items()}
 
 
-def prepare(fit: Any, draws: dict[str, np.ndarray], pivot: Any = None) -> tuple[Target, dict[str, np.ndarray]]:
+def prepare(
+    fit: Any, draws: dict[str, np.ndarray], pivot: Any = None
+) -> tuple[Target, dict[str, np.ndarray]]:
     """The posterior restricted to the region around the pivot, and the draws (n, *site shape) in it."""
     model, kinds = fit.model, coordinates.supports(fit)
-    charts = {site: coordinates.make_chart(kinds[site], value.shape[1:]) for site, value in draws.items()}
+    charts = {
+        site: coordinates.make_chart(kinds[site], value.shape[1:]) for site, value in draws.items()
+    }
     draws = coordinates.inside(draws, charts)
     with jax.enable_x64(True):
         log_joint = fit.log_joint(draws)
     if not np.isfinite(log_joint).all():
-        raise InputError("Some draws have no finite joint density: run the chains anew, longer or in double precision.")
+        raise InputError(
+            "Some draws have no finite joint density: run the chains anew, longer or in double precision."
+        )
     best = {site: value[int(np.argmax(log_joint))] for site, value in draws.items()}
     if isinstance(pivot, align.Pivot):
         draws = align.align_draws(model, draws, pivot)
@@ -232,7 +273,12 @@ def prepare(fit: Any, draws: dict[str, np.ndarray], pivot: Any = None) -> tuple[
     _check_invariance(fit, best, pivot)
     sizes = {site: chart.size for site, chart in charts.items()}
     bends = np.concatenate([np.full(size, charts[site].bend) for site, size in sizes.items()])
-    rows = [np.repeat(np.arange(n := draws[s].shape[1]), sizes[s] // n) if s in model.local else np.full(sizes[s], -1) for s in sizes]
+    rows = [
+        np.repeat(np.arange(n := draws[s].shape[1]), sizes[s] // n)
+        if s in model.local
+        else np.full(sizes[s], -1)
+        for s in sizes
+    ]
     return Target(fit, charts, bends, np.concatenate(rows), pivot), draws
 
 
@@ -255,9 +301,15 @@ class Proposal(NamedTuple):
     def sample(self, rng: np.random.Generator, shared: np.ndarray | int) -> np.ndarray:
         """So many draws of x; or draws of the local coordinates beside those x whose global ones are to stay."""
         drawn = isinstance(shared, int)
-        away = rng.normal(size=(shared, len(self.shared))) @ self.shared_tril.T if drawn else (shared - self.mean)[:, self.shared]
+        away = (
+            rng.normal(size=(shared, len(self.shared))) @ self.shared_tril.T
+            if drawn
+            else (shared - self.mean)[:, self.shared]
+        )
         x = np.empty((len(away), len(self.mean)))
-        noise = np.einsum("rij,nrj->nri", self.local_tril, rng.normal(size=(len(away), *self.local.shape)))
+        noise = np.einsum(
+            "rij,nrj->nri", self.local_tril, rng.normal(size=(len(away), *self.local.shape))
+        )
         x[:, self.shared] = away
         x[:, self.local] = noise + np.einsum("rig,ng->nri", self.slopes, away, optimize=True)
         return x + self.mean
@@ -266,7 +318,9 @@ class Proposal(NamedTuple):
         """Of the global coordinates (n,), and of each row's given them (n, rows)."""
         away = x - self.mean
         shared = np.linalg.solve(self.shared_tril, away[:, self.shared].T)
-        rest = away[:, self.local] - np.einsum("rig,ng->nri", self.slopes, away[:, self.shared], optimize=True)
+        rest = away[:, self.local] - np.einsum(
+            "rig,ng->nri", self.slopes, away[:, self.shared], optimize=True
+        )
         local = np.linalg.solve(self.local_tril, np.moveaxis(rest, 0, -1))
         return _log_normal(shared, self.shared_tril), _log_normal(local, self.local_tril).T
 
@@ -274,14 +328,20 @@ class Proposal(NamedTuple):
 def _log_normal(standard: np.ndarray, tril: np.ndarray) -> np.ndarray:
     """Log densities (..., n) of normals with Cholesky factors (..., d, d) at standardised values (..., d, n)."""
     log_det = np.log(np.diagonal(tril, axis1=-2, axis2=-1)).sum(-1)
-    return -0.5 * (np.sum(standard**2, -2) + tril.shape[-1] * math.log(2 * math.pi)) - log_det[..., None]
+    return (
+        -0.5 * (np.sum(standard**2, -2) + tril.shape[-1] * math.log(2 * math.pi))
+        - log_det[..., None]
+    )
 
 
 def fit_proposal(x: np.ndarray, rows: np.ndarray) -> Proposal:
     """To draws x (n, dimensions); correlations are shrunk by what fits the density of one half's moments to the other half best."""
     half = len(x) // 2
     parts = x[:half], x[half:]
-    moments = [(part.mean(0), np.cov(part.T, bias=True).reshape(x.shape[1], x.shape[1])) for part in (*parts, x)]
+    moments = [
+        (part.mean(0), np.cov(part.T, bias=True).reshape(x.shape[1], x.shape[1]))
+        for part in (*parts, x)
+    ]
 
     def score(by: float) -> float:
         found = [_normal(*moments[i], rows, by).log_density(parts[1 - i]) for i in (0, 1)]
@@ -291,10 +351,16 @@ def fit_proposal(x: np.ndarray, rows: np.ndarray) -> Proposal:
     return _normal(*moments[2], rows, SHRINKAGES[int(np.nanargmax(scores))])
 
 
-def _normal(mean: np.ndarray, covariance: np.ndarray, rows: np.ndarray, shrinkage: float) -> Proposal:
+def _normal(
+    mean: np.ndarray, covariance: np.ndarray, rows: np.ndarray, shrinkage: float
+) -> Proposal:
     shared = np.flatnonzero(rows < 0)
     num_rows = rows.max() + 1 if len(rows) > len(shared) else 0
-    local = np.argsort(rows, kind="stable")[len(shared) :].reshape(num_rows, -1) if num_rows else np.zeros((0, 0), int)
+    local = (
+        np.argsort(rows, kind="stable")[len(shared) :].reshape(num_rows, -1)
+        if num_rows
+        else np.zeros((0, 0), int)
+    )
     variance = np.maximum(np.diagonal(covariance), 1e-12) * (1 + 1e-9)
     covariance = np.where(np.eye(len(mean), dtype=bool), variance, (1 - shrinkage) * covariance)
 
@@ -311,13 +377,17 @@ def _tril(covariance: np.ndarray) -> np.ndarray:
     except np.linalg.LinAlgError:
         values, vectors = np.linalg.eigh(covariance)
         least = 1e-6 * np.maximum(values.max(-1, keepdims=True), 1e-12)
-        return np.linalg.cholesky((vectors * np.maximum(values, least)[..., None, :]) @ np.swapaxes(vectors, -1, -2))
+        return np.linalg.cholesky(
+            (vectors * np.maximum(values, least)[..., None, :]) @ np.swapaxes(vectors, -1, -2)
+        )
 
 
 # The bridge --------------------------------------------------------------------------------------------------------------------
 
 
-def _bridge(target: Target, fitted: np.ndarray, bridged: np.ndarray, rng: np.random.Generator) -> tuple[float, float]:
+def _bridge(
+    target: Target, fitted: np.ndarray, bridged: np.ndarray, rng: np.random.Generator
+) -> tuple[float, float]:
     """log of the integral over the region, and its standard error: q from `fitted`, the bridge from `bridged`, both (chains, n, dimensions)."""
     flat = fitted.reshape(-1, fitted.shape[-1])
     marginals = coordinates.fit_marginals(flat, target.bends)
@@ -328,14 +398,22 @@ def _bridge(target: Target, fitted: np.ndarray, bridged: np.ndarray, rng: np.ran
     return meng_wong(posterior.reshape(bridged.shape[:2]), proposed)
 
 
-def _log_ratio(target: Target, marginals: coordinates.Marginals, proposal: Proposal, x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def _log_ratio(
+    target: Target,
+    marginals: coordinates.Marginals,
+    proposal: Proposal,
+    x: np.ndarray,
+    rng: np.random.Generator,
+) -> np.ndarray:
     """log p~ / q of draws x (n, dimensions) whose rows get more draws from q."""
 
     def ratios(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         y, slope = coordinates.bend(marginals, x)
         shared, rows = target.log_density(y)
         q_shared, q_rows = proposal.log_density(x)
-        return shared + slope[:, proposal.shared].sum(1) - q_shared, rows + (slope[:, proposal.local].sum(2) - q_rows if q_rows.size else 0)
+        return shared + slope[:, proposal.shared].sum(1) - q_shared, rows + (
+            slope[:, proposal.local].sum(2) - q_rows if q_rows.size else 0
+        )
 
     shared, first = ratios(x)
     if not proposal.local.size:
@@ -370,14 +448,19 @@ def _effective(chains: np.ndarray) -> float:
     return min(max(found, 1.0), chains.size) if np.isfinite(found) else 1.0
 
 
-def _solve(posterior: np.ndarray, proposed: np.ndarray, share: float) -> tuple[float, np.ndarray, np.ndarray]:
+def _solve(
+    posterior: np.ndarray, proposed: np.ndarray, share: float
+) -> tuple[float, np.ndarray, np.ndarray]:
     """The fixed point log c, f1 and f2 (both times constants); nan where it does not rest or q never meets the posterior."""
     centre = float(np.median(posterior))
     log_share, log_rest = math.log(share), math.log1p(-share)
     log_c = 0.0
 
     def terms(log_c: float) -> tuple[np.ndarray, np.ndarray]:
-        f1, f2 = (np.logaddexp(log_share + ratio - centre, log_rest + log_c) for ratio in (proposed, posterior))
+        f1, f2 = (
+            np.logaddexp(log_share + ratio - centre, log_rest + log_c)
+            for ratio in (proposed, posterior)
+        )
         return proposed - centre - f1, -f2
 
     for _ in range(MOST_ROUNDS):

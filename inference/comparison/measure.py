@@ -33,9 +33,28 @@ MAX_FUNCTIONALS = 60  # of each kind, of which R-hat and effective sample sizes 
 MAX_KHAT = 99.0  # reported, of ratios without any tail to speak of
 FIGURES = (  # of a row of the summary; the last line is for Markov chains
     *("kind", "error", "seconds", "seconds_to_1pct", "bound", "bound_gap", "log_joint"),
-    *("mean_error_sd", "sd_ratio", "coverage50", "coverage90", "wasserstein_sd", "tail_error_sd", "correlation_error", "quantities"),
+    *(
+        "mean_error_sd",
+        "sd_ratio",
+        "coverage50",
+        "coverage90",
+        "wasserstein_sd",
+        "tail_error_sd",
+        "correlation_error",
+        "quantities",
+    ),
     *("khat", "psis", "heldout", "heldout_se", "sites", "invariant"),
-    *("rhat", "rhat_aligned", "ess_bulk", "ess_tail", "divergences", "ebfmi", "modes", "draws", "converged"),
+    *(
+        "rhat",
+        "rhat_aligned",
+        "ess_bulk",
+        "ess_tail",
+        "divergences",
+        "ebfmi",
+        "modes",
+        "draws",
+        "converged",
+    ),
 )
 
 
@@ -98,13 +117,22 @@ def draw(fit: Any, key: jax.Array, num_draws: int, seed: Any) -> Sample:
     if posterior.kind == "point":
         chains = {site: np.asarray(posterior.mean(site))[None, None] for site in posterior.sites}
     elif posterior.kind in ("variational", "mixture"):
-        chains = {site: np.asarray(value)[None] for site, value in posterior.sample(key, num_draws).items()}
+        chains = {
+            site: np.asarray(value)[None]
+            for site, value in posterior.sample(key, num_draws).items()
+        }
     else:
         number, length = np.shape(posterior.draws[posterior.sites[0]])[:2]
-        kept = np.linspace(0, length - 1, min(length, max(1, num_draws // number))).round().astype(int)
-        chains = nonzero({site: np.asarray(posterior.draws[site])[:, kept] for site in posterior.sites})
+        kept = (
+            np.linspace(0, length - 1, min(length, max(1, num_draws // number))).round().astype(int)
+        )
+        chains = nonzero(
+            {site: np.asarray(posterior.draws[site])[:, kept] for site in posterior.sites}
+        )
     flat = {site: value.reshape(-1, *value.shape[2:]) for site, value in chains.items()}
-    size = jax.eval_shape(lambda x: fit.model.predict(fit.hyper, x), {site: value[0] for site, value in flat.items()}).size
+    size = jax.eval_shape(
+        lambda x: fit.model.predict(fit.hyper, x), {site: value[0] for site, value in flat.items()}
+    ).size
     entries = pick({"": (size,)}, MAX_QUANTITIES, seed)[""]
     shape = next(iter(chains.values())).shape
     return Sample((shape[0], shape[1]), flat, entries, functionals(fit, flat, entries))
@@ -112,7 +140,10 @@ def draw(fit: Any, key: jax.Array, num_draws: int, seed: Any) -> Sample:
 
 def nonzero(draws: Draws) -> Draws:
     """Draws whose exact zeros, underflown from positive values, are the smallest positive number, so that their logarithm is finite."""
-    return {site: np.where(value == 0, np.finfo(value.dtype).tiny, value) for site, value in draws.items()}
+    return {
+        site: np.where(value == 0, np.finfo(value.dtype).tiny, value)
+        for site, value in draws.items()
+    }
 
 
 def rates(fit: Any, draws: Draws, entries: np.ndarray) -> np.ndarray:
@@ -128,7 +159,11 @@ def _rates(model, hyper, draws, entries):
 
 def hyper_sites(model: Model) -> list[str]:
     """The global sites without factors and outside rotated spaces: every posterior means the same by them."""
-    return [site for site in model.shared if not factor_axes(model)[site] and site not in model.rotation.sites]
+    return [
+        site
+        for site in model.shared
+        if not factor_axes(model)[site] and site not in model.rotation.sites
+    ]
 
 
 def functionals(fit: Any, flat: Draws, entries: np.ndarray) -> dict[str, np.ndarray]:
@@ -136,9 +171,13 @@ def functionals(fit: Any, flat: Draws, entries: np.ndarray) -> dict[str, np.ndar
     model, number = fit.model, len(flat[next(iter(flat))])
     found = {"log joint": np.asarray(fit.log_joint(flat), np.float64)[:, None]}
     if sites := hyper_sites(model):
-        found["hyper-parameters"] = np.concatenate([flat[site].reshape(number, -1) for site in sites], axis=1)
+        found["hyper-parameters"] = np.concatenate(
+            [flat[site].reshape(number, -1) for site in sites], axis=1
+        )
     found["expected data"] = rates(fit, flat, entries)
-    if fit.data.num_rows * fit.data.num_columns * number <= arviz.MOST_CELLS and model.proper(fit.hyper):
+    if fit.data.num_rows * fit.data.num_columns * number <= arviz.MOST_CELLS and model.proper(
+        fit.hyper
+    ):
         found["row likelihoods"] = arviz.likelihood_of_rows(fit, flat)[:, :MAX_QUANTITIES]
     return found
 
@@ -150,32 +189,61 @@ def make_yardstick(fit: Any, sample: Sample, seed: Any, as_reference: bool) -> Y
     """The pivot and the quantities that all fits are measured by, from the reference, or without one from any fit."""
     model = fit.model
     best = int(np.nanargmax(sample.log_joint)) if np.any(np.isfinite(sample.log_joint)) else 0
-    aligned, pivot = align.common_labels(model, sample.flat, {site: value[best] for site, value in sample.flat.items()})
+    aligned, pivot = align.common_labels(
+        model, sample.flat, {site: value[best] for site, value in sample.flat.items()}
+    )
     picked = pick({site: value.shape[1:] for site, value in aligned.items()}, MAX_QUANTITIES, seed)
     if not as_reference:
         return Yardstick(fit.engine, pivot, picked, {}, {})
-    return Yardstick(fit.engine, pivot, picked, _site_quantities(aligned, picked), {name: quantities(x) for name, x in sample.invariant.items()})
+    return Yardstick(
+        fit.engine,
+        pivot,
+        picked,
+        _site_quantities(aligned, picked),
+        {name: quantities(x) for name, x in sample.invariant.items()},
+    )
 
 
 def _site_quantities(aligned: Draws, picked: dict[str, np.ndarray]) -> dict[str, Quantities]:
-    return {site: quantities(value.reshape(len(value), -1)[:, picked[site]]) for site, value in aligned.items()}
+    return {
+        site: quantities(value.reshape(len(value), -1)[:, picked[site]])
+        for site, value in aligned.items()
+    }
 
 
-def measure(fit: Any, sample: Sample, yardstick: Yardstick, notes: list[str], heldout: Data | None, evidence: float | None = None) -> Measured:
+def measure(
+    fit: Any,
+    sample: Sample,
+    yardstick: Yardstick,
+    notes: list[str],
+    heldout: Data | None,
+    evidence: float | None = None,
+) -> Measured:
     """A fit's row of the summary but for its verdict, aligned draws and chains. evidence: log p(data), where it is known."""
     model = fit.model
     aligned = align.align_draws(model, sample.flat, yardstick.pivot)
     sites = _site_quantities(aligned, yardstick.picked)
-    row: dict[str, Any] = {"engine": fit.engine, **dict.fromkeys(FIGURES), "kind": fit.posterior.kind, "seconds": float(fit.seconds)}
+    row: dict[str, Any] = {
+        "engine": fit.engine,
+        **dict.fromkeys(FIGURES),
+        "kind": fit.posterior.kind,
+        "seconds": float(fit.seconds),
+    }
     row |= {"log_joint": np.mean(sample.log_joint), **_bounds(fit, evidence)}
-    row["heldout"], row["heldout_se"] = attempt(notes, "held-out score", lambda: heldout_score(fit, heldout)) or (None, None)
+    row["heldout"], row["heldout_se"] = attempt(
+        notes, "held-out score", lambda: heldout_score(fit, heldout)
+    ) or (None, None)
     shared = [site for site in model.shared if site in sites]
     if yardstick.sites and fit.engine != yardstick.engine:
         reference = join(yardstick.sites[site] for site in shared)
         row |= agreement(reference, join(sites[site] for site in shared))
         row["sites"] = {site: agreement(yardstick.sites[site], sites[site]) for site in sites}
         own = {name: quantities(values) for name, values in sample.invariant.items()}
-        row["invariant"] = {name: agreement(yardstick.invariant[name], own[name]) for name in own if name in yardstick.invariant}
+        row["invariant"] = {
+            name: agreement(yardstick.invariant[name], own[name])
+            for name in own
+            if name in yardstick.invariant
+        }
     if fit.posterior.kind == "variational":
         row |= _importance(fit, sample, notes, yardstick, {site: sites[site] for site in shared})
     chains = None
@@ -193,23 +261,38 @@ def _bounds(fit: Any, evidence: float | None) -> dict[str, Any]:
         return {}
     last = values[finite[-1]]
     near = finite[np.abs(values[finite] - last) <= 0.01 * abs(last)][0]
-    return {"bound": last, "seconds_to_1pct": float(fit.history["seconds"][near]), "bound_gap": None if evidence is None else evidence - last}
+    return {
+        "bound": last,
+        "seconds_to_1pct": float(fit.history["seconds"][near]),
+        "bound_gap": None if evidence is None else evidence - last,
+    }
 
 
-def _importance(fit: Any, sample: Sample, notes: list[str], yardstick: Yardstick, sites: dict[str, Quantities]) -> dict[str, Any]:
+def _importance(
+    fit: Any, sample: Sample, notes: list[str], yardstick: Yardstick, sites: dict[str, Quantities]
+) -> dict[str, Any]:
     """k-hat of q against the joint density, and where weighting works the moments of weighted draws."""
     points = [site for site, family in fit.model.families.items() if not family.has_density]
     if points:
-        notes.append(f"No k-hat: q holds {' and '.join(points)} as a point, which no weighting can spread.")
+        notes.append(
+            f"No k-hat: q holds {' and '.join(points)} as a point, which no weighting can spread."
+        )
         return {}
     log_q = np.asarray(fit.posterior.log_density(sample.flat), np.float64)
-    weights, khat = attempt(notes, "k-hat", lambda: arviz.smoothed_weights(sample.log_joint - log_q)) or (None, None)
+    weights, khat = attempt(
+        notes, "k-hat", lambda: arviz.smoothed_weights(sample.log_joint - log_q)
+    ) or (None, None)
     if weights is None and np.any(~np.isfinite(sample.log_joint - log_q)):
         notes.append("No k-hat: some draws of q have no finite density under q or under the model.")
     khat = khat if khat is None else min(khat, MAX_KHAT)
     if weights is None or khat is None or khat >= verdicts.MAX_KHAT or not yardstick.sites:
         return {"khat": khat}
-    return {"khat": khat, "psis": reweighted(join(yardstick.sites[site] for site in sites), join(sites.values()), weights)}
+    return {
+        "khat": khat,
+        "psis": reweighted(
+            join(yardstick.sites[site] for site in sites), join(sites.values()), weights
+        ),
+    }
 
 
 def chains_of(fit: Any, sample: Sample) -> Chains:
@@ -219,7 +302,9 @@ def chains_of(fit: Any, sample: Sample) -> Chains:
         some = spaced(values.shape[1])
         kept = values[:, some]
         if kind == "hyper-parameters":
-            known = labels_of_hyper(fit.model, {site: value[0] for site, value in sample.flat.items()})
+            known = labels_of_hyper(
+                fit.model, {site: value[0] for site, value in sample.flat.items()}
+            )
             names += [known[i] for i in some]
         elif kind == "expected data":
             names += [label_of_entry(fit, entry) for entry in sample.entries[some]]
@@ -262,10 +347,24 @@ def _transitions(fit: Any) -> dict[str, Any]:
     }
 
 
-def log_evidence(fit: Any, yardstick: Yardstick, key: jax.Array, notes: list[str]) -> dict[str, Any] | None:
+def log_evidence(
+    fit: Any, yardstick: Yardstick, key: jax.Array, notes: list[str]
+) -> dict[str, Any] | None:
     """The reference's estimate of log p(data), where it can be afforded and trusted."""
-    found = attempt(notes, "log evidence", lambda: marginal_likelihood.log_evidence(fit, pivot=yardstick.pivot, key=key))
-    return None if found is None else {"log_evidence": float(found.value), "error": float(found.error), "method": found.method}
+    found = attempt(
+        notes,
+        "log evidence",
+        lambda: marginal_likelihood.log_evidence(fit, pivot=yardstick.pivot, key=key),
+    )
+    return (
+        None
+        if found is None
+        else {
+            "log_evidence": float(found.value),
+            "error": float(found.error),
+            "method": found.method,
+        }
+    )
 
 
 def attempt(notes: list[str], what: str, function: Callable[[], Any]) -> Any:
@@ -280,15 +379,26 @@ def attempt(notes: list[str], what: str, function: Callable[[], Any]) -> Any:
 # Names ------------------------------------------------------------------------------------------------------------------------
 
 
-def labels(model: Model, site: str, shape: tuple[int, ...], picked: np.ndarray, data: Data) -> list[str]:
+def labels(
+    model: Model, site: str, shape: tuple[int, ...], picked: np.ndarray, data: Data
+) -> list[str]:
     """What each number of a site is called: beta[2, pasta] with names where there are some, counted from 1 otherwise."""
     names: dict[str, Any] = {"row": data.row_names, "column": data.column_names}
-    known = [names.get(one) for one in arviz.site_dimensions(model, site, shape, (data.num_rows, data.num_columns))]
-    known = [one if one is not None and len(one) == size else None for one, size in zip(known, shape, strict=True)]
+    known = [
+        names.get(one)
+        for one in arviz.site_dimensions(model, site, shape, (data.num_rows, data.num_columns))
+    ]
+    known = [
+        one if one is not None and len(one) == size else None
+        for one, size in zip(known, shape, strict=True)
+    ]
     if not shape or shape == (1,):
         return [site] * len(picked)
     places = np.stack(np.unravel_index(picked, shape), axis=1)
-    return [f"{site}[{', '.join(str(i + 1) if one is None else one[i] for i, one in zip(place, known, strict=True))}]" for place in places]
+    return [
+        f"{site}[{', '.join(str(i + 1) if one is None else one[i] for i, one in zip(place, known, strict=True))}]"
+        for place in places
+    ]
 
 
 def labels_of_hyper(model: Model, values: Mapping[str, np.ndarray]) -> list[str]:
@@ -302,7 +412,11 @@ def labels_of_hyper(model: Model, values: Mapping[str, np.ndarray]) -> list[str]
 
 def label_of_entry(fit: Any, entry: int) -> str:
     """An entry of the expected data by its row and column."""
-    width = fit.data.num_members if fit.data.kind == "text_and_votes" and fit.model.observed == "votes" else fit.data.num_columns
+    width = (
+        fit.data.num_members
+        if fit.data.kind == "text_and_votes" and fit.model.observed == "votes"
+        else fit.data.num_columns
+    )
     row, column = divmod(int(entry), width)
     names = fit.data.column_names
     word = names[column] if names is not None and len(names) == width else str(column + 1)

@@ -34,7 +34,9 @@ class Folder(NamedTuple):
 
     path: Path
 
-    def load(self, engine: str, options: dict[str, Any], data: Data, seconds: float | None = None) -> Finished | None:
+    def load(
+        self, engine: str, options: dict[str, Any], data: Data, seconds: float | None = None
+    ) -> Finished | None:
         """The finished fit of an engine with these options; None where there is none, or one that cannot be read.
 
         seconds: there are for fitting anew (None: any number), which is done where the fit was cut short after fewer.
@@ -45,20 +47,44 @@ class Folder(NamedTuple):
                 return None
             if about["cut_after"] is not None and (seconds is None or seconds > about["cut_after"]):
                 return None
-            notes, curve = list(about["notes"]), [[float(x) for x in pair] for pair in about["curve"]]
-            if not all(isinstance(note, str) for note in notes) or any(len(pair) != 2 for pair in curve):
+            notes, curve = (
+                list(about["notes"]),
+                [[float(x) for x in pair] for pair in about["curve"]],
+            )
+            if not all(isinstance(note, str) for note in notes) or any(
+                len(pair) != 2 for pair in curve
+            ):
                 return None
-            return Finished(inference.load(self.path / "fits" / f"{engine}.npz", data), notes, curve)
-        except (OSError, ValueError, KeyError, TypeError, RecursionError, InputError):  # not there, or damaged: fitted again
+            return Finished(
+                inference.load(self.path / "fits" / f"{engine}.npz", data), notes, curve
+            )
+        except (
+            OSError,
+            ValueError,
+            KeyError,
+            TypeError,
+            RecursionError,
+            InputError,
+        ):  # not there, or damaged: fitted again
             return None
 
-    def save(self, engine: str, options: dict[str, Any], done: Finished, cut_after: float | None = None) -> None:
+    def save(
+        self, engine: str, options: dict[str, Any], done: Finished, cut_after: float | None = None
+    ) -> None:
         """Keep a finished fit. cut_after: the seconds that it was given, where they did not suffice."""
-        about_fit = {"format": FORMAT, "options": options, "notes": done.notes, "curve": done.curve, "cut_after": cut_after}
+        about_fit = {
+            "format": FORMAT,
+            "options": options,
+            "notes": done.notes,
+            "curve": done.curve,
+            "cut_after": cut_after,
+        }
         text = json.dumps(about_fit, indent=1) + "\n"
         with explained(self.path):
             about = self.path / "fits" / f"{engine}.json"
-            about.unlink(missing_ok=True)  # first: a new fit must not be taken for one with the old options
+            about.unlink(
+                missing_ok=True
+            )  # first: a new fit must not be taken for one with the old options
             done.fit.save(self.path / "fits" / f"{engine}.npz")
             write_whole(about, lambda path: path.write_text(text, encoding="utf-8"))
 
@@ -76,13 +102,22 @@ def open_folder(path: str | Path, recipe: dict[str, Any]) -> Folder:
         try:
             before = dict(json.loads(file.read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError) as error:
-            raise InputError(f"{file} cannot be read ({error}): choose another folder, or overwrite it (--overwrite).") from error
+            raise InputError(
+                f"{file} cannot be read ({error}): choose another folder, or overwrite it (--overwrite)."
+            ) from error
         differs = [name for name in recipe if before.get(name) != recipe[name]]
         if differs:
-            raise InputError(f"{path} holds a comparison with another {' and '.join(differs)}: choose another folder, or overwrite it (--overwrite).")
+            raise InputError(
+                f"{path} holds a comparison with another {' and '.join(differs)}: choose another folder, or overwrite it (--overwrite)."
+            )
         return Folder(path)
     with explained(path):
-        write_whole(file, lambda temporary: temporary.write_text(json.dumps(recipe, indent=1) + "\n", encoding="utf-8"))
+        write_whole(
+            file,
+            lambda temporary: temporary.write_text(
+                json.dumps(recipe, indent=1) + "\n", encoding="utf-8"
+            ),
+        )
     return Folder(path)
 
 
@@ -92,7 +127,9 @@ def clear(path: Path) -> None:
         for name in ("recipe.json", "report.html", "summary.json", "agreement.csv"):
             (path / name).unlink(missing_ok=True)
         for engine in engines():
-            fits = (path / "fits" / f"{engine}.{suffix}" for suffix in ("npz", "json", "checkpoint"))
+            fits = (
+                path / "fits" / f"{engine}.{suffix}" for suffix in ("npz", "json", "checkpoint")
+            )
             for file in (path / f"{engine}.nc", *fits):
                 file.unlink(missing_ok=True)
 

@@ -16,17 +16,27 @@ MAX_KHAT = 0.7  # above this importance weighting cannot repair q
 
 MEANS = (0.2, "means agree"), (0.5, "means slightly off"), (1.0, "means off")
 OTHER_ANSWER = "a different answer: another mode, or not converged"
-WIDTHS = (0.5, "far too narrow"), (0.8, "too narrow"), (0.95, "slightly too narrow"), (1.05, "right width"), (1.25, "slightly too wide")
+WIDTHS = (
+    (0.5, "far too narrow"),
+    (0.8, "too narrow"),
+    (0.95, "slightly too narrow"),
+    (1.05, "right width"),
+    (1.25, "slightly too wide"),
+)
 NO_REFERENCE = "not judged: there is no reference posterior"
 NOT_CONVERGED = "not judged: the reference has not converged"
 
 
 def trouble(row: Mapping[str, Any], num_draws: int) -> list[str]:
     """Why a Markov chain with these diagnostics has not converged; empty where nothing says so. num_draws: of all chains together."""
-    rhat, ess, diverging, energy = (row.get(name) for name in ("rhat", "ess_bulk", "divergences", "ebfmi"))
+    rhat, ess, diverging, energy = (
+        row.get(name) for name in ("rhat", "ess_bulk", "divergences", "ebfmi")
+    )
     found = []
     if rhat is None or ess is None:
-        found.append("R-hat and effective draws could not be computed: too few draws, or some that are not finite")
+        found.append(
+            "R-hat and effective draws could not be computed: too few draws, or some that are not finite"
+        )
     elif rhat > MAX_RHAT:
         found.append(f"R-hat {rhat:.2f} is above {MAX_RHAT}")
     if ess is not None and ess < MIN_ESS:
@@ -53,7 +63,10 @@ def caution(row: Mapping[str, Any]) -> str:
 
 def advice(reference: str, reasons: Iterable[str], cut_short: bool = False) -> str:
     """What the report says in red. cut_short: by the time there was."""
-    longer, slower = "run longer chains (num_samples, num_warmup), or try another --seed", "its time was over before all its draws: raise --budget"
+    longer, slower = (
+        "run longer chains (num_samples, num_warmup), or try another --seed",
+        "its time was over before all its draws: raise --budget",
+    )
     remedy = slower if cut_short else longer
     return f"The reference ({reference}) has not converged: {'; '.join(reasons)}. No engine is judged by it; {remedy}."
 
@@ -64,11 +77,15 @@ def of_reference(converged: bool | None) -> tuple[str, str]:
         f"converged: R-hat at most {MAX_RHAT}, at least {MIN_ESS} effective draws, at most {MAX_DIVERGING:.0%} divergent transitions, "
         f"E-BFMI at least {MIN_ENERGY}, and all chains in one mode"
     )
-    words = {True: "the reference", None: "the reference, without diagnostics"}.get(converged, "the reference, but it has not converged")
+    words = {True: "the reference", None: "the reference, without diagnostics"}.get(
+        converged, "the reference, but it has not converged"
+    )
     return words, rule
 
 
-def of_engine(row: Mapping[str, Any], converged: bool | None, judged: bool = True) -> tuple[str, str]:
+def of_engine(
+    row: Mapping[str, Any], converged: bool | None, judged: bool = True
+) -> tuple[str, str]:
     """An engine's verdict, and the rule that its figures fell under."""
     if not judged:
         return NO_REFERENCE, "engines are judged against a Markov chain, and there is none"

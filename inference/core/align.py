@@ -38,14 +38,32 @@ from inference.core.modes import Modes, find_modes
 from pp_models.errors import InputError, unknown
 from pp_models.model import Model, factor_axes, value_shapes
 
-__all__ = ["Labels", "Modes", "Pivot", "align_draws", "common_labels", "find_labels", "find_modes", "hellinger", "permute", "relabel", "topic_order"]
+__all__ = [
+    "Labels",
+    "Modes",
+    "Pivot",
+    "align_draws",
+    "common_labels",
+    "find_labels",
+    "find_modes",
+    "hellinger",
+    "permute",
+    "relabel",
+    "topic_order",
+]
 
 Values = Mapping[str, Any]  # site -> (..., *site shape)
 Distance = Callable[[np.ndarray, np.ndarray], np.ndarray]
 SYMMETRIES = ("permutation", "signed_permutation", "rotation", "scale", "none")
-NORMALISED = ("dirichlet", "gamma", "gamma_tied")  # families of factors of which only the shape matters, not the size
+NORMALISED = (
+    "dirichlet",
+    "gamma",
+    "gamma_tied",
+)  # families of factors of which only the shape matters, not the size
 MOST_ROUNDS = 10  # of alignment to the mean of what was aligned
-AT_REST = 1e-6  # a pivot that moves less, relative to its size, is the mean of what is aligned to it
+AT_REST = (
+    1e-6  # a pivot that moves less, relative to its size, is the mean of what is aligned to it
+)
 BLOCK = 2**22  # numbers of the profile site that are held in double precision at a time
 
 
@@ -85,21 +103,31 @@ def _root(factors: Any) -> np.ndarray:
     return np.sqrt(factors / np.where(total > 0, total, 1))
 
 
-def squared(reference: np.ndarray, factors: np.ndarray, unit: np.ndarray | None = None) -> np.ndarray:
+def squared(
+    reference: np.ndarray, factors: np.ndarray, unit: np.ndarray | None = None
+) -> np.ndarray:
     """Squared differences (..., K, K) between reference factors (K, V) and others (..., K, V), coordinates in units of their sd over all of them."""
     reference, factors = np.asarray(reference, np.float64), np.asarray(factors, np.float64)
     unit = spread(reference, factors) if unit is None else unit
     centre = reference.mean(0)  # for the sake of rounding
     a, b = (reference - centre) / unit, (factors - centre) / unit
-    return np.sum(a**2, -1)[:, None] + np.sum(b**2, -1)[..., None, :] - 2 * a @ np.swapaxes(b, -1, -2)
+    return (
+        np.sum(a**2, -1)[:, None] + np.sum(b**2, -1)[..., None, :] - 2 * a @ np.swapaxes(b, -1, -2)
+    )
 
 
-def signed(reference: np.ndarray, factors: np.ndarray, unit: np.ndarray | None = None) -> np.ndarray:
+def signed(
+    reference: np.ndarray, factors: np.ndarray, unit: np.ndarray | None = None
+) -> np.ndarray:
     """The smaller of the squared differences to a factor and to its negative, coordinates in units of their root mean square over all factors."""
     reference, factors = np.asarray(reference, np.float64), np.asarray(factors, np.float64)
     unit = spread(reference, factors, centred=False) if unit is None else unit
     a, b = reference / unit, factors / unit
-    return np.sum(a**2, -1)[:, None] + np.sum(b**2, -1)[..., None, :] - 2 * np.abs(a @ np.swapaxes(b, -1, -2))
+    return (
+        np.sum(a**2, -1)[:, None]
+        + np.sum(b**2, -1)[..., None, :]
+        - 2 * np.abs(a @ np.swapaxes(b, -1, -2))
+    )
 
 
 def spread(reference: np.ndarray, factors: np.ndarray, centred: bool = True) -> np.ndarray:
@@ -109,7 +137,9 @@ def spread(reference: np.ndarray, factors: np.ndarray, centred: bool = True) -> 
     centre = (reference.sum(0) + flat.sum(0, dtype=np.float64)) / (len(reference) + len(flat))
     size = max(1, BLOCK // max(1, flat.shape[-1]))
     parts = [reference, *(flat[i : i + size] for i in range(0, len(flat), size))]
-    squares = sum(np.sum((np.asarray(part, np.float64) - centre * centred) ** 2, 0) for part in parts)
+    squares = sum(
+        np.sum((np.asarray(part, np.float64) - centre * centred) ** 2, 0) for part in parts
+    )
     sd = np.sqrt(squares / (len(reference) + len(flat)))
     return np.where(sd > 1e-9 * np.abs(centre), sd, np.inf)
 
@@ -120,7 +150,9 @@ def topic_order(reference_beta: Any, beta: Any, distance: Distance = hellinger) 
     Factors that are not finite keep the labels they have.
     """
     cost = distance(np.asarray(reference_beta), np.asarray(beta))
-    flat = cost.reshape(-1, *cost.shape[-2:])  # the distances of all draws at once; only the assignment itself is one call per draw
+    flat = cost.reshape(
+        -1, *cost.shape[-2:]
+    )  # the distances of all draws at once; only the assignment itself is one call per draw
     finite = np.isfinite(flat).all((1, 2), keepdims=True)
     flat = np.where(finite, flat, 1 - np.eye(cost.shape[-1]))
     return np.array([linear_sum_assignment(one)[1] for one in flat], int).reshape(cost.shape[:-1])
@@ -132,7 +164,9 @@ def topic_order(reference_beta: Any, beta: Any, distance: Distance = hellinger) 
 def permute(model: Model, values: Values, order: Any) -> dict[str, np.ndarray]:
     """Every site with its factors in the given order. `order` is (..., K); its leading axes are those of draws and chains."""
     order = np.asarray(order)
-    return {site: _permute_site(model, site, np.asarray(value), order) for site, value in values.items()}
+    return {
+        site: _permute_site(model, site, np.asarray(value), order) for site, value in values.items()
+    }
 
 
 def _permute_site(model: Model, site: str, value: np.ndarray, order: np.ndarray) -> np.ndarray:
@@ -154,7 +188,10 @@ def relabel(model: Model, draws: Values, labels: Labels) -> dict[str, np.ndarray
     if model.symmetry == "scale":
         values = _rescale(model, values)
     if labels.order is not None and labels.sign is not None:
-        values = {site: _reorder_and_flip(model, site, value, labels.order, labels.sign) for site, value in values.items()}
+        values = {
+            site: _reorder_and_flip(model, site, value, labels.order, labels.sign)
+            for site, value in values.items()
+        }
     elif labels.order is not None:
         values = permute(model, values, labels.order)
     if labels.turn is not None:
@@ -162,10 +199,19 @@ def relabel(model: Model, draws: Values, labels: Labels) -> dict[str, np.ndarray
     return values
 
 
-def _reorder_and_flip(model: Model, site: str, value: np.ndarray, order: np.ndarray, sign: np.ndarray) -> np.ndarray:
+def _reorder_and_flip(
+    model: Model, site: str, value: np.ndarray, order: np.ndarray, sign: np.ndarray
+) -> np.ndarray:
     """Factors in the given order and, in the sites known up to signs, times their signs along every axis of factors."""
-    if site in model.rotation.sites and model.families[site].name == "normal_wishart":  # of D + 1 rows, the mean's is no factor
-        return _turn(model, site, value, np.swapaxes(np.eye(order.shape[-1])[order], -1, -2) * sign[..., None, :])
+    if (
+        site in model.rotation.sites and model.families[site].name == "normal_wishart"
+    ):  # of D + 1 rows, the mean's is no factor
+        return _turn(
+            model,
+            site,
+            value,
+            np.swapaxes(np.eye(order.shape[-1])[order], -1, -2) * sign[..., None, :],
+        )
     value = _permute_site(model, site, value, order)
     for axis in factor_axes(model)[site] if site in model.rotation.sites else ():
         value = (value * _along(value, sign, axis)).astype(value.dtype)
@@ -178,11 +224,18 @@ def _rescale(model: Model, values: dict[str, np.ndarray]) -> dict[str, np.ndarra
     others = tuple(range(-_ranks(model)[site], 0))
     size = values[site].sum(tuple(a for a in others if a != axis), dtype=np.float64)
     size = np.where(size > 0, size, 1)
-    rescaled = {**values, site: (values[site] / _along(values[site], size, axis)).astype(values[site].dtype)}
+    rescaled = {
+        **values,
+        site: (values[site] / _along(values[site], size, axis)).astype(values[site].dtype),
+    }
     axes = factor_axes(model)
-    for local in [name for name in model.families if name in model.local and len(axes[name]) == 1][:1]:
+    for local in [name for name in model.families if name in model.local and len(axes[name]) == 1][
+        :1
+    ]:
         if local in values:
-            rescaled[local] = (values[local] * _along(values[local], size, axes[local][0])).astype(values[local].dtype)
+            rescaled[local] = (values[local] * _along(values[local], size, axes[local][0])).astype(
+                values[local].dtype
+            )
     return rescaled
 
 
@@ -217,10 +270,20 @@ def find_labels(model: Model, draws: Values, pivot: Values) -> Labels:
     if model.symmetry in ("permutation", "signed_permutation", "scale"):
         site, axis = _profile(model, pivot)
         leading = np.ndim(draws[site]) - np.ndim(pivot[site])
-        order, sign = _assign(model, site, _as_rows(draws[site], leading, axis), _as_rows(pivot[site], 0, axis), getattr(pivot, "unit", None))
+        order, sign = _assign(
+            model,
+            site,
+            _as_rows(draws[site], leading, axis),
+            _as_rows(pivot[site], 0, axis),
+            getattr(pivot, "unit", None),
+        )
     if model.symmetry == "rotation" or (model.symmetry == "permutation" and model.rotation.sites):
         site = _first_rotated(model)
-        located = np.asarray(draws[site]) if order is None else _permute_site(model, site, np.asarray(draws[site]), order)
+        located = (
+            np.asarray(draws[site])
+            if order is None
+            else _permute_site(model, site, np.asarray(draws[site]), order)
+        )
         turn = _procrustes(located, np.asarray(pivot[site], np.float64))
     return Labels(order, sign, turn)
 
@@ -228,15 +291,25 @@ def find_labels(model: Model, draws: Values, pivot: Values) -> Labels:
 def deciding(model: Model, values: Values) -> tuple[str, ...]:
     """The sites from which labels are found."""
     found = [] if model.symmetry in ("none", "rotation") else [_profile(model, values)[0]]
-    return tuple(dict.fromkeys([*found, *([] if model.symmetry == "none" else model.rotation.sites[:1])]))
+    return tuple(
+        dict.fromkeys([*found, *([] if model.symmetry == "none" else model.rotation.sites[:1])])
+    )
 
 
-def _assign(model: Model, site: str, factors: np.ndarray, reference: np.ndarray, unit: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+def _assign(
+    model: Model, site: str, factors: np.ndarray, reference: np.ndarray, unit: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray | None]:
     """Orders, and signs where they are free, of factors (..., K, V), some draws at a time."""
     reference = np.asarray(reference, np.float64)
     unit = _unit(model, site, factors, reference) if unit is None else unit
     flat = factors.reshape(-1, *reference.shape)
-    distance: Distance = hellinger if unit is None else lambda a, b: (signed if model.symmetry == "signed_permutation" else squared)(a, b, unit)
+    distance: Distance = (
+        hellinger
+        if unit is None
+        else lambda a, b: (signed if model.symmetry == "signed_permutation" else squared)(
+            a, b, unit
+        )
+    )
     orders = np.empty(flat.shape[:2], int)
     signs = np.ones(flat.shape[:2]) if model.symmetry == "signed_permutation" else None
     for part in _blocks(flat):
@@ -250,7 +323,9 @@ def _assign(model: Model, site: str, factors: np.ndarray, reference: np.ndarray,
 
 def _unit(model: Model, site: str, factors: np.ndarray, reference: np.ndarray) -> np.ndarray | None:
     """Of each coordinate of the cost; None for Hellinger's, which needs none."""
-    if model.symmetry == "scale" or (model.symmetry == "permutation" and model.families[site].name in NORMALISED):
+    if model.symmetry == "scale" or (
+        model.symmetry == "permutation" and model.families[site].name in NORMALISED
+    ):
         return None
     return spread(reference, factors, centred=model.symmetry == "permutation")
 
@@ -269,7 +344,9 @@ def _procrustes(located: np.ndarray, pivot: np.ndarray) -> np.ndarray:
     return left @ right
 
 
-def common_labels(model: Model, draws: Values, first: Values) -> tuple[dict[str, np.ndarray], Pivot]:
+def common_labels(
+    model: Model, draws: Values, first: Values
+) -> tuple[dict[str, np.ndarray], Pivot]:
     """Draws (n, *site shape) that agree in their labels, and the pivot they were aligned to, by `align_draws`.
 
     The draws are aligned to the `first`, then to the mean of what came out, and so on until that mean rests, at most `MOST_ROUNDS` times: for
@@ -280,12 +357,19 @@ def common_labels(model: Model, draws: Values, first: Values) -> tuple[dict[str,
     unit = None
     if model.symmetry in ("permutation", "signed_permutation", "scale"):
         site, axis = _profile(model, first)
-        unit = _unit(model, site, _as_rows(draws[site], 1, axis), np.asarray(_as_rows(first[site], 0, axis), np.float64))
+        unit = _unit(
+            model,
+            site,
+            _as_rows(draws[site], 1, axis),
+            np.asarray(_as_rows(first[site], 0, axis), np.float64),
+        )
     pivot = Pivot({site: np.asarray(first[site], np.float64) for site in guides}, unit)
     for turn in range(1, MOST_ROUNDS + 1):
         labels = find_labels(model, guides, pivot)
         mean = Pivot(_means(relabel(model, guides, labels)), unit)
-        if turn == MOST_ROUNDS or all(np.linalg.norm(mean[s] - pivot[s]) <= AT_REST * np.linalg.norm(mean[s]) for s in guides):
+        if turn == MOST_ROUNDS or all(
+            np.linalg.norm(mean[s] - pivot[s]) <= AT_REST * np.linalg.norm(mean[s]) for s in guides
+        ):
             break
         pivot = mean
     aligned = relabel(model, draws, labels)
@@ -305,7 +389,11 @@ def pivot_in_words(model: Model) -> str:
     """What draws are aligned to, for a report, where `first` of `common_labels` was the draw of highest log joint density."""
     if model.symmetry == "none":
         return "Nothing had to be aligned: factors are told apart by the model."
-    words = {"permutation": "relabelled", "signed_permutation": "relabelled, its signs flipped", "scale": "relabelled and rescaled"}
+    words = {
+        "permutation": "relabelled",
+        "signed_permutation": "relabelled, its signs flipped",
+        "scale": "relabelled and rescaled",
+    }
     what = words.get(model.symmetry, "rotated")
     if model.symmetry == "permutation" and model.rotation.sites:
         what += " and rotated"
@@ -325,17 +413,23 @@ def _ranks(model: Model) -> dict[str, int]:
 
 def _first_rotated(model: Model) -> str:
     if not model.rotation.sites:
-        raise InputError(f"Model {model.name!r} has symmetry {model.symmetry!r} and must name the sites of that space in `rotated`.")
+        raise InputError(
+            f"Model {model.name!r} has symmetry {model.symmetry!r} and must name the sites of that space in `rotated`."
+        )
     return model.rotation.sites[0]
 
 
 def _profile(model: Model, values: Values) -> tuple[str, int]:
     """The global site that tells factors apart, the first with an axis of factors and at least one number for each, and that axis."""
-    for site in (_first_rotated(model),) if model.symmetry == "signed_permutation" else model.shared:
+    for site in (
+        (_first_rotated(model),) if model.symmetry == "signed_permutation" else model.shared
+    ):
         axes = factor_axes(model)[site]
         if len(axes) == 1 and _ranks(model)[site] >= 2 and np.size(values[site]) > 0:
             return site, axes[0]
-    raise InputError(f"Model {model.name!r} has no global site with one row or column per factor: its posteriors cannot be aligned.")
+    raise InputError(
+        f"Model {model.name!r} has no global site with one row or column per factor: its posteriors cannot be aligned."
+    )
 
 
 def _as_rows(values: Any, leading: int, axis: int) -> np.ndarray:

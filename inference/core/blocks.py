@@ -25,4 +25,10 @@ def over_draws(function: Callable[[Any], Any], draws: Any) -> np.ndarray:
 def _fill(part: Any, size: int) -> Any:
     """Rows, the first one repeated until there are `size`."""
     missing = size - len(part)
-    return part if missing == 0 else jnp.concatenate([jnp.asarray(part), jnp.repeat(jnp.asarray(part[:1]), missing, axis=0)])
+    return (
+        part
+        if missing == 0
+        else jnp.concatenate(
+            [jnp.asarray(part), jnp.repeat(jnp.asarray(part[:1]), missing, axis=0)]
+        )
+    )

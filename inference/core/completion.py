@@ -71,7 +71,11 @@ def _pack_held(matrix: Any, capacity: int) -> Held:
     def padded(x: np.ndarray, kind: Any) -> np.ndarray:
         return np.pad(x.astype(kind), (0, room - size))
 
-    parts = padded(coordinates.coords[0], np.int32), padded(coordinates.coords[1], np.int32), padded(coordinates.data, jnp.result_type(float))
+    parts = (
+        padded(coordinates.coords[0], np.int32),
+        padded(coordinates.coords[1], np.int32),
+        padded(coordinates.data, jnp.result_type(float)),
+    )
     return jax.device_put(Held(*parts, np.int32(-(-size // ENTRIES))))
 
 
@@ -80,7 +84,10 @@ def _at_entries(weights: jax.Array, topics: jax.Array, held: Held, total: jax.Ar
     table, size = topics.T, weights @ jnp.sum(topics, 1)
 
     def block(i, total):
-        rows, columns, before = (lax.dynamic_slice(x, (i * ENTRIES,), (ENTRIES,)) for x in (held.rows, held.columns, total))
+        rows, columns, before = (
+            lax.dynamic_slice(x, (i * ENTRIES,), (ENTRIES,))
+            for x in (held.rows, held.columns, total)
+        )
         rate, whole = jnp.sum(weights[rows] * table[columns], 1), size[rows]
         share = jnp.where(whole <= 0, 1 / topics.shape[1], rate / jnp.where(whole == 0, 1, whole))
         return lax.dynamic_update_slice(total, before + share, (i * ENTRIES,))
@@ -111,7 +118,11 @@ def _complete(model, hyper, draws, batch, held, options, undo):
 
     total, _ = lax.scan(add, jnp.zeros_like(held.counts), draws)
     log_p = jnp.log(jnp.maximum(total / len(jax.tree.leaves(draws)[0]), FLOOR))
-    return jnp.zeros_like(batch.mask).at[held.rows].add(jnp.where(held.counts > 0, held.counts * log_p, 0))
+    return (
+        jnp.zeros_like(batch.mask)
+        .at[held.rows]
+        .add(jnp.where(held.counts > 0, held.counts * log_p, 0))
+    )
 
 
 def _finite(stat: jax.Array) -> jax.Array:
@@ -120,7 +131,9 @@ def _finite(stat: jax.Array) -> jax.Array:
 
 def row_means(model, hyper, shared, batch, start, options):
     """The local sites' means given values of the global ones. A word that none of these has is taken to be equally improbable under all."""
-    stats = {site: jax.tree.map(_finite, model.families[site].stats(x)) for site, x in shared.items()}
+    stats = {
+        site: jax.tree.map(_finite, model.families[site].stats(x)) for site, x in shared.items()
+    }
     part = obj.local_part(model, hyper, stats, batch, start, options)
     return {site: model.families[site].distribution(eta).mean for site, eta in part.natural.items()}
 
@@ -136,20 +149,28 @@ class Plan(NamedTuple):
     scale: Scale = COUNTS
 
 
-def complete_rows(problem: obj.Problem, shared: dict[str, jax.Array], data: Data, rows: np.ndarray, plan: Plan) -> np.ndarray:
+def complete_rows(
+    problem: obj.Problem, shared: dict[str, jax.Array], data: Data, rows: np.ndarray, plan: Plan
+) -> np.ndarray:
     """(rows,) log probability of all tokens of these rows, each predicted from the other folds of its document, given (draws, ...) global sites."""
     some = data.select(rows)
     logs = np.zeros(len(rows))
     for observed, held in split_tokens(some, plan.folds, plan.seed):
-        batch = Data("counts", matrix=plan.scale.apply(observed)).pack(np.arange(len(rows)), plan.size, layout=plan.layout)
+        batch = Data("counts", matrix=plan.scale.apply(observed)).pack(
+            np.arange(len(rows)), plan.size, layout=plan.layout
+        )
         known = problem.model, problem.hyper
         entries = _pack_held(held, plan.layout.capacity["matrix"])
-        found = _complete(*known, shared, batch, entries, RowOptions(plan.num_local, 0.0), plan.scale.undo)
+        found = _complete(
+            *known, shared, batch, entries, RowOptions(plan.num_local, 0.0), plan.scale.undo
+        )
         logs += np.asarray(found, np.float64)[: len(rows)]
     return logs
 
 
-def global_sites(posterior: Any, num_draws: int = 20, seed: int = 0, from_q: bool = False) -> dict[str, jax.Array]:
+def global_sites(
+    posterior: Any, num_draws: int = 20, seed: int = 0, from_q: bool = False
+) -> dict[str, jax.Array]:
     """(draws, ...) values of the global sites: draws of a Markov chain or a grid, or with `from_q` of a distribution; else the point or the mean."""
     sites, kind = posterior.problem.model.shared, posterior.kind
     if kind in ("draws", "mixture") or (kind == "variational" and from_q):
@@ -162,14 +183,28 @@ def plan_for(data: Data, size: int, **options: Any) -> Plan:
     """A plan for batches of rows one after the other, of one layout that has room for each of them."""
     layout = data.layout(size)
     used = np.add.reduceat(data.lengths, np.arange(0, data.num_rows, size))
-    return Plan(size, layout._replace(capacity={"matrix": max(layout.capacity["matrix"], int(used.max()))}), **options)
+    return Plan(
+        size,
+        layout._replace(capacity={"matrix": max(layout.capacity["matrix"], int(used.max()))}),
+        **options,
+    )
 
 
 def score_batch(posterior: Any, data: Data, batches: Sequence[Batch], size: int) -> float | None:
     """log p per word of a batch's documents by threefold completion given what was learned so far (P 11.6); None where they are empty."""
-    rows = np.concatenate([np.asarray(batch.positions)[np.asarray(batch.mask) > 0] for batch in batches])
+    rows = np.concatenate(
+        [np.asarray(batch.positions)[np.asarray(batch.mask) > 0] for batch in batches]
+    )
     logs, tokens = 0.0, float(data.totals[rows].sum())
     if tokens:
-        logs = float(complete_rows(posterior.problem, global_sites(posterior), data, rows, Plan(size, data.layout(size))).sum())
+        logs = float(
+            complete_rows(
+                posterior.problem,
+                global_sites(posterior),
+                data,
+                rows,
+                Plan(size, data.layout(size)),
+            ).sum()
+        )
     logs, tokens = devices.added(posterior.problem.devices, [logs, tokens]).tolist()
     return logs / tokens if tokens else None

@@ -48,7 +48,9 @@ def placed(tree: Any, devices: Sequence[Any], spec: PartitionSpec) -> Any:
 
     def place(x: Any) -> Any:
         if isinstance(x, jax.Array) and jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
-            return jax.random.wrap_key_data(place(jax.random.key_data(x)), impl=jax.random.key_impl(x))
+            return jax.random.wrap_key_data(
+                place(jax.random.key_data(x)), impl=jax.random.key_impl(x)
+            )
         host = np.asarray(x)
         return jax.make_array_from_callback(host.shape, sharding, lambda index: host[index])
 
@@ -76,7 +78,9 @@ def _bare(scalars):
 
 
 @lru_cache(maxsize=512)
-def program(function: Callable[..., Any], setting: Any, devices: tuple[Any, ...]) -> Callable[..., Any]:
+def program(
+    function: Callable[..., Any], setting: Any, devices: tuple[Any, ...]
+) -> Callable[..., Any]:
     """`function(setting, common, own)` on every device, compiled once: `common` is the same everywhere, of `own` and the results each has a part.
 
     Parts lie along the first axis; from several devices, results that are scalars come as `_Scalar`.
@@ -89,9 +93,17 @@ def program(function: Callable[..., Any], setting: Any, devices: tuple[Any, ...]
         return jax.jit(_named(alone, function))
 
     def on_one(common, own):
-        return jax.tree.map(lambda x: _Scalar(x[None]) if jnp.ndim(x) == 0 else x, function(setting, common, own))
+        return jax.tree.map(
+            lambda x: _Scalar(x[None]) if jnp.ndim(x) == 0 else x, function(setting, common, own)
+        )
 
-    each = jax.shard_map(_named(on_one, function), mesh=_mesh(devices), in_specs=(EVERYWHERE, EACH), out_specs=EACH, check_vma=False)
+    each = jax.shard_map(
+        _named(on_one, function),
+        mesh=_mesh(devices),
+        in_specs=(EVERYWHERE, EACH),
+        out_specs=EACH,
+        check_vma=False,
+    )
     return jax.jit(each)
 
 
@@ -101,24 +113,39 @@ def _named(wrapper: Any, function: Any) -> Any:
     return wrapper
 
 
-def run(function: Callable[..., Any], setting: Any, devices: Sequence[Any], common: Any, own: Sequence[Any]) -> tuple[Any, ...]:
+def run(
+    function: Callable[..., Any],
+    setting: Any,
+    devices: Sequence[Any],
+    common: Any,
+    own: Sequence[Any],
+) -> tuple[Any, ...]:
     """`function(setting, common, own)` with every one of this process's devices' own arguments, at the same time; the results, device by device.
 
     setting is hashable, and what else the program is compiled for.
     """
     here = mine(devices)
-    if len(here) == 1 or len(set(here)) < len(here):  # a device that is named twice does one part after the other
-        return tuple(program(function, setting, (device,))(jax.device_put(common, device), part) for device, part in zip(here, own, strict=True))
+    if len(here) == 1 or len(set(here)) < len(
+        here
+    ):  # a device that is named twice does one part after the other
+        return tuple(
+            program(function, setting, (device,))(jax.device_put(common, device), part)
+            for device, part in zip(here, own, strict=True)
+        )
     compiled = program(function, setting, here)
     sharding = NamedSharding(_mesh(here), EACH)
 
     def join(*leaves: Any) -> Any:
-        return jax.make_array_from_single_device_arrays((sum(len(x) for x in leaves), *leaves[0].shape[1:]), sharding, leaves)
+        return jax.make_array_from_single_device_arrays(
+            (sum(len(x) for x in leaves), *leaves[0].shape[1:]), sharding, leaves
+        )
 
     result = compiled(placed(common, here, EVERYWHERE), jax.tree.map(join, *own))
     leaves, structure = jax.tree.flatten(result)
     parts = [{shard.device: shard.data for shard in leaf.addressable_shards} for leaf in leaves]
-    return tuple(_without_axes(structure.unflatten([part[device] for part in parts])) for device in here)
+    return tuple(
+        _without_axes(structure.unflatten([part[device] for part in parts])) for device in here
+    )
 
 
 def _without_axes(tree: Any) -> Any:
@@ -144,14 +171,22 @@ def _sum_with_axis(parts):
 @lru_cache(maxsize=8)
 def _program_for_all(devices: tuple[Any, ...], add: bool) -> Any:
     """Of trees with an axis for the processes: their sum, or as they are, known to all."""
-    return jax.jit(lambda tree: jax.tree.map(lambda x: jnp.sum(x, 0) if add else x, tree), out_shardings=NamedSharding(_mesh(devices), EVERYWHERE))
+    return jax.jit(
+        lambda tree: jax.tree.map(lambda x: jnp.sum(x, 0) if add else x, tree),
+        out_shardings=NamedSharding(_mesh(devices), EVERYWHERE),
+    )
 
 
 def _exchange(devices: Sequence[Any], tree: Any, add: bool) -> Any:
     """Trees of arrays (1, ...) on the processes' first devices, added up or one after the other, on the first device of each."""
     firsts = one_each(devices)
     sharding = NamedSharding(_mesh(firsts), EACH)
-    joined = jax.tree.map(lambda x: jax.make_array_from_single_device_arrays((len(firsts), *x.shape[1:]), sharding, [x]), tree)
+    joined = jax.tree.map(
+        lambda x: jax.make_array_from_single_device_arrays(
+            (len(firsts), *x.shape[1:]), sharding, [x]
+        ),
+        tree,
+    )
     return jax.tree.map(lambda x: x.addressable_data(0), _program_for_all(firsts, add)(joined))
 
 
@@ -161,7 +196,9 @@ def _sum_over_processes(devices: Sequence[Any], parts: Sequence[Any]) -> Any:
 
 def across(devices: Sequence[Any], x: Any) -> np.ndarray:
     """(processes, ...) what each of them gives, on the host."""
-    return np.asarray(_exchange(devices, jax.device_put(np.asarray(x)[None], mine(devices)[0]), False))
+    return np.asarray(
+        _exchange(devices, jax.device_put(np.asarray(x)[None], mine(devices)[0]), False)
+    )
 
 
 def total(terms: Any) -> float:
@@ -187,7 +224,11 @@ def from_all(devices: Sequence[Any], parts: Sequence[Any]) -> tuple[Any, ...]:
     if not is_shared(devices):
         return tuple(parts)
     gathered = [jax.tree.map(lambda x: across(devices, x), part) for part in parts]
-    return tuple(jax.tree.map(lambda x, i=i: x[i], part) for part in gathered for i in range(len(one_each(devices))))
+    return tuple(
+        jax.tree.map(lambda x, i=i: x[i], part)
+        for part in gathered
+        for i in range(len(one_each(devices)))
+    )
 
 
 def agreed(devices: Sequence[Any], value: Any) -> np.ndarray:
@@ -197,7 +238,11 @@ def agreed(devices: Sequence[Any], value: Any) -> np.ndarray:
 
 def added(devices: Sequence[Any], values: Any) -> np.ndarray:
     """Numbers of this process added to those of all others."""
-    return across(devices, values).sum(0, dtype=np.float64) if is_shared(devices) else np.asarray(values, np.float64)
+    return (
+        across(devices, values).sum(0, dtype=np.float64)
+        if is_shared(devices)
+        else np.asarray(values, np.float64)
+    )
 
 
 def all_or_none(devices: Sequence[Any], action: Callable[[], Any]) -> Any:
@@ -208,11 +253,15 @@ def all_or_none(devices: Sequence[Any], action: Callable[[], Any]) -> Any:
     except BaseException as error:
         trouble = error
     if is_shared(devices):
-        failed, signals = across(devices, [int(trouble is not None), getattr(trouble, "signal", 0)]).T
+        failed, signals = across(
+            devices, [int(trouble is not None), getattr(trouble, "signal", 0)]
+        ).T
         if trouble is None and signals.any():
             raise Stopped(int(signals.max()))
         if trouble is None and failed.any():
-            raise InputError(f"Process {int(failed.argmax())} failed, and the others end with it: see what it says.")
+            raise InputError(
+                f"Process {int(failed.argmax())} failed, and the others end with it: see what it says."
+            )
     if trouble is not None:
         raise trouble
     return result
@@ -220,7 +269,10 @@ def all_or_none(devices: Sequence[Any], action: Callable[[], Any]) -> Any:
 
 def check(devices: Sequence[Any]) -> None:
     """Every process must have as many devices as any other, one at least."""
-    counts = {index: sum(device.process_index == index for device in devices) for index in range(jax.process_count())}
+    counts = {
+        index: sum(device.process_index == index for device in devices)
+        for index in range(jax.process_count())
+    }
     if not is_shared(devices) and mine(devices):
         return
     if len(set(counts.values())) > 1:

@@ -28,7 +28,9 @@ SAME = 3.0  # chains whose d' is no larger are in the same mode
 CERTAIN = 2.0  # standard errors of a difference of means that are taken off it
 PART = 0.4  # of a chain, at either end
 BATCHES = 5  # in each part, for standard errors
-FLAT = 1e-6  # what varies less, relative to its size, is constant to the rounding of single precision
+FLAT = (
+    1e-6  # what varies less, relative to its size, is constant to the rounding of single precision
+)
 
 
 class Modes(NamedTuple):
@@ -51,7 +53,9 @@ def find_modes(values: np.ndarray) -> Modes:
         chains = [_summarise(chain) for chain in values]
         for i in range(number):
             for j in range(i):
-                separation[i, j] = separation[j, i] = _distance(values[i], values[j], chains[i], chains[j])
+                separation[i, j] = separation[j, i] = _distance(
+                    values[i], values[j], chains[i], chains[j]
+                )
     groups = _components(separation <= SAME)
     return Modes(groups, separation, _in_words(groups, separation))
 
@@ -76,11 +80,15 @@ def _summarise(chain: np.ndarray) -> _Chain:
     usable = np.where(finite, chain, 0)
     means, errors = [], []
     for part in _parts(usable):
-        batches = np.array([batch.mean(0, dtype=np.float64) for batch in np.array_split(part, BATCHES)])
+        batches = np.array(
+            [batch.mean(0, dtype=np.float64) for batch in np.array_split(part, BATCHES)]
+        )
         means.append(part.mean(0, dtype=np.float64))
         errors.append(batches.var(0, ddof=1) / BATCHES)
     variance = np.concatenate(_parts(usable)).var(0, dtype=np.float64)
-    return _Chain(finite, variance, np.abs(usable).max(0, initial=0.0), np.array(means), np.array(errors))
+    return _Chain(
+        finite, variance, np.abs(usable).max(0, initial=0.0), np.array(means), np.array(errors)
+    )
 
 
 def _distance(a: np.ndarray, b: np.ndarray, about_a: _Chain, about_b: _Chain) -> float:
@@ -96,9 +104,13 @@ def _distance(a: np.ndarray, b: np.ndarray, about_a: _Chain, about_b: _Chain) ->
     if not use.any():
         return 0.0
     certain = CERTAIN * np.sqrt(about_a.error + about_b.error)[:, use]
-    beyond = np.sign(difference[:, use]) * np.maximum(np.abs(difference[:, use]) - certain, 0) / sd[use]
+    beyond = (
+        np.sign(difference[:, use]) * np.maximum(np.abs(difference[:, use]) - certain, 0) / sd[use]
+    )
     parts_a, parts_b = _parts(a[:, use] / sd[use]), _parts(b[:, use] / sd[use])
-    both = [_along(_lines(beyond[part]), parts_a, parts_b, tested) for part, tested in ((0, 1), (1, 0))]
+    both = [
+        _along(_lines(beyond[part]), parts_a, parts_b, tested) for part, tested in ((0, 1), (1, 0))
+    ]
     return float(np.max(np.minimum(*both)))
 
 
@@ -111,7 +123,12 @@ def _lines(difference: np.ndarray) -> np.ndarray:
     return np.where(place[:, None] < counts, difference[:, None], 0)
 
 
-def _along(lines: np.ndarray, a: tuple[np.ndarray, np.ndarray], b: tuple[np.ndarray, np.ndarray], tested: int) -> np.ndarray:
+def _along(
+    lines: np.ndarray,
+    a: tuple[np.ndarray, np.ndarray],
+    b: tuple[np.ndarray, np.ndarray],
+    tested: int,
+) -> np.ndarray:
     """d' of the tested parts of two chains along each line; 0 where they lie the other way round than the line says, or where there is none."""
     on_a, on_b = ([part @ lines for part in chain] for chain in (a, b))
     sd = np.sqrt((np.concatenate(on_a).var(0) + np.concatenate(on_b).var(0)) / 2)
@@ -131,8 +148,19 @@ def _in_words(groups: list[list[int]], separation: np.ndarray) -> str:
     if len(groups) < 2:
         return ""
     named = [listed([str(chain + 1) for chain in group]) for group in groups]
-    between = min(separation[i, j] for one in groups for other in groups if one is not other for i in one for j in other)
-    far = f"at least {between:.1f} standard deviations apart" if np.isfinite(between) else "apart and do not move"
+    between = min(
+        separation[i, j]
+        for one in groups
+        for other in groups
+        if one is not other
+        for i in one
+        for j in other
+    )
+    far = (
+        f"at least {between:.1f} standard deviations apart"
+        if np.isfinite(between)
+        else "apart and do not move"
+    )
     if len(groups) == 2:
         subject = f"Chain{'s' * (len(groups[0]) > 1)} {named[0]} and chain{'s' * (len(groups[1]) > 1)} {named[1]} are in different modes"
     else:

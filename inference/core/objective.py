@@ -29,13 +29,24 @@ class Problem(NamedTuple):
     hyper: Any
     data: Any
     devices: tuple[Any, ...]
-    learn: tuple[str, ...] = ()  # hyper-parameters learned by empirical Bayes; the rest stay as given
+    learn: tuple[
+        str, ...
+    ] = ()  # hyper-parameters learned by empirical Bayes; the rest stay as given
 
 
-def summarise(model: Model, natural: Sites, summary: str = "mean", start: Sites | None = None, sweeps: Any = None) -> Sites:
+def summarise(
+    model: Model,
+    natural: Sites,
+    summary: str = "mean",
+    start: Sites | None = None,
+    sweeps: Any = None,
+) -> Sites:
     """Statistics standing for q at every given site. start: statistics to begin with where they are searched for, sweeps: how often."""
     begin = start or {}
-    return {site: fam.summarise(model.families[site], natural[site], summary, begin.get(site), sweeps) for site in natural}
+    return {
+        site: fam.summarise(model.families[site], natural[site], summary, begin.get(site), sweeps)
+        for site in natural
+    }
 
 
 def shorten(model: Model, stats: Sites, target: Any, site: str) -> Any:
@@ -47,21 +58,27 @@ def shorten(model: Model, stats: Sites, target: Any, site: str) -> Any:
 def shared_bound(model: Model, hyper: Any, natural: Sites) -> jax.Array:
     """The part of the bound without data: F's, and the entropy of the global sites."""
     value = model.log_global(hyper, summarise(model, natural))
-    return value + sum(jnp.sum(fam.entropy(model.families[site], natural[site])) for site in model.shared)
+    return value + sum(
+        jnp.sum(fam.entropy(model.families[site], natural[site])) for site in model.shared
+    )
 
 
 @partial(jax.jit, static_argnames=("model", "summary"))
 def shared_value(model: Model, hyper: Any, stats: Sites, summary: str) -> jax.Array:
     """The part without data of a point's log density: of x with "mode", of log x with "log_mode"."""
     value = model.log_global(hyper, stats)
-    return value + sum(jnp.sum(fam.log_measure(model.families[site], stats[site], summary)) for site in stats)
+    return value + sum(
+        jnp.sum(fam.log_measure(model.families[site], stats[site], summary)) for site in stats
+    )
 
 
 class LocalPart(NamedTuple):
     """One batch's share of the objective with its local sites solved."""
 
     value: jax.Array  # log_local
-    entropy: jax.Array  # of the local sites (for a point: the log measure that its density is relative to)
+    entropy: (
+        jax.Array
+    )  # of the local sites (for a point: the log measure that its density is relative to)
     gradient: Sites  # d log_local / d mu of the global sites
     natural: Sites  # of the local sites
     stats: Sites  # standing for them
@@ -69,7 +86,14 @@ class LocalPart(NamedTuple):
 
 
 def local_part(
-    model: Model, hyper: Any, stats: Sites, batch: Batch, start: Sites, options: RowOptions, summary: str = "mean", key: Any = None
+    model: Model,
+    hyper: Any,
+    stats: Sites,
+    batch: Batch,
+    start: Sites,
+    options: RowOptions,
+    summary: str = "mean",
+    key: Any = None,
 ) -> LocalPart:
     """Solve the batch's local sites given the statistics of the global ones, then differentiate F with respect to those.
 
@@ -81,29 +105,55 @@ def local_part(
         natural, info, batch = model.solve_local(hyper, stats, batch, start, options, summary)
         sweeps = options.num_local  # of rows whose point has no closed form
     else:
-        natural, info, start = _fixed_point(model, hyper, stats, batch, start, options, summary, key)
+        natural, info, start = _fixed_point(
+            model, hyper, stats, batch, start, options, summary, key
+        )
     local = jax.lax.stop_gradient(summarise(model, natural, summary, start, sweeps))
-    value, gradient = jax.value_and_grad(lambda shared: model.log_local(hyper, {**shared, **local}, batch, key))(stats)
-    return LocalPart(value, _local_entropy(model, natural, local, batch, summary), gradient, natural, local, info)
+    value, gradient = jax.value_and_grad(
+        lambda shared: model.log_local(hyper, {**shared, **local}, batch, key)
+    )(stats)
+    return LocalPart(
+        value, _local_entropy(model, natural, local, batch, summary), gradient, natural, local, info
+    )
 
 
-def _local_entropy(model: Model, natural: Sites, stats: Sites, batch: Batch, summary: str) -> jax.Array:
+def _local_entropy(
+    model: Model, natural: Sites, stats: Sites, batch: Batch, summary: str
+) -> jax.Array:
     total = jnp.zeros(())
     for site, eta in natural.items():
         family = model.families[site]
-        total += batch.sum(fam.entropy(family, eta) if summary == "mean" else fam.log_measure(family, stats[site], summary))
+        total += batch.sum(
+            fam.entropy(family, eta)
+            if summary == "mean"
+            else fam.log_measure(family, stats[site], summary)
+        )
     return total
 
 
 def _iterate(
-    model: Model, hyper: Any, stats: Sites, batch: Batch, start: Sites, options: RowOptions, summary: str, key: Any = None
+    model: Model,
+    hyper: Any,
+    stats: Sites,
+    batch: Batch,
+    start: Sites,
+    options: RowOptions,
+    summary: str,
+    key: Any = None,
 ) -> tuple[Sites, RowInfo, Batch]:
     """`_fixed_point` as a model's own `solve_local` would answer."""
     return *_fixed_point(model, hyper, stats, batch, start, options, summary, key)[:2], batch
 
 
 def _fixed_point(
-    model: Model, hyper: Any, stats: Sites, batch: Batch, start: Sites, options: RowOptions, summary: str, key: Any = None
+    model: Model,
+    hyper: Any,
+    stats: Sites,
+    batch: Batch,
+    start: Sites,
+    options: RowOptions,
+    summary: str,
+    key: Any = None,
 ) -> tuple[Sites, RowInfo, Sites]:
     """The local fixed point of any model, one site after the other by the gradient of F; and the statistics there.
 
@@ -118,10 +168,20 @@ def _fixed_point(
 
     def as_rows(condition: jax.Array, new: Any, old: Any) -> Any:
         """Row by row one or the other; the new where there are no rows."""
-        return jax.tree.map(lambda a, b: jnp.where(condition.reshape(-1, *(1,) * (a.ndim - 1)), a, b) if len(a) == batch.num_rows else a, new, old)
+        return jax.tree.map(
+            lambda a, b: (
+                jnp.where(condition.reshape(-1, *(1,) * (a.ndim - 1)), a, b)
+                if len(a) == batch.num_rows
+                else a
+            ),
+            new,
+            old,
+        )
 
     def target(site: str, local: Sites) -> Any:
-        gradient = jax.grad(lambda t: model.log_local(hyper, {**stats, **local, site: t}, batch, key))(local[site])
+        gradient = jax.grad(
+            lambda t: model.log_local(hyper, {**stats, **local, site: t}, batch, key)
+        )(local[site])
         # padding has no gradient: it keeps the starting point, which is a distribution, so that nothing there becomes NaN
         return as_rows(batch.mask > 0, gradient, first[site])
 
@@ -130,18 +190,48 @@ def _fixed_point(
         going = moves > options.tolerance
         new, before = dict(natural), local
         for site in sites:
-            new[site] = as_rows(going, shorten(model, local, target(site, local), site), natural[site])
-            local = {**local, site: as_rows(going, fam.summarise(model.families[site], new[site], summary, local[site]), local[site])}
-        settling = [site for site in sites if model.families[site].settles]  # which go on moving when their target rests
+            new[site] = as_rows(
+                going, shorten(model, local, target(site, local), site), natural[site]
+            )
+            local = {
+                **local,
+                site: as_rows(
+                    going,
+                    fam.summarise(model.families[site], new[site], summary, local[site]),
+                    local[site],
+                ),
+            }
+        settling = [
+            site for site in sites if model.families[site].settles
+        ]  # which go on moving when their target rests
         pairs = zip(
-            jax.tree.leaves((new, [local[s].first for s in settling])), jax.tree.leaves((natural, [before[s].first for s in settling])), strict=True
+            jax.tree.leaves((new, [local[s].first for s in settling])),
+            jax.tree.leaves((natural, [before[s].first for s in settling])),
+            strict=True,
         )
-        moved = [jnp.mean(jnp.abs(a - b).reshape(len(a), -1), 1) * jnp.ones(batch.num_rows) for a, b in pairs]
-        return step + 1, iterations + going, local, new, jnp.where(going, jnp.max(jnp.stack(moved), 0), moves)
+        moved = [
+            jnp.mean(jnp.abs(a - b).reshape(len(a), -1), 1) * jnp.ones(batch.num_rows)
+            for a, b in pairs
+        ]
+        return (
+            step + 1,
+            iterations + going,
+            local,
+            new,
+            jnp.where(going, jnp.max(jnp.stack(moved), 0), moves),
+        )
 
-    begin = (0, jnp.zeros(batch.num_rows, int), start, {site: first[site] for site in sites}, jnp.where(batch.mask > 0, jnp.inf, 0.0))
+    begin = (
+        0,
+        jnp.zeros(batch.num_rows, int),
+        start,
+        {site: first[site] for site in sites},
+        jnp.where(batch.mask > 0, jnp.inf, 0.0),
+    )
     _, iterations, local, natural, moves = jax.lax.while_loop(
-        lambda state: (state[0] < options.num_local) & jnp.any(state[4] > options.tolerance), improve, begin
+        lambda state: (state[0] < options.num_local) & jnp.any(state[4] > options.tolerance),
+        improve,
+        begin,
     )
     return natural, RowInfo(iterations, moves), local
 
@@ -165,7 +255,9 @@ class Block(NamedTuple):
 def block_gradient(block: Block, common: Any, own: Any) -> Any:
     """d log_local / d mu of one global site with everything else as it is now: for blocks after the first."""
     hyper, stats, batch = block.given(common, own)
-    return jax.grad(lambda t: block.model.log_local(hyper, {**stats, block.site: t}, batch))(stats[block.site])
+    return jax.grad(lambda t: block.model.log_local(hyper, {**stats, block.site: t}, batch))(
+        stats[block.site]
+    )
 
 
 def local_value(block: Block, common: Any, own: Any) -> jax.Array:
@@ -175,7 +267,9 @@ def local_value(block: Block, common: Any, own: Any) -> jax.Array:
 
 
 @partial(jax.jit, static_argnames=("model", "site", "summary"))
-def block_target(model: Model, hyper: Any, shared: Sites, gradients: Any, site: str, summary: str | None) -> Any:
+def block_target(
+    model: Model, hyper: Any, shared: Sites, gradients: Any, site: str, summary: str | None
+) -> Any:
     """dF/dmu of one global site, shortened where it is damped: the prior's part and the devices' shares. `shared` is natural, or, with no
     summary, statistics.
 
@@ -190,7 +284,14 @@ def blend(old: Any, new: Any, rate: Any) -> Any:
     return jax.tree.map(lambda a, b: (1 - rate) * a + rate * b, old, new)
 
 
-FRACTIONS = (1.0, 0.5, 0.25, 0.125, 0.03, 0.005)  # of a damped site's way to its target that are tried in turn
+FRACTIONS = (
+    1.0,
+    0.5,
+    0.25,
+    0.125,
+    0.03,
+    0.005,
+)  # of a damped site's way to its target that are tried in turn
 
 
 def advance(old: Any, move: Callable[[float], Any], height: Callable[[Any], Any]) -> Any:
@@ -208,7 +309,9 @@ def advance(old: Any, move: Callable[[float], Any], height: Callable[[Any], Any]
 def start_local(model: Model, hyper: Any, batch: Batch, summary: str = "mean") -> Sites:
     """The statistics at which the local sites of a fresh batch begin: those of the model's starting point."""
     natural = model.init(jax.random.key(0), hyper, batch)
-    return summarise(model, {site: natural[site] for site in natural if site in model.local}, summary)
+    return summarise(
+        model, {site: natural[site] for site in natural if site in model.local}, summary
+    )
 
 
 def _first(model, hyper, batch):

@@ -132,7 +132,9 @@ def stop(tolerance: float, what: str = "an epoch's mean bound improves") -> Grou
 def trust(num_inner: int) -> Group:
     return {
         "num_inner": Option(num_inner, "inner steps (m) on each batch"),
-        "inner_tolerance": Option(0.0, "stop them when the inner objective rises by less than this, relatively (0: all m)"),
+        "inner_tolerance": Option(
+            0.0, "stop them when the inner objective rises by less than this, relatively (0: all m)"
+        ),
         "start": Option(
             "uniform",
             'where inner steps begin: beliefs spread evenly ("uniform", phi = 1/K) or the "current" parameters',

@@ -40,7 +40,11 @@ class Posterior(Protocol):
 def rows_of_all(problem: obj.Problem, parts: Any, positions: Any) -> Any:
     """The devices' rows, of all processes, put back into the order of the data."""
     everyone = devices.from_all(problem.devices, list(zip(parts, positions, strict=True)))
-    return in_row_order(tuple(part for part, _ in everyone), tuple(place for _, place in everyone), problem.data.num_rows)
+    return in_row_order(
+        tuple(part for part, _ in everyone),
+        tuple(place for _, place in everyone),
+        problem.data.num_rows,
+    )
 
 
 def in_row_order(parts: tuple[Any, ...], positions: tuple[Any, ...], num_rows: int) -> Any:
@@ -60,16 +64,24 @@ def _solve(model, hyper, shared, batch, options, summary):
     start = obj.start_local(model, hyper, batch, summary)
     stats = obj.summarise(model, shared) if summary == "mean" else shared
     part = obj.local_part(model, hyper, stats, batch, start, options, summary)
-    return part.natural if summary == "mean" else {site: model.families[site].value(t) for site, t in part.stats.items()}
+    return (
+        part.natural
+        if summary == "mean"
+        else {site: model.families[site].value(t) for site, t in part.stats.items()}
+    )
 
 
 def check_rows(problem: obj.Problem, site: str) -> None:
     """Rows are solved from the data, which a fit that was loaded may be without."""
     if problem.data is None:
-        raise InputError(f"This fit was stored without {site}, which has a row for each row of the data: pass data= to inference.load.")
+        raise InputError(
+            f"This fit was stored without {site}, which has a row for each row of the data: pass data= to inference.load."
+        )
 
 
-def solve_rows(problem: obj.Problem, shared: Sites, summary: str = "mean", batch_size: int = 1024) -> Sites:
+def solve_rows(
+    problem: obj.Problem, shared: Sites, summary: str = "mean", batch_size: int = 1024
+) -> Sites:
     """Natural parameters of all rows' local sites given those of the global ones; of points, values of the former given statistics of the latter."""
     size = min(batch_size, problem.data.num_rows)
     parts, positions = [], []
@@ -116,7 +128,13 @@ class Variational(_Sites):
 
     kind = "variational"
 
-    def __init__(self, problem: obj.Problem, shared: Sites, local: tuple[Sites, ...] | Sites = (), positions: tuple[Any, ...] = ()) -> None:
+    def __init__(
+        self,
+        problem: obj.Problem,
+        shared: Sites,
+        local: tuple[Sites, ...] | Sites = (),
+        positions: tuple[Any, ...] = (),
+    ) -> None:
         super().__init__(problem)
         self._shared = shared
         self._local: Sites | None = None
@@ -141,7 +159,9 @@ class Variational(_Sites):
 
     def distribution(self, site: str) -> Any:
         """The NumPyro distribution of a site."""
-        return self.problem.model.families[self._check(site)].distribution(jax.tree.map(jnp.asarray, self.natural(site)))
+        return self.problem.model.families[self._check(site)].distribution(
+            jax.tree.map(jnp.asarray, self.natural(site))
+        )
 
     def mean(self, site: str) -> np.ndarray:
         return np.asarray(self.distribution(site).mean)
@@ -149,12 +169,21 @@ class Variational(_Sites):
     def sd(self, site: str) -> np.ndarray:
         return np.sqrt(np.asarray(self.distribution(site).variance))
 
-    def sample(self, key: jax.Array, num_draws: int, sites: Sequence[str] | None = None) -> dict[str, np.ndarray]:
+    def sample(
+        self, key: jax.Array, num_draws: int, sites: Sequence[str] | None = None
+    ) -> dict[str, np.ndarray]:
         """Of all sites, or of those named: the same draws of each whichever others are asked for."""
         families = self.problem.model.families
         keys = jax.random.split(key, len(families))
-        draws = {s: jax.random.split(k, num_draws) for s, k in zip(families, keys, strict=True) if sites is None or s in sites}
-        return {s: over_draws(partial(_sample, families[s], natural=self.natural(s)), k) for s, k in draws.items()}
+        draws = {
+            s: jax.random.split(k, num_draws)
+            for s, k in zip(families, keys, strict=True)
+            if sites is None or s in sites
+        }
+        return {
+            s: over_draws(partial(_sample, families[s], natural=self.natural(s)), k)
+            for s, k in draws.items()
+        }
 
     def log_density(self, draws: dict[str, Any]) -> np.ndarray:
         families = self.problem.model.families
@@ -169,7 +198,9 @@ class Variational(_Sites):
     def _at_point(self, site: str, values: Any) -> np.ndarray:
         """As of NumPyro's Delta: 0 for values at the point, to rounding, and nothing elsewhere."""
         point = self.mean(site)
-        away = np.abs(np.asarray(values) - point) > 100 * np.finfo(point.dtype).eps * (1 + np.abs(point))
+        away = np.abs(np.asarray(values) - point) > 100 * np.finfo(point.dtype).eps * (
+            1 + np.abs(point)
+        )
         return np.where(away.reshape(len(values), -1).any(1), -np.inf, 0.0)
 
 
@@ -218,11 +249,19 @@ class Point(_Sites):
     def sd(self, site: str) -> np.ndarray:
         return np.zeros_like(self.mean(site))
 
-    def sample(self, key: jax.Array, num_draws: int, sites: Sequence[str] | None = None) -> dict[str, np.ndarray]:
-        return {site: np.broadcast_to(x, (num_draws, *x.shape)) for site in sites or self.sites for x in [self.mean(site)]}
+    def sample(
+        self, key: jax.Array, num_draws: int, sites: Sequence[str] | None = None
+    ) -> dict[str, np.ndarray]:
+        return {
+            site: np.broadcast_to(x, (num_draws, *x.shape))
+            for site in sites or self.sites
+            for x in [self.mean(site)]
+        }
 
     def log_density(self, draws: dict[str, Any]) -> np.ndarray:
-        raise InputError("A point estimate has no density: use fit.log_joint(draws) for the model's.")
+        raise InputError(
+            "A point estimate has no density: use fit.log_joint(draws) for the model's."
+        )
 
 
 class Draws(_Sites):
@@ -230,7 +269,12 @@ class Draws(_Sites):
 
     kind = "draws"
 
-    def __init__(self, problem: obj.Problem, draws: dict[str, np.ndarray], sample_stats: dict[str, np.ndarray] | None = None) -> None:
+    def __init__(
+        self,
+        problem: obj.Problem,
+        draws: dict[str, np.ndarray],
+        sample_stats: dict[str, np.ndarray] | None = None,
+    ) -> None:
         super().__init__(problem)
         self.draws = draws
         self.sample_stats = sample_stats or {}
@@ -252,7 +296,9 @@ class Draws(_Sites):
         return {site: self._flat(site)[pick] for site in self.sites}
 
     def log_density(self, draws: dict[str, Any]) -> np.ndarray:
-        raise InputError("A Markov chain has draws but no density: use fit.log_joint(draws) for the model's.")
+        raise InputError(
+            "A Markov chain has draws but no density: use fit.log_joint(draws) for the model's."
+        )
 
 
 class Mixture(_Sites):
@@ -267,7 +313,13 @@ class Mixture(_Sites):
     kind = "mixture"
 
     def __init__(
-        self, problem: obj.Problem, names: tuple[str, ...], theta: Any, natural: list[Sites], weights: Any, log_evidence: float = np.nan
+        self,
+        problem: obj.Problem,
+        names: tuple[str, ...],
+        theta: Any,
+        natural: list[Sites],
+        weights: Any,
+        log_evidence: float = np.nan,
     ) -> None:
         super().__init__(problem)
         self.names, self.natural, self.weights = names, natural, np.asarray(weights)
@@ -278,19 +330,28 @@ class Mixture(_Sites):
     def _at(self, m: int, site: str) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of a site at a grid point."""
         if (m, site) not in self._moments:
-            found = _factor_moments(self.problem.model.families[site].settles, self.natural[m][site])
+            found = _factor_moments(
+                self.problem.model.families[site].settles, self.natural[m][site]
+            )
             self._moments[m, site] = np.asarray(found[0]), np.asarray(found[1])
         return self._moments[m, site]
 
     def values(self, m: int) -> dict[str, np.ndarray]:
         """Means of all sites at a grid point."""
         known = {name: np.exp(self.theta[m, [i]]) for i, name in enumerate(self.names)}
-        return {site: known[site] if site in known else np.asarray(self._at(m, site)[0]) for site in self.sites}
+        return {
+            site: known[site] if site in known else np.asarray(self._at(m, site)[0])
+            for site in self.sites
+        }
 
     def mean(self, site: str) -> np.ndarray:
         if self._check(site) in self.names:
-            return np.average(np.exp(self.theta[:, [self.names.index(site)]]), axis=0, weights=self.weights).astype(self._dtype)
-        return np.asarray(sum(w * self._at(m, site)[0] for m, w in enumerate(self.weights)), self._dtype)
+            return np.average(
+                np.exp(self.theta[:, [self.names.index(site)]]), axis=0, weights=self.weights
+            ).astype(self._dtype)
+        return np.asarray(
+            sum(w * self._at(m, site)[0] for m, w in enumerate(self.weights)), self._dtype
+        )
 
     @property
     def _dtype(self) -> Any:
@@ -299,33 +360,54 @@ class Mixture(_Sites):
     def sd(self, site: str) -> np.ndarray:
         mean = self.mean(site)
         if site in self.names:
-            squares = np.average(np.exp(2 * self.theta[:, [self.names.index(site)]]), axis=0, weights=self.weights)
+            squares = np.average(
+                np.exp(2 * self.theta[:, [self.names.index(site)]]), axis=0, weights=self.weights
+            )
         else:
-            squares = sum(w * (self._at(m, site)[1] + self._at(m, site)[0] ** 2) for m, w in enumerate(self.weights))
+            squares = sum(
+                w * (self._at(m, site)[1] + self._at(m, site)[0] ** 2)
+                for m, w in enumerate(self.weights)
+            )
         return np.sqrt(np.maximum(squares - mean**2, 0)).astype(self._dtype)
 
     def sample(self, key: jax.Array, num_draws: int) -> dict[str, np.ndarray]:
         """Grid points drawn with their weights, and rows from their factors there."""
         pick_key, *keys = jax.random.split(key, 1 + len(self.sites))
-        picked = jax.random.choice(pick_key, len(self.weights), (num_draws,), p=jnp.asarray(self.weights))
+        picked = jax.random.choice(
+            pick_key, len(self.weights), (num_draws,), p=jnp.asarray(self.weights)
+        )
         out = {}
         for site, site_key in zip(self.sites, keys, strict=True):
             if site in self.names:
-                out[site] = np.exp(self.theta[np.asarray(picked)][:, [self.names.index(site)]]).astype(self._dtype)
+                out[site] = np.exp(
+                    self.theta[np.asarray(picked)][:, [self.names.index(site)]]
+                ).astype(self._dtype)
             else:
-                stacked = jax.tree.map(lambda *parts: jnp.stack(parts), *(natural[site] for natural in self.natural))
+                stacked = jax.tree.map(
+                    lambda *parts: jnp.stack(parts), *(natural[site] for natural in self.natural)
+                )
                 out[site] = np.asarray(
-                    _draw_factors(self.problem.model.families[site].settles, jax.random.split(site_key, num_draws), picked, stacked)
+                    _draw_factors(
+                        self.problem.model.families[site].settles,
+                        jax.random.split(site_key, num_draws),
+                        picked,
+                        stacked,
+                    )
                 )
         return out
 
     def log_density(self, draws: dict[str, Any]) -> np.ndarray:
-        raise InputError("A grid of hyper-parameters has weights but no density: use fit.log_joint(draws) for the model's.")
+        raise InputError(
+            "A grid of hyper-parameters has weights but no density: use fit.log_joint(draws) for the model's."
+        )
 
 
 def _full(natural):
     """Normal rows with a precision each."""
-    return fam.Pair(natural.first, jnp.broadcast_to(natural.second, (len(natural.first), *natural.second.shape[1:])))
+    return fam.Pair(
+        natural.first,
+        jnp.broadcast_to(natural.second, (len(natural.first), *natural.second.shape[1:])),
+    )
 
 
 @partial(jax.jit, static_argnames=("settles",))
@@ -343,6 +425,10 @@ def _draw_factors(settles, keys, picked, stacked):
 
     def one(each):
         natural = jax.tree.map(lambda x: x[each[1]], stacked)
-        return pos.draw(each[0], natural.first, natural.second) if settles else fam.normal.sample(each[0], _full(natural)).first
+        return (
+            pos.draw(each[0], natural.first, natural.second)
+            if settles
+            else fam.normal.sample(each[0], _full(natural)).first
+        )
 
     return jax.lax.map(one, (keys, picked))

@@ -15,7 +15,11 @@ import pp_models
 def versions() -> dict[str, str]:
     """Of everything that the numbers depend on."""
     packages = ("jax", "numpyro", "arviz", "numpy", "scipy")
-    return {"python": platform.python_version(), **{name: metadata.version(name) for name in packages}, "pp_models": pp_models.__version__}
+    return {
+        "python": platform.python_version(),
+        **{name: metadata.version(name) for name in packages},
+        "pp_models": pp_models.__version__,
+    }
 
 
 def hash_of_names(names: Sequence[str] | None) -> str | None:

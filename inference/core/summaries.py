@@ -23,8 +23,20 @@ def _lowest(model, hyper, batch):
     if batch.entries is not None:
         batch = batch.replace(entries=batch.entries.emptied())
     stats = obj.summarise(model, model.init(jax.random.key(0), hyper, batch))
-    prior = jax.grad(lambda t: model.log_global(hyper, {s: t[s] for s in model.shared}) + model.log_local(hyper, t, batch))(stats)
-    shifted = [jax.tree.map(lambda n, b: jnp.min(n + b) if b else jnp.zeros(()), prior[site], model.families[site].base) for site in prior]
+    prior = jax.grad(
+        lambda t: (
+            model.log_global(hyper, {s: t[s] for s in model.shared})
+            + model.log_local(hyper, t, batch)
+        )
+    )(stats)
+    shifted = [
+        jax.tree.map(
+            lambda n, b: jnp.min(n + b) if b else jnp.zeros(()),
+            prior[site],
+            model.families[site].base,
+        )
+        for site in prior
+    ]
     return jnp.min(jnp.stack(jax.tree.leaves(shifted)))
 
 

@@ -29,9 +29,17 @@ def rows_of_entries(matrix: Any) -> np.ndarray:
 def fingerprints(matrix: Any, seed: int) -> np.ndarray:
     """(rows,) 64-bit numbers that depend on a row's counts and the seed, and on nothing else: not even on how its entries are ordered."""
     with np.errstate(over="ignore"):
-        terms = np.where(matrix.data > 0, _mix(_mix(matrix.indices) + matrix.data.astype(np.uint64)), np.uint64(0))
+        terms = np.where(
+            matrix.data > 0,
+            _mix(_mix(matrix.indices) + matrix.data.astype(np.uint64)),
+            np.uint64(0),
+        )
         running = np.concatenate([np.zeros(1, np.uint64), np.cumsum(terms, dtype=np.uint64)])
-        return _mix(running[matrix.indptr[1:]] - running[matrix.indptr[:-1]] + _mix(np.array([seed], np.int64).view(np.uint64)))
+        return _mix(
+            running[matrix.indptr[1:]]
+            - running[matrix.indptr[:-1]]
+            + _mix(np.array([seed], np.int64).view(np.uint64))
+        )
 
 
 class Tokens(NamedTuple):
@@ -48,7 +56,10 @@ def shuffled_tokens(matrix: Any, seed: int, counts: np.ndarray | None = None) ->
     occurrence = np.arange(len(entry)) - np.repeat(np.cumsum(counts) - counts, counts)
     row = rows_of_entries(matrix)[entry]
     with np.errstate(over="ignore"):
-        number = _mix(_mix(fingerprints(matrix, seed)[row] + _mix(matrix.indices)[entry]) + occurrence.astype(np.uint64))
+        number = _mix(
+            _mix(fingerprints(matrix, seed)[row] + _mix(matrix.indices)[entry])
+            + occurrence.astype(np.uint64)
+        )
     order = np.lexsort((number, row))
     first = np.searchsorted(row, np.arange(matrix.shape[0]))  # rows stand in order before and after
     return Tokens(entry[order], np.arange(len(entry)) - first[row])
@@ -58,12 +69,19 @@ def split_tokens(data: Data, folds: int, seed: int = 0) -> list[tuple[Any, Any]]
     """For each fold, the corpus without that fold's tokens, and those tokens: every token is in one fold, and documents are split evenly."""
     matrix = data.matrix
     tokens = shuffled_tokens(matrix, seed)
-    share = np.bincount(tokens.entry * folds + tokens.place % folds, minlength=matrix.nnz * folds).reshape(matrix.nnz, folds)
-    return [(with_values(matrix, matrix.data - share[:, fold]), with_values(matrix, share[:, fold])) for fold in range(folds)]
+    share = np.bincount(
+        tokens.entry * folds + tokens.place % folds, minlength=matrix.nnz * folds
+    ).reshape(matrix.nnz, folds)
+    return [
+        (with_values(matrix, matrix.data - share[:, fold]), with_values(matrix, share[:, fold]))
+        for fold in range(folds)
+    ]
 
 
 def with_values(matrix: Any, values: np.ndarray) -> Any:
     """The same rows with other values, zeros left out."""
     kept = values > 0
     indptr = np.concatenate([[0], np.cumsum(kept)])[matrix.indptr]
-    return scipy.sparse.csr_array((values[kept].astype(np.float32), matrix.indices[kept], indptr), shape=matrix.shape)
+    return scipy.sparse.csr_array(
+        (values[kept].astype(np.float32), matrix.indices[kept], indptr), shape=matrix.shape
+    )

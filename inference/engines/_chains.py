@@ -36,17 +36,26 @@ class Rounds:
     def keys(self, key: jax.Array) -> list[Any]:
         """A key for every chain, which depends on its number alone, a round at a time."""
         size = len(self.devices)
-        each = jax.vmap(jax.random.fold_in, (None, 0))(key, np.arange(-(-self.num_chains // size) * size))
-        return [on.placed(each[i : i + size], self.devices, on.EACH) for i in range(0, len(each), size)]
+        each = jax.vmap(jax.random.fold_in, (None, 0))(
+            key, np.arange(-(-self.num_chains // size) * size)
+        )
+        return [
+            on.placed(each[i : i + size], self.devices, on.EACH) for i in range(0, len(each), size)
+        ]
 
     def place(self, chains: list[Any]) -> list[Any]:
         """Something for every chain, a round at a time. What fills up the last round is a copy of the last chain's."""
         size = len(self.devices)
         chains = chains + chains[-1:] * (-len(chains) % size)
-        stacked = [jax.tree.map(lambda *x: np.stack(x), *chains[i : i + size]) for i in range(0, len(chains), size)]
+        stacked = [
+            jax.tree.map(lambda *x: np.stack(x), *chains[i : i + size])
+            for i in range(0, len(chains), size)
+        ]
         return [on.placed(one, self.devices, on.EACH) for one in stacked]
 
-    def run(self, function: Callable[..., Any], setting: Any, common: Any, own: list[Any]) -> list[Any]:
+    def run(
+        self, function: Callable[..., Any], setting: Any, common: Any, own: list[Any]
+    ) -> list[Any]:
         """`function(setting, shared, common, own)` for every chain: all rounds are sent off, none is waited for.
 
         shared: hyper-parameters' values and the rows. common: the same for all chains. own: each chain's, a round at a time, as the results are.
@@ -57,7 +66,9 @@ class Rounds:
 
     def read(self, results: list[Any]) -> Any:
         """The chains' results on the host, the chains in front."""
-        return jax.tree.map(lambda *x: np.concatenate([on.on_host(part) for part in x])[: self.num_chains], *results)
+        return jax.tree.map(
+            lambda *x: np.concatenate([on.on_host(part) for part in x])[: self.num_chains], *results
+        )
 
 
 def _one_chain(setting: Any, common: Any, own: Any) -> Any:
@@ -75,17 +86,30 @@ def _places(devices: Any, num_chains: int) -> tuple[Any, ...]:
         by_process.setdefault(device.process_index, []).append(device)
     if num_chains < len(by_process):
         return on.mine(distinct)[:num_chains]
-    turns = [mine[i] for i in range(max(map(len, by_process.values()))) for mine in by_process.values() if i < len(mine)]
+    turns = [
+        mine[i]
+        for i in range(max(map(len, by_process.values())))
+        for mine in by_process.values()
+        if i < len(mine)
+    ]
     return tuple(turns[:num_chains])
 
 
 def check_size(problem: obj.Problem, options: Any) -> None:
     """Draws must fit into memory."""
     shapes = value_shapes(problem.model, problem.hyper, problem.data)
-    numbers = sum(math.prod(shape) for shape in shapes.values()) * options.num_samples * options.num_chains
+    numbers = (
+        sum(math.prod(shape) for shape in shapes.values())
+        * options.num_samples
+        * options.num_chains
+    )
     if numbers > MOST_NUMBERS:
-        remedy = "lower num_samples and raise thin" if "thin" in options._fields else "lower num_samples"
-        raise TooLarge(f"The draws would hold {numbers:.1e} numbers, more than {MOST_NUMBERS:.0e}: {remedy}.")
+        remedy = (
+            "lower num_samples and raise thin" if "thin" in options._fields else "lower num_samples"
+        )
+        raise TooLarge(
+            f"The draws would hold {numbers:.1e} numbers, more than {MOST_NUMBERS:.0e}: {remedy}."
+        )
 
 
 # Chains of any sweep, in chunks --------------------------------------------------------------
@@ -120,7 +144,12 @@ def _run(setting: Setting, shared: Any, common: Any, own: Any) -> Any:
     (hyper, batch), (thin, extra), (key, chain), model = shared, common, own, setting.model
 
     def one(chain, key):
-        chain = jax.lax.fori_loop(0, thin, lambda i, c: setting.sweep(model, hyper, jax.random.fold_in(key, i), c, batch, *extra), chain)
+        chain = jax.lax.fori_loop(
+            0,
+            thin,
+            lambda i, c: setting.sweep(model, hyper, jax.random.fold_in(key, i), c, batch, *extra),
+            chain,
+        )
         draws = {site: model.families[site].value(t) for site, t in setting.stats(chain).items()}
         return chain, (draws, log_joint(model, hyper, draws, batch))
 
@@ -140,30 +169,65 @@ def num_steps(options: Any, problem: obj.Problem) -> int:
 
 
 def run_chains(
-    problem: obj.Problem, options: Any, rounds: Rounds, setting: Setting, first: Callable[[jax.Array, Sites], Any], extra: tuple[Any, ...] = ()
+    problem: obj.Problem,
+    options: Any,
+    rounds: Rounds,
+    setting: Setting,
+    first: Callable[[jax.Array, Sites], Any],
+    extra: tuple[Any, ...] = (),
 ) -> Algorithm:
     """Chains of any sweep, in chunks. first: (key, start) -> where a chain begins. extra: what the sweep is given beside the rows, on all devices."""
     num_warming, total = -(-options.num_warmup // setting.num_kept), num_steps(options, problem)
 
     def init(key, start):
-        return State(rounds.place([first(jax.random.fold_in(key, chain), start) for chain in range(options.num_chains)]), 0, None, ())
+        return State(
+            rounds.place(
+                [
+                    first(jax.random.fold_in(key, chain), start)
+                    for chain in range(options.num_chains)
+                ]
+            ),
+            0,
+            None,
+            (),
+        )
 
     def step(key, state, batches):
         warming = state.step < num_warming
-        results = rounds.run(_run, setting, (1 if warming else options.thin, extra), list(zip(rounds.keys(key), state.chains, strict=True)))
-        draws = [jax.tree.map(lambda x: x[:, -1:], kept) if warming else kept for _, kept in results]
+        results = rounds.run(
+            _run,
+            setting,
+            (1 if warming else options.thin, extra),
+            list(zip(rounds.keys(key), state.chains, strict=True)),
+        )
+        draws = [
+            jax.tree.map(lambda x: x[:, -1:], kept) if warming else kept for _, kept in results
+        ]
         found, log_joints = rounds.read(draws)
         kept = (found, log_joints.astype(np.float64))
         last = jax.tree.map(lambda x: x[:, -1:], kept)
-        after = State([chains for chains, _ in results], state.step + 1, last, () if warming else (*state.kept, kept))
+        after = State(
+            [chains for chains, _ in results],
+            state.step + 1,
+            last,
+            () if warming else (*state.kept, kept),
+        )
         return after, Info(last[1].mean())
 
     def posterior(state):
-        draws, log_joints = jax.tree.map(lambda *x: np.concatenate(x, axis=1)[:, : options.num_samples], *(state.kept or (state.last,)))
+        draws, log_joints = jax.tree.map(
+            lambda *x: np.concatenate(x, axis=1)[:, : options.num_samples],
+            *(state.kept or (state.last,)),
+        )
         return Draws(problem, draws, {"lp": log_joints})
 
     def stage(state):  # a chunk of draws takes `thin` times as long as one of warm-up
-        done, whole = (min(step, num_warming) + options.thin * max(step - num_warming, 0) for step in (state.step, total))
-        return Stage("warm-up" if state.step < num_warming else "draws", done / whole, bool(state.kept))
+        done, whole = (
+            min(step, num_warming) + options.thin * max(step - num_warming, 0)
+            for step in (state.step, total)
+        )
+        return Stage(
+            "warm-up" if state.step < num_warming else "draws", done / whole, bool(state.kept)
+        )
 
     return Algorithm(init, step, posterior, stage)

@@ -54,7 +54,9 @@ def _along(setting, common, own):
     """How much F gains at each of STEPS along the direction. As differences: the likelihood, which does not move, would drown them when scaled up."""
     *given, direction = common
     flat, evaluate = _part(setting, *given, own)
-    return jax.lax.map(lambda step: evaluate(flat + step * direction), jnp.asarray(STEPS)) - evaluate(flat)
+    return jax.lax.map(
+        lambda step: evaluate(flat + step * direction), jnp.asarray(STEPS)
+    ) - evaluate(flat)
 
 
 @partial(jax.jit, static_argnames=("names",))
@@ -66,7 +68,9 @@ def _direction(hyper, first, prior, rows, scale, names):
     sizes, axes = jnp.linalg.eigh(0.5 * (curvature + curvature.T))
     sizes = jnp.maximum(jnp.abs(sizes), 1e-6 * jnp.max(jnp.abs(sizes)) + jnp.finfo(flat.dtype).tiny)
     newton = axes @ ((axes.T @ gradient) / sizes)
-    cut = newton * jnp.minimum(1, LARGEST / jnp.maximum(jnp.max(jnp.abs(newton)), jnp.finfo(flat.dtype).tiny))
+    cut = newton * jnp.minimum(
+        1, LARGEST / jnp.maximum(jnp.max(jnp.abs(newton)), jnp.finfo(flat.dtype).tiny)
+    )
     return jnp.clip(flat + cut, begin - RANGE, begin + RANGE) - flat
 
 
@@ -80,12 +84,23 @@ def _move(hyper, direction, prior, rows, scale, rate, names):
     return hyper._replace(**jax.tree.map(jnp.exp, unravel(flat + rate * step * direction)))
 
 
-def learn(problem: obj.Problem, hyper: Any, shared: Sites, shares: Sequence[Share], batches: Sequence[Batch], scale: Any, rate: Any) -> Any:
+def learn(
+    problem: obj.Problem,
+    hyper: Any,
+    shared: Sites,
+    shares: Sequence[Share],
+    batches: Sequence[Batch],
+    scale: Any,
+    rate: Any,
+) -> Any:
     """The hyper-parameters after one step on this batch; those that are not learned stay as they are."""
     names = problem.learn
     if not names:
         return hyper
-    setting, own = (problem.model, names), [(share.natural, batch) for share, batch in zip(shares, batches, strict=True)]
+    setting, own = (
+        (problem.model, names),
+        [(share.natural, batch) for share, batch in zip(shares, batches, strict=True)],
+    )
 
     def both(function: Any, *common: Any) -> tuple[Any, tuple[Any, ...]]:
         """Of the part without data, and of the rows."""

@@ -30,7 +30,9 @@ class Found(NamedTuple):
     theta: np.ndarray  # log theta
     value: float  # log p~(log theta | D), up to a constant
     point: Sites  # x*, to begin the next value with
-    natural: Sites  # of the rows' factors, (b, p) of positive coordinates or (P m, -P/2) of real rows
+    natural: (
+        Sites  # of the rows' factors, (b, p) of positive coordinates or (P m, -P/2) of real rows
+    )
     sweeps: int
     converged: bool
 
@@ -53,8 +55,12 @@ def names_of(problem: obj.Problem) -> tuple[str, ...]:
 
 def fixed(problem: obj.Problem, theta: np.ndarray) -> obj.Problem:
     """The same problem with theta known."""
-    hyper = problem.hyper._replace(**{name: float(np.exp(x)) for name, x in zip(names_of(problem), theta, strict=True)})
-    return problem._replace(model=choose_variant(problem.model, hyper, problem.data.kind), hyper=as_arrays(hyper))
+    hyper = problem.hyper._replace(
+        **{name: float(np.exp(x)) for name, x in zip(names_of(problem), theta, strict=True)}
+    )
+    return problem._replace(
+        model=choose_variant(problem.model, hyper, problem.data.kind), hyper=as_arrays(hyper)
+    )
 
 
 def summary_of_method(method: str) -> str:
@@ -70,7 +76,11 @@ def curvatures(model, hyper, stats, batch) -> dict[str, tuple[jax.Array, jax.Arr
     found = {}
     for site in model.families:
         linear = -2 * gradient[site].second
-        bent = linear - ascent.bending(model, hyper, stats, batch, site) if site in model.curved else linear
+        bent = (
+            linear - ascent.bending(model, hyper, stats, batch, site)
+            if site in model.curved
+            else linear
+        )
         found[site] = (gradient[site].first - ascent.row_products(linear, stats[site].first), bent)
     return found
 
@@ -79,7 +89,9 @@ def _half_line(x, g, p):
     """log int_0^inf exp(g (y - x) - p (y - x)^2 / 2) dy, element by element, as a distance from the top and not as a difference of large numbers."""
     above = g + p * x > 0
     offset = x + g / p  # where the parabola has its top
-    inside = 0.5 * (g**2 / p + jnp.log(2 * jnp.pi / p)) + jnp.log(ndtr(jnp.where(above, offset, 0) * jnp.sqrt(p)))
+    inside = 0.5 * (g**2 / p + jnp.log(2 * jnp.pi / p)) + jnp.log(
+        ndtr(jnp.where(above, offset, 0) * jnp.sqrt(p))
+    )
     outside = pos.moments(jnp.where(above, -1.0, g + p * x), p).log_z - x * (g + 0.5 * p * x)
     return jnp.where(above, inside, outside)
 
@@ -112,7 +124,9 @@ def _whole(model, hyper, values, batch):
     """-log p_G(x) of one normal with the whole Hessian, the scale lines' flat directions included as they are."""
     flat, unravel = jax.flatten_util.ravel_pytree(values)
     if len(flat) > MOST_COORDINATES:
-        raise InputError(f"method='full' needs the Hessian of {len(flat)} coordinates, more than {MOST_COORDINATES}: use another method.")
+        raise InputError(
+            f"method='full' needs the Hessian of {len(flat)} coordinates, more than {MOST_COORDINATES}: use another method."
+        )
     hessian = jax.hessian(lambda x: log_joint(model, hyper, unravel(x), batch))(flat)
     sign, log_det = np.linalg.slogdet(-np.asarray(hessian, np.float64))
     return 0.5 * (len(flat) * np.log(2 * np.pi) - log_det) if sign > 0 else np.nan
@@ -128,7 +142,9 @@ class _Point(NamedTuple):
 
 
 @partial(jax.jit, static_argnames=("whole", "model", "names", "method"))
-def _evaluate(whole, whole_hyper, model, hyper, names, theta, start, batch, method, most, tolerance):
+def _evaluate(
+    whole, whole_hyper, model, hyper, names, theta, start, batch, method, most, tolerance
+):
     hyper = hyper._replace(**{name: jnp.exp(theta[i]) for i, name in enumerate(names)})
     climbed = ascent.ascend(model, hyper, start, batch, summary_of_method(method), most, tolerance)
     correction, natural = factors(model, hyper, climbed.values, batch, method)
@@ -137,19 +153,44 @@ def _evaluate(whole, whole_hyper, model, hyper, names, theta, start, batch, meth
     return _Point(climbed, height, correction, natural)
 
 
-def evaluate(problem: obj.Problem, theta: np.ndarray, start: Sites, batch: Any, options: Any) -> Any:
+def evaluate(
+    problem: obj.Problem, theta: np.ndarray, start: Sites, batch: Any, options: Any
+) -> Any:
     """log p~(log theta | D) and the factors there, found from the given values: a function that waits for them, so that devices work side by side."""
     given, names = fixed(problem, theta), names_of(problem)
-    known = jax.device_put((problem.hyper, given.hyper, jnp.asarray(theta, float), dict(start)), batch.mask.sharding)
+    known = jax.device_put(
+        (problem.hyper, given.hyper, jnp.asarray(theta, float), dict(start)), batch.mask.sharding
+    )
     settings = options.num_sweeps, options.sweep_tolerance
-    found = _evaluate(problem.model, known[0], given.model, known[1], names, *known[2:], batch, options.method, *settings)
+    found = _evaluate(
+        problem.model,
+        known[0],
+        given.model,
+        known[1],
+        names,
+        *known[2:],
+        batch,
+        options.method,
+        *settings,
+    )
 
     def wait() -> Found:
         point = found.climbed.values
-        whole = _whole(given.model, given.hyper, point, batch) if options.method == "full" else float(found.correction)
+        whole = (
+            _whole(given.model, given.hyper, point, batch)
+            if options.method == "full"
+            else float(found.correction)
+        )
         value = float(found.height) + whole + float(np.sum(theta))
         value = value if np.isfinite(value) else -np.inf
         host = [jax.tree.map(np.asarray, x) for x in (point, found.natural)]
-        return Found(np.asarray(theta, float), value, host[0], host[1], int(found.climbed.number), bool(found.climbed.rested) and np.isfinite(value))
+        return Found(
+            np.asarray(theta, float),
+            value,
+            host[0],
+            host[1],
+            int(found.climbed.number),
+            bool(found.climbed.rested) and np.isfinite(value),
+        )
 
     return wait

@@ -57,12 +57,33 @@ class Setting(NamedTuple):
 
 def solve_share(setting: Setting, common: Any, own: Any) -> Share:
     """One device's part of `solve`."""
-    (hyper, shared, options), (batch, start), model, summary = common, own, setting.model, setting.summary
-    begin = obj.start_local(model, hyper, batch, summary) if start is None else obj.summarise(model, start, summary)
-    stats = shared if summary in ("mode", "log_mode") else obj.summarise(model, shared, WEIGHTS[setting.weights])
-    part = obj.local_part(model, hyper, stats, batch, begin, options, summary, UNIFORM if setting.even else None)
+    (hyper, shared, options), (batch, start), model, summary = (
+        common,
+        own,
+        setting.model,
+        setting.summary,
+    )
+    begin = (
+        obj.start_local(model, hyper, batch, summary)
+        if start is None
+        else obj.summarise(model, start, summary)
+    )
+    stats = (
+        shared
+        if summary in ("mode", "log_mode")
+        else obj.summarise(model, shared, WEIGHTS[setting.weights])
+    )
+    part = obj.local_part(
+        model, hyper, stats, batch, begin, options, summary, UNIFORM if setting.even else None
+    )
     value = (part.value, part.entropy) if setting.bound else ()
-    return Share(part.gradient, value, part.natural, jnp.sum(part.info.iterations * batch.mask), jnp.sum(batch.mask))
+    return Share(
+        part.gradient,
+        value,
+        part.natural,
+        jnp.sum(part.info.iterations * batch.mask),
+        jnp.sum(batch.mask),
+    )
 
 
 def solve(
@@ -88,15 +109,21 @@ def solve(
 
 def _block(model, hyper, site, shared, gradients, scale, prior, summary="mean", near=None):
     """dF/dmu of one global site, cut where it is damped, or with `prior` in place of the model's own."""
-    stats = obj.summarise(model, shared, summary, near)  # compiled in one piece, and only what is used
+    stats = obj.summarise(
+        model, shared, summary, near
+    )  # compiled in one piece, and only what is used
     own = obj.prior_gradient(model, hyper, stats)[site] if prior is None else prior[site]
-    added = jax.tree.map(lambda p, *shares: p + scale * sum(shares), own, *(gradient[site] for gradient in gradients))
+    added = jax.tree.map(
+        lambda p, *shares: p + scale * sum(shares), own, *(gradient[site] for gradient in gradients)
+    )
     return obj.shorten(model, stats, added, site)
 
 
 @partial(jax.jit, static_argnames=("model",))
 def _target(model, hyper, shared, gradients, scale):
-    return {site: _block(model, hyper, site, shared, gradients, scale, None) for site in model.shared}
+    return {
+        site: _block(model, hyper, site, shared, gradients, scale, None) for site in model.shared
+    }
 
 
 @partial(jax.jit, static_argnames=("model", "summary"))
@@ -113,7 +140,9 @@ def gradients(problem: obj.Problem, shares: Sequence[Share]) -> tuple[Sites, ...
     return tuple(devices.gather(problem.devices, [share.gradient for share in shares]))
 
 
-def target(problem: obj.Problem, hyper: Any, shared: Sites, gradients: tuple[Sites, ...], scale: Any) -> Sites:
+def target(
+    problem: obj.Problem, hyper: Any, shared: Sites, gradients: tuple[Sites, ...], scale: Any
+) -> Sites:
     """dF/dmu of the global sites, all at once, with the rows' statistics scaled up."""
     return _target(problem.model, hyper, shared, gradients, scale)
 
@@ -134,7 +163,9 @@ def ascend(
 
     anchor: None for the target itself. prior: natural parameters to stand for the model's own. near: statistics where a search for some may begin.
     """
-    return _ascend(problem.model, hyper, shared, gradients, scale, rate, anchor, prior, summary, near)
+    return _ascend(
+        problem.model, hyper, shared, gradients, scale, rate, anchor, prior, summary, near
+    )
 
 
 class Totals(NamedTuple):
@@ -149,15 +180,28 @@ class Totals(NamedTuple):
 def _total(parts, present):
     rows = sum(count for _, _, count in parts)
     scale = present / rows
-    return Totals(scale, [scale * term for bound, _, _ in parts for term in bound], sum(count for _, count, _ in parts) / rows)
+    return Totals(
+        scale,
+        [scale * term for bound, _, _ in parts for term in bound],
+        sum(count for _, count, _ in parts) / rows,
+    )
 
 
 def total(problem: obj.Problem, shares: Sequence[Share], present: Any) -> Totals:
     """What the shares say together of a data set of `present` rows."""
-    return _total(tuple(devices.gather(problem.devices, [(share.bound, share.iterations, share.rows) for share in shares])), present)
+    return _total(
+        tuple(
+            devices.gather(
+                problem.devices, [(share.bound, share.iterations, share.rows) for share in shares]
+            )
+        ),
+        present,
+    )
 
 
-def bound_terms(problem: obj.Problem, hyper: Any, shared: Sites, totals: Totals, summary: str = "mean") -> Any:
+def bound_terms(
+    problem: obj.Problem, hyper: Any, shared: Sites, totals: Totals, summary: str = "mean"
+) -> Any:
     """The estimate of the bound from this batch at `shared`, as terms to be added up in double precision. Of points, their log density."""
     if summary == "mean":
         return obj.shared_bound(problem.model, hyper, shared), totals.bound
@@ -179,7 +223,11 @@ class State(NamedTuple):
     adaptive: Any = None
 
 
-def algorithm(problem: obj.Problem, step: Callable[..., tuple[Any, Any]], first: Callable[[Sites], Any] | None = None) -> Algorithm:
+def algorithm(
+    problem: obj.Problem,
+    step: Callable[..., tuple[Any, Any]],
+    first: Callable[[Sites], Any] | None = None,
+) -> Algorithm:
     """An engine on batches: `step`, from the model's start or the user's, to a distribution whose rows are solved when asked for.
 
     first: (natural parameters) -> state, for engines that keep more than `State`.
@@ -195,7 +243,10 @@ def algorithm(problem: obj.Problem, step: Callable[..., tuple[Any, Any]], first:
     return Algorithm(init, step, posterior)
 
 
-WEIGHTS = {"geometric": "mean", "mean": "log_mode"}  # the summary of q that each means: E[log x], or the point whose logarithm is log E[x]
+WEIGHTS = {
+    "geometric": "mean",
+    "mean": "log_mode",
+}  # the summary of q that each means: E[log x], or the point whose logarithm is log E[x]
 
 
 def averages(family: Any) -> bool:
@@ -226,13 +277,19 @@ def learning_rate(tau: float, kappa: float, time: float) -> float:
 def check_schedule(options: Any) -> None:
     """A rate that starts at one or below and falls."""
     if options.kappa > 1 or (options.tau < 1 and options.kappa > 0):
-        raise InputError(f"The rate (tau + t)^-kappa needs tau >= 1 and 0 <= kappa <= 1, not tau={options.tau}, kappa={options.kappa}.")
+        raise InputError(
+            f"The rate (tau + t)^-kappa needs tau >= 1 and 0 <= kappa <= 1, not tau={options.tau}, kappa={options.kappa}."
+        )
     if getattr(options, "tolerance", 0) > 0 and getattr(options, "bound_every", 1) == 0:
-        raise InputError("tolerance stops by the bound, but bound_every=0 never evaluates it: set bound_every to at least 1.")
+        raise InputError(
+            "tolerance stops by the bound, but bound_every=0 never evaluates it: set bound_every to at least 1."
+        )
 
 
 def settle_batches(options: Any, data: Any, num_updates: int = 500) -> Any:
     """Batches and passes that suit the number of rows, where the user left them open."""
     size = min(options.batch_size or min(256, -(-data.num_rows // 8)), data.num_rows)
     steps_per_epoch = -(-data.num_rows // size)
-    return options._replace(batch_size=size, num_epochs=options.num_epochs or max(3, -(-num_updates // steps_per_epoch)))
+    return options._replace(
+        batch_size=size, num_epochs=options.num_epochs or max(3, -(-num_updates // steps_per_epoch))
+    )

@@ -57,20 +57,30 @@ FIRST_SWEEPS = 100
 def _first(model, hyper, natural, batch, summary, names):
     """A point estimate of everything, the hyper-parameters included, by EM."""
     alone = dataclasses.replace(model, marginal=model.marginal._replace(balance=None))
-    start = {site: family.value(family.mean(natural[site])) for site, family in model.families.items()}
-    fit = jax.lax.fori_loop(0, FIRST_SWEEPS, lambda i, x: ascent.sweep(alone, hyper, x, batch, summary, 0.0)[0], start)
+    start = {
+        site: family.value(family.mean(natural[site])) for site, family in model.families.items()
+    }
+    fit = jax.lax.fori_loop(
+        0, FIRST_SWEEPS, lambda i, x: ascent.sweep(alone, hyper, x, batch, summary, 0.0)[0], start
+    )
     return jnp.stack([jnp.log(fit[name][0]) for name in names]) if names else jnp.zeros(0), fit
 
 
 _start = jax.jit(lambda model, hyper, key, data: model.init(key, hyper, data), static_argnums=(0,))
 
 
-def first_theta(problem: obj.Problem, key: jax.Array, batch: Any, options: Any) -> tuple[np.ndarray, Sites]:
+def first_theta(
+    problem: obj.Problem, key: jax.Array, batch: Any, options: Any
+) -> tuple[np.ndarray, Sites]:
     """Where the search begins: a point estimate of everything, hyper-parameters included."""
     model, names = problem.model, names_of(problem)
     natural = _start(model, problem.hyper, key, batch)
-    theta, fit = _first(model, problem.hyper, natural, batch, summary_of_method(options.method), names)
-    return np.clip(np.asarray(theta, float), -12, 12), {site: np.asarray(x) for site, x in fit.items() if site not in names}
+    theta, fit = _first(
+        model, problem.hyper, natural, batch, summary_of_method(options.method), names
+    )
+    return np.clip(np.asarray(theta, float), -12, 12), {
+        site: np.asarray(x) for site, x in fit.items() if site not in names
+    }
 
 
 STENCIL = 0.25  # of log theta, for differences: at first, and at most
@@ -102,7 +112,9 @@ def quadratic(values: list[float], widths: np.ndarray) -> tuple[np.ndarray, np.n
 FLATTEST = 0.02  # curvature of log p~ below which an axis counts as flat: a standard deviation of 7
 
 
-def climb(values: list[float], widths: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, bool]:
+def climb(
+    values: list[float], widths: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, bool]:
     """From a stencil: the way to the top, at most 2 long; a standard deviation along each principal axis; widths for the next; whether the top is
     close, and the stencil narrow enough to tell."""
     gradient, hessian = quadratic(values, widths)
@@ -112,7 +124,12 @@ def climb(values: list[float], widths: np.ndarray) -> tuple[np.ndarray, np.ndarr
     step = axes @ (along * scale)
     fitting = np.minimum(1 / np.sqrt(np.maximum(-np.diag(hessian), FLATTEST)), STENCIL)
     close = np.all(np.abs(along) < CLOSE) and np.all(widths <= WIDE * fitting)
-    return step * min(1.0, 2 / max(float(np.linalg.norm(step)), 1e-300)), axes * scale, fitting, bool(close)
+    return (
+        step * min(1.0, 2 / max(float(np.linalg.norm(step)), 1e-300)),
+        axes * scale,
+        fitting,
+        bool(close),
+    )
 
 
 def advance(state: State, size: int) -> State:
@@ -126,8 +143,14 @@ def advance(state: State, size: int) -> State:
     if not np.all(np.isfinite(values)):  # back to the best, and nearer to it
         best = max(state.found, key=lambda one: one.value)
         if not np.isfinite(best.value) or len(state.found) >= STENCILS * number:
-            raise Diverged("The rows' curvature is not positive anywhere that was tried: check the data, or use gibbs.")
-        return state._replace(centre=best.theta, widths=0.5 * state.widths, queue=stencil(best.theta, 0.5 * state.widths))
+            raise Diverged(
+                "The rows' curvature is not positive anywhere that was tried: check the data, or use gibbs."
+            )
+        return state._replace(
+            centre=best.theta,
+            widths=0.5 * state.widths,
+            queue=stencil(best.theta, 0.5 * state.widths),
+        )
     step, spread, widths, close = climb(values, state.widths)
     if close or len(state.found) >= STENCILS * number:
         return state._replace(spread=spread, steady=close)
@@ -137,7 +160,11 @@ def advance(state: State, size: int) -> State:
 
 def nearest(found: tuple[Found, ...], theta: np.ndarray) -> Found:
     """Of what was found, failed points last."""
-    return min((one for one in found if np.isfinite(one.value)), default=found[0], key=lambda one: float(np.sum((one.theta - theta) ** 2)))
+    return min(
+        (one for one in found if np.isfinite(one.value)),
+        default=found[0],
+        key=lambda one: float(np.sum((one.theta - theta) ** 2)),
+    )
 
 
 def doubled(function: Any) -> Any:
@@ -155,7 +182,9 @@ def doubled(function: Any) -> Any:
 def in_double_precision(problem: obj.Problem) -> tuple[obj.Problem, list[Any]]:
     """The problem, and its data on every device, in double precision: sums of 1e4 nats and more lose in single what tells values of theta apart."""
     hyper = jax.tree.map(lambda x: jnp.asarray(np.asarray(x), float), problem.hyper)
-    return problem._replace(hyper=hyper), [problem.data.pack(device=device) for device in devices.mine(problem.devices)]
+    return problem._replace(hyper=hyper), [
+        problem.data.pack(device=device) for device in devices.mine(problem.devices)
+    ]
 
 
 def as_asked(natural: Sites) -> Sites:
@@ -170,17 +199,28 @@ def search(problem: obj.Problem, options: Any, copies: list[Any]) -> tuple[Any, 
     def init(key, given):
         centre, point = first_theta(problem, key, copies[0], options)
         widths = np.full(size, STENCIL)
-        return State((), stencil(centre, widths) if size else (centre,), centre, widths, None, point)
+        return State(
+            (), stencil(centre, widths) if size else (centre,), centre, widths, None, point
+        )
 
     def step(key, state, batches):
-        starts = [nearest(state.found, theta).point if state.found else state.start for theta in state.queue]
+        starts = [
+            nearest(state.found, theta).point if state.found else state.start
+            for theta in state.queue
+        ]
         places = zip(state.queue, starts, strict=True)
-        waiting = [evaluate(problem, theta, start, copies[i % len(copies)], options) for i, (theta, start) in enumerate(places)]
+        waiting = [
+            evaluate(problem, theta, start, copies[i % len(copies)], options)
+            for i, (theta, start) in enumerate(places)
+        ]
         new = tuple(wait() for wait in waiting)
         state = advance(state._replace(found=(*state.found, *new), queue=()), size)
         best = max(one.value for one in new)
         return state, Info(
-            best if np.isfinite(best) else None, sum(one.sweeps for one in new), np.mean([one.converged for one in new]), not state.queue
+            best if np.isfinite(best) else None,
+            sum(one.sweeps for one in new),
+            np.mean([one.converged for one in new]),
+            not state.queue,
         )
 
     return doubled(init), doubled(step)
@@ -196,7 +236,12 @@ def warn_of(state: State, cut: bool, used: list[Found], options: Any) -> None:
             stacklevel=4,
         )
     if not state.steady:
-        warnings.warn("The search for the hyper-parameters' mode found no steady top: the rows may have several modes near by.", stacklevel=4)
+        warnings.warn(
+            "The search for the hyper-parameters' mode found no steady top: the rows may have several modes near by.",
+            stacklevel=4,
+        )
     if cut:
         what = "The search for the hyper-parameters' mode" if state.spread is None else "The grid"
-        warnings.warn(f"{what} was cut short after {len(state.found)} values: raise num_epochs.", stacklevel=4)
+        warnings.warn(
+            f"{what} was cut short after {len(state.found)} values: raise num_epochs.", stacklevel=4
+        )

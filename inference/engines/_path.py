@@ -45,7 +45,9 @@ def mean_field(model, hyper, start, batch, names):
         return number + 1, stats, jnp.max(jnp.abs(location(stats) - before))
 
     begin = (0, stats, jnp.asarray(jnp.inf, batch.mask.dtype))
-    _, stats, _ = jax.lax.while_loop(lambda carry: (carry[0] < MEAN_FIELD_SWEEPS) & (carry[2] > MEAN_FIELD_REST), once, begin)
+    _, stats, _ = jax.lax.while_loop(
+        lambda carry: (carry[0] < MEAN_FIELD_SWEEPS) & (carry[2] > MEAN_FIELD_REST), once, begin
+    )
     return location(stats)
 
 
@@ -81,14 +83,32 @@ def _run(whole, whole_hyper, model, hyper, names, theta, key, start, batch, num_
 
     burn_key, draw_key = jax.random.split(key)
     stats = {site: model.families[site].stats(start[site]) for site in model.families}
-    stats = jax.lax.fori_loop(0, num_burn, lambda i, t: move(t, jax.random.fold_in(burn_key, i)), stats)
+    stats = jax.lax.fori_loop(
+        0, num_burn, lambda i, t: move(t, jax.random.fold_in(burn_key, i)), stats
+    )
     stats, slopes = jax.lax.scan(once, stats, jax.random.split(draw_key, num_draws))
-    return jnp.mean(slopes, 0), jnp.std(slopes, 0), {site: model.families[site].value(t) for site, t in stats.items()}
+    return (
+        jnp.mean(slopes, 0),
+        jnp.std(slopes, 0),
+        {site: model.families[site].value(t) for site, t in stats.items()},
+    )
 
 
-def run(problem: obj.Problem, given: obj.Problem, names: Any, theta: np.ndarray, key: jax.Array, start: Sites, batch: Any, num_sweeps: int) -> Any:
+def run(
+    problem: obj.Problem,
+    given: obj.Problem,
+    names: Any,
+    theta: np.ndarray,
+    key: jax.Array,
+    start: Sites,
+    batch: Any,
+    num_sweeps: int,
+) -> Any:
     """The slope at theta from a run that begins at the given values: a function that waits for it. A quarter as many sweeps are dropped first."""
-    known = jax.device_put((problem.hyper, given.hyper, jnp.asarray(theta, float), key, dict(start)), batch.mask.sharding)
+    known = jax.device_put(
+        (problem.hyper, given.hyper, jnp.asarray(theta, float), key, dict(start)),
+        batch.mask.sharding,
+    )
     parts = (problem.model, known[0], given.model, known[1], names, *known[2:])
     found = _run(*parts, batch, num_sweeps // 4, num_sweeps)
 
@@ -128,13 +148,17 @@ class Surface(NamedTuple):
             elif len(at) == 2:
                 hessian[at[0], at[1]] = hessian[at[1], at[0]] = c * (2 if at[0] == at[1] else 1)
         curvature, axes = np.linalg.eigh(-hessian)
-        scale = 1 / np.sqrt(np.maximum(curvature, 0.1))  # no wider than three times what was thought
+        scale = 1 / np.sqrt(
+            np.maximum(curvature, 0.1)
+        )  # no wider than three times what was thought
         step = axes @ ((axes.T @ gradient) * scale**2)
         step *= min(1.0, 3 / max(float(np.linalg.norm(step)), 1e-300))
         return self.centre + self.spread @ step, self.spread @ (axes * scale)
 
 
-def fit_surface(centre: np.ndarray, spread: np.ndarray, slopes: list[Slope], degree: int) -> Surface:
+def fit_surface(
+    centre: np.ndarray, spread: np.ndarray, slopes: list[Slope], degree: int
+) -> Surface:
     """The polynomial whose slopes are nearest to those found, in units of their own standard deviations."""
     size = len(centre)
     powers = np.array([p for p in np.ndindex(*(degree + 1,) * size) if 0 < sum(p) <= degree])
@@ -145,7 +169,9 @@ def fit_surface(centre: np.ndarray, spread: np.ndarray, slopes: list[Slope], deg
     for k in range(size):
         lower = np.maximum(powers - np.eye(size, dtype=int)[k], 0)
         rows.append(powers[:, k] * np.prod(z[:, None, :] ** lower, -1))  # d z^power / d z_k
-    by_theta = np.einsum("kpt,kl->lpt", np.stack(rows), np.linalg.inv(spread))  # d / d theta_l = sum_k (d z_k / d theta_l) d / d z_k
+    by_theta = np.einsum(
+        "kpt,kl->lpt", np.stack(rows), np.linalg.inv(spread)
+    )  # d / d theta_l = sum_k (d z_k / d theta_l) d / d z_k
     for k in range(size):
         rows[k] = by_theta[k] / noise[k]
         right.append(np.array([one.mean[k] for one in slopes]) / noise[k])
@@ -159,11 +185,19 @@ def falls(surface: Surface, centre: np.ndarray, spread: np.ndarray) -> bool:
     size = len(centre)
     angles = np.linspace(0, 2 * np.pi, 24, endpoint=False)
     ways = np.stack([np.cos(angles), np.sin(angles)], 1) if size == 2 else np.array([[1.0], [-1.0]])
-    heights = [surface.height(centre + radius * ways @ spread.T) for radius in (0.0, 2.5, 3.5, 4.5, 5.5)]
-    return bool(np.all(heights[1] < heights[0] - 1) and np.all(heights[3] < heights[0] - 7.5) and np.all(np.diff(heights[1:], axis=0) < 0))
+    heights = [
+        surface.height(centre + radius * ways @ spread.T) for radius in (0.0, 2.5, 3.5, 4.5, 5.5)
+    ]
+    return bool(
+        np.all(heights[1] < heights[0] - 1)
+        and np.all(heights[3] < heights[0] - 7.5)
+        and np.all(np.diff(heights[1:], axis=0) < 0)
+    )
 
 
-def weigh(centre: np.ndarray, spread: np.ndarray, slopes: list[Slope]) -> tuple[Surface, np.ndarray, np.ndarray]:
+def weigh(
+    centre: np.ndarray, spread: np.ndarray, slopes: list[Slope]
+) -> tuple[Surface, np.ndarray, np.ndarray]:
     """The surface, of third degree where noise does not turn that up at its ends and else of second, its top, and standard deviations there."""
     plain = fit_surface(centre, spread, slopes, 2)
     top, spread_there = plain.top()

@@ -38,7 +38,9 @@ class Info(NamedTuple):
 
 def _local(model, common, own):
     (hyper, shared, options), (local, batch) = common, own
-    return obj.local_part(model, hyper, obj.summarise(model, shared), batch, obj.summarise(model, local), options)._replace(stats={})
+    return obj.local_part(
+        model, hyper, obj.summarise(model, shared), batch, obj.summarise(model, local), options
+    )._replace(stats={})
 
 
 def build(problem: obj.Problem, options: Any) -> Algorithm:
@@ -53,7 +55,13 @@ def build(problem: obj.Problem, options: Any) -> Algorithm:
     def step(key, state, batches):
         shared = dict(state.shared)
         local = state.local or obj.first_rows(problem, hyper, batches)
-        parts = devices.run(_local, model, problem.devices, (hyper, shared, rows), list(zip(local, batches, strict=True)))
+        parts = devices.run(
+            _local,
+            model,
+            problem.devices,
+            (hyper, shared, rows),
+            list(zip(local, batches, strict=True)),
+        )
         local = tuple(part.natural for part in parts)
         terms = devices.gather(problem.devices, [(part.value, part.entropy) for part in parts])
         bound = (obj.shared_bound(model, hyper, shared), terms)
@@ -62,10 +70,19 @@ def build(problem: obj.Problem, options: Any) -> Algorithm:
             if i and model.coupled == "rows":  # later blocks see the earlier ones' new values
                 later = block._replace(site=site)
                 own = list(zip(local, batches, strict=True))
-                gradients = [{site: x} for x in devices.run(obj.block_gradient, later, problem.devices, (hyper, shared), own)]
-            shares = tuple(devices.gather(problem.devices, [gradient[site] for gradient in gradients]))
+                gradients = [
+                    {site: x}
+                    for x in devices.run(
+                        obj.block_gradient, later, problem.devices, (hyper, shared), own
+                    )
+                ]
+            shares = tuple(
+                devices.gather(problem.devices, [gradient[site] for gradient in gradients])
+            )
             target = obj.block_target(model, hyper, shared, shares, site, "mean")
-            shared[site] = climb(shared, site, target, local, batches) if site in model.damped else target
+            shared[site] = (
+                climb(shared, site, target, local, batches) if site in model.damped else target
+            )
         return State(shared, local, tuple(batch.positions for batch in batches)), Info(bound)
 
     def climb(shared, site, target, local, batches):
@@ -73,10 +90,18 @@ def build(problem: obj.Problem, options: Any) -> Algorithm:
 
         def height(natural):
             now = {**shared, site: natural}
-            there = devices.run(obj.local_value, block, problem.devices, (hyper, now), list(zip(local, batches, strict=True)))
+            there = devices.run(
+                obj.local_value,
+                block,
+                problem.devices,
+                (hyper, now),
+                list(zip(local, batches, strict=True)),
+            )
             return obj.shared_bound(model, hyper, now), devices.gather(problem.devices, there)
 
-        return obj.advance(shared[site], lambda fraction: obj.blend(shared[site], target, fraction), height)
+        return obj.advance(
+            shared[site], lambda fraction: obj.blend(shared[site], target, fraction), height
+        )
 
     def posterior(state):
         return Variational(problem, state.shared, state.local, state.positions)

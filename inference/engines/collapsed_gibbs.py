@@ -33,7 +33,9 @@ from pp_models.elimination import tokens as tk
 from pp_models.errors import InputError
 from pp_models.model import Model, Sites, number_of_factors
 
-Options = opt.compose(opt.chains(2000, 500), thin=opt.Option(1, "sweeps between draws that are kept"))
+Options = opt.compose(
+    opt.chains(2000, 500), thin=opt.Option(1, "sweeps between draws that are kept")
+)
 
 
 class Chain(NamedTuple):
@@ -43,13 +45,17 @@ class Chain(NamedTuple):
     allocations: jax.Array
 
 
-def sweep(model: Any, hyper: Any, key: jax.Array, chain: Chain, batch: Any, tokens: tk.Tokens) -> Chain:
+def sweep(
+    model: Any, hyper: Any, key: jax.Array, chain: Chain, batch: Any, tokens: tk.Tokens
+) -> Chain:
     """The tokens' factors, then every block given them: with allocations known, F's gradients are the complete conditionals."""
     token_key, block_key = jax.random.split(key)
     odds = model.tokens.odds(hyper, chain.stats, batch)
     allocations = tk.reallocate(token_key, tokens, chain.allocations, odds)
     num_factors, num_columns = odds.column_logits.shape
-    known = tk.tally(tokens, allocations, batch.num_rows, num_factors, num_columns, odds.column_logits.dtype)
+    known = tk.tally(
+        tokens, allocations, batch.num_rows, num_factors, num_columns, odds.column_logits.dtype
+    )
     batch = batch.replace(entries=dataclasses.replace(batch.entries, solved=known))
     return Chain(gibbs.sweep(model, hyper, block_key, chain.stats, batch), allocations)
 
@@ -64,7 +70,9 @@ def suits(model: Model) -> str:
 def _check_tokens(data: Any) -> None:
     gibbs.check_counts("collapsed_gibbs", data)
     if data.total >= 2**31:
-        raise InputError(f"collapsed_gibbs numbers tokens, up to {2**31 - 1}, but there are {data.total:.0f}: use fewer rows, or svi.")
+        raise InputError(
+            f"collapsed_gibbs numbers tokens, up to {2**31 - 1}, but there are {data.total:.0f}: use fewer rows, or svi."
+        )
 
 
 _stats = attrgetter("stats")
@@ -75,12 +83,19 @@ def build(problem: obj.Problem, options: Any) -> Algorithm:
     check_size(problem, options)
     _check_tokens(problem.data)
     model, rounds = problem.model, Rounds(problem, options.num_chains)
-    tokens = _arrange(rounds.shared[1].entries, problem.data.num_columns, tk.num_steps(problem.data.totals))
-    weights, num_factors = next(iter(model.families)), getattr(problem.hyper, number_of_factors(model))
+    tokens = _arrange(
+        rounds.shared[1].entries, problem.data.num_columns, tk.num_steps(problem.data.totals)
+    )
+    weights, num_factors = (
+        next(iter(model.families)),
+        getattr(problem.hyper, number_of_factors(model)),
+    )
 
     def first(key, start):
         if weights in start:
-            raise InputError(f"collapsed_gibbs integrates {weights} out and cannot begin at one: give init for {' or '.join(model.shared)} alone.")
+            raise InputError(
+                f"collapsed_gibbs integrates {weights} out and cannot begin at one: give init for {' or '.join(model.shared)} alone."
+            )
         return Chain(gibbs.begin(problem, key, start), tk.unallocated(tokens, num_factors))
 
     setting = Setting(model, chunk_size(options, problem), sweep, _stats)

@@ -66,9 +66,13 @@ class Info(NamedTuple):
 def settle(options: Any, data: Any) -> Any:
     """Sizes that suit the data, where the user left them open."""
     everything = options.batch_size in (0, data.num_rows)
-    chosen = mb.settle_batches(options._replace(batch_size=options.batch_size or data.num_rows), data)
+    chosen = mb.settle_batches(
+        options._replace(batch_size=options.batch_size or data.num_rows), data
+    )
     epochs, local = (100, 3) if everything else (chosen.num_epochs, 30)
-    return chosen._replace(num_epochs=options.num_epochs or epochs, num_local=options.num_local or local)
+    return chosen._replace(
+        num_epochs=options.num_epochs or epochs, num_local=options.num_local or local
+    )
 
 
 def build(problem: obj.Problem, options: Any) -> Algorithm:
@@ -80,18 +84,39 @@ def build(problem: obj.Problem, options: Any) -> Algorithm:
 
     def step(key, state, batches):
         rate = 1.0 if everything else mb.learning_rate(options.tau, options.kappa, state.step)
-        shares = mb.solve(problem, state.hyper, state.shared, batches, rows, start=state.local or None, summary="collapsed", weights="mean")
+        shares = mb.solve(
+            problem,
+            state.hyper,
+            state.shared,
+            batches,
+            rows,
+            start=state.local or None,
+            summary="collapsed",
+            weights="mean",
+        )
         totals = mb.total(problem, shares, problem.data.num_rows)
-        shared = mb.ascend(problem, state.hyper, state.shared, mb.gradients(problem, shares), totals.scale, rate, state.shared)
+        shared = mb.ascend(
+            problem,
+            state.hyper,
+            state.shared,
+            mb.gradients(problem, shares),
+            totals.scale,
+            rate,
+            state.shared,
+        )
         hyper = learn(problem, state.hyper, shared, shares, batches, totals.scale, rate)
         change = collapsed.change_of(problem.model, state.shared, shared)
         finished = everything and options.tolerance > 0 and float(change) < options.tolerance
         local = tuple(share.natural for share in shares) if everything else ()
         positions = tuple(batch.positions for batch in batches) if everything else ()
-        return State(shared, hyper, state.step + 1, local, positions), Info(rate, change, totals.iterations, finished)
+        return State(shared, hyper, state.step + 1, local, positions), Info(
+            rate, change, totals.iterations, finished
+        )
 
     def posterior(state):
-        return Variational(problem._replace(hyper=state.hyper), state.shared, state.local, state.positions)
+        return Variational(
+            problem._replace(hyper=state.hyper), state.shared, state.local, state.positions
+        )
 
     return Algorithm(init, step, posterior)
 

@@ -18,14 +18,18 @@ from inference.core.engine import SOLID, Algorithm, Engine, Look
 from inference.engines._chains import Rounds, Setting, check_size, chunk_size, num_steps, run_chains
 from inference.engines._gibbs_sweep import begin, check_counts, suits, sweep
 
-Options = opt.compose(opt.chains(2000, 500), thin=opt.Option(1, "sweeps between draws that are kept"))
+Options = opt.compose(
+    opt.chains(2000, 500), thin=opt.Option(1, "sweeps between draws that are kept")
+)
 
 
 def build(problem: obj.Problem, options: Any) -> Algorithm:
     check_size(problem, options)
     check_counts("gibbs", problem.data)
     setting = Setting(problem.model, chunk_size(options, problem), sweep)
-    return run_chains(problem, options, Rounds(problem, options.num_chains), setting, partial(begin, problem))
+    return run_chains(
+        problem, options, Rounds(problem, options.num_chains), setting, partial(begin, problem)
+    )
 
 
 ENGINE = Engine(

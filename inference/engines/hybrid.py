@@ -38,7 +38,9 @@ from pp_models.model import Sites
 FIRST = 6  # sweeps with geometric means before the trial
 TRIAL = 4  # sweeps with means until they are judged
 LEARN_EVERY = 4  # sweeps between steps of learned hyper-parameters, which move slowly
-GEOMETRIC, TRIED, MEAN = range(3)  # what the rows' weights are: for now or for good, on trial, for good
+GEOMETRIC, TRIED, MEAN = range(
+    3
+)  # what the rows' weights are: for now or for good, on trial, for good
 
 
 Options = opt.compose(
@@ -105,7 +107,11 @@ def build(problem: obj.Problem, options: Any) -> Algorithm:
     rows, aside = split(options, data)
     per_pass = max(1, num_batches // max(1, options.num_passes))
     # of one shape with those set aside and without, so that one program serves both
-    everything = functools.lru_cache(1)(lambda whole: data.shards(np.arange(data.num_rows) if whole else rows, data.num_rows, problem.devices))
+    everything = functools.lru_cache(1)(
+        lambda whole: data.shards(
+            np.arange(data.num_rows) if whole else rows, data.num_rows, problem.devices
+        )
+    )
     plan = functools.cache(lambda: completion.Plan(len(aside), data.layout(len(aside))))
 
     def init(key, start):
@@ -114,46 +120,85 @@ def build(problem: obj.Problem, options: Any) -> Algorithm:
         if model.tokens is not None and model.tokens.begin is not None and not start:
             factors = jax.tree.leaves(first[model.shared[0]])[0].shape[0]
             first |= model.tokens.begin(problem.hyper, data, starts.from_rows(begin, data, factors))
-        return State(first, problem.hyper, 0, rest, (), MEAN if options.rows == "mean" else GEOMETRIC, None)
+        return State(
+            first, problem.hyper, 0, rest, (), MEAN if options.rows == "mean" else GEOMETRIC, None
+        )
 
     @functools.lru_cache(1)
     def order(turn, seed):
-        return list(shuffled(jax.random.wrap_key_data(np.array(seed, np.uint32)), len(rows), options.batch_size))
+        return list(
+            shuffled(
+                jax.random.wrap_key_data(np.array(seed, np.uint32)), len(rows), options.batch_size
+            )
+        )
 
     def stride(state):
         """A natural-gradient step on the next batch."""
         turn, place = divmod(state.step, per_pass)
         seed = np.asarray(jax.random.key_data(jax.random.fold_in(state.key, turn)))
-        batch = data.shards(np.sort(rows[order(turn, tuple(seed.tolist()))[place]]), options.batch_size, problem.devices)
-        rate, local = mb.learning_rate(options.tau, options.kappa, state.step), RowOptions(options.num_first, 1e-3)
+        batch = data.shards(
+            np.sort(rows[order(turn, tuple(seed.tolist()))[place]]),
+            options.batch_size,
+            problem.devices,
+        )
+        rate, local = (
+            mb.learning_rate(options.tau, options.kappa, state.step),
+            RowOptions(options.num_first, 1e-3),
+        )
         now = mb.State(state.shared, state.hyper, state.step)
         now, info = natural_step(problem, local, now, batch, len(rows), rate, False, "mean")
-        return state._replace(shared=now.shared, hyper=now.hyper, step=now.step), Info(rate, None, None, info.local_iterations)
+        return state._replace(shared=now.shared, hyper=now.hyper, step=now.step), Info(
+            rate, None, None, info.local_iterations
+        )
 
     def sweep(state):
         """All rows a little further, and the global sites at their target."""
         whole = state.kept == ()  # the choice is made: rows set aside for it are learned from, too
         batch, present = everything(whole), data.num_rows if whole else len(rows)
-        local = RowOptions(options.num_local if state.local or not whole else options.num_first, 0.0)
-        given, summary = (state.shared, "mean") if state.weights == GEOMETRIC else (_point(model, state.shared), "log_mode")
-        start = state.local or obj.first_rows(problem, state.hyper, batch)  # given as later ones are: the same program
-        shares = mb.solve(problem, state.hyper, given, batch, local, start=start, summary=summary, weights="mean")
+        local = RowOptions(
+            options.num_local if state.local or not whole else options.num_first, 0.0
+        )
+        given, summary = (
+            (state.shared, "mean")
+            if state.weights == GEOMETRIC
+            else (_point(model, state.shared), "log_mode")
+        )
+        start = state.local or obj.first_rows(
+            problem, state.hyper, batch
+        )  # given as later ones are: the same program
+        shares = mb.solve(
+            problem, state.hyper, given, batch, local, start=start, summary=summary, weights="mean"
+        )
         totals = mb.total(problem, shares, present)
-        shared = mb.ascend(problem, state.hyper, state.shared, mb.gradients(problem, shares), totals.scale)
+        shared = mb.ascend(
+            problem, state.hyper, state.shared, mb.gradients(problem, shares), totals.scale
+        )
         hyper, done = state.hyper, state.step + 1 - num_batches
         if done % LEARN_EVERY == 0:
             hyper = learn(problem, hyper, shared, shares, batch, totals.scale, 1.0)
         change = collapsed.change_of(model, state.shared, shared)
-        rests = options.tolerance > 0 and float(devices.agreed(problem.devices, change)) < options.tolerance
-        now = state._replace(shared=shared, hyper=hyper, step=state.step + 1, local=tuple(share.natural for share in shares))
+        rests = (
+            options.tolerance > 0
+            and float(devices.agreed(problem.devices, change)) < options.tolerance
+        )
+        now = state._replace(
+            shared=shared,
+            hyper=hyper,
+            step=state.step + 1,
+            local=tuple(share.natural for share in shares),
+        )
         now, score = judge(now, done, rests) if options.rows == "auto" else (now, None)
-        return now, Info(1.0, change, score, totals.iterations, rests and score is None and now.weights != TRIED)
+        return now, Info(
+            1.0, change, score, totals.iterations, rests and score is None and now.weights != TRIED
+        )
 
     def judge(state, done, rests):
         """Begin the trial, or end it, when it is time to."""
         if state.weights == GEOMETRIC and state.kept is None and (done >= FIRST or rests):
             score = predicted(state) if len(aside) else None
-            return state._replace(weights=TRIED if len(aside) else MEAN, kept=(state.shared, score, done)), score
+            return state._replace(
+                weights=TRIED if len(aside) else MEAN, kept=(state.shared, score, done)
+            ), score
         if state.weights != TRIED or done < state.kept[2] + TRIAL:
             return state, None
         shared, before, _ = state.kept
@@ -165,7 +210,9 @@ def build(problem: obj.Problem, options: Any) -> Algorithm:
     def predicted(state):
         """log p per word of the rows set aside, by completion."""
         now = problem._replace(hyper=state.hyper)
-        logs = completion.complete_rows(now, completion.global_sites(Variational(now, state.shared)), data, aside, plan())
+        logs = completion.complete_rows(
+            now, completion.global_sites(Variational(now, state.shared)), data, aside, plan()
+        )
         return float(devices.agreed(problem.devices, logs.sum() / data.totals[aside].sum()))
 
     def step(key, state, batches):

@@ -67,7 +67,9 @@ class State(NamedTuple):
 
 def check(options: Any) -> None:
     if not 0 < options.spacing <= 2:
-        raise InputError(f"spacing must be above 0 and at most 2 standard deviations, not {options.spacing}.")
+        raise InputError(
+            f"spacing must be above 0 and at most 2 standard deviations, not {options.spacing}."
+        )
 
 
 def place(state: search_.State, spacing: float, cell: tuple[int, ...]) -> np.ndarray:
@@ -88,20 +90,37 @@ def on_grid(state: search_.State, spacing: float) -> dict[tuple[int, ...], lapla
 
 def height_of(one: laplace.Found, surface: path.Surface | None) -> float:
     """log p~ of a grid point: Laplace's, or the surface's."""
-    return one.value if surface is None or not np.isfinite(one.value) else float(surface.height(one.theta))
+    return (
+        one.value
+        if surface is None or not np.isfinite(one.value)
+        else float(surface.height(one.theta))
+    )
 
 
-def grow(state: search_.State, spacing: float, surface: path.Surface | None = None) -> search_.State:
+def grow(
+    state: search_.State, spacing: float, surface: path.Surface | None = None
+) -> search_.State:
     """The neighbours, not tried yet, of all grid points whose weight is not small."""
     known = on_grid(state, spacing)
     size = len(state.centre)
     if not known:
         return state._replace(queue=(state.centre,))
     heights = {cell: height_of(one, surface) for cell, one in known.items()}
-    heavy = [cell for cell, height in heights.items() if height > max(heights.values()) + np.log(SMALLEST)]
-    around = {tuple(np.array(cell) + sign * np.eye(size, dtype=int)[i]) for cell in heavy for i in range(size) for sign in (1, -1)}
+    heavy = [
+        cell
+        for cell, height in heights.items()
+        if height > max(heights.values()) + np.log(SMALLEST)
+    ]
+    around = {
+        tuple(np.array(cell) + sign * np.eye(size, dtype=int)[i])
+        for cell in heavy
+        for i in range(size)
+        for sign in (1, -1)
+    }
     if surface is not None:  # beyond, slopes know nothing
-        around = {cell for cell in around if spacing * np.sqrt(sum(i * i for i in cell)) <= FURTHEST}
+        around = {
+            cell for cell in around if spacing * np.sqrt(sum(i * i for i in cell)) <= FURTHEST
+        }
     fresh = sorted(around - set(known), key=lambda cell: sum(i * i for i in cell))
     return state._replace(queue=tuple(place(state, spacing, cell) for cell in fresh))
 
@@ -110,8 +129,13 @@ def disagreement(problem: obj.Problem, search: search_.State, batch: Any) -> np.
     """How far mean-field inference from the mode is off it along each hyper-parameter, in standard deviations there."""
     names = laplace.names_of(problem)
     best = search_.nearest(search.found, search.centre)
-    start = {**best.point, **{name: np.exp(search.centre[[i]]).astype(np.float64) for i, name in enumerate(names)}}
-    known = jax.device_put(jax.tree.map(lambda x: jnp.asarray(x, float), start), batch.mask.sharding)
+    start = {
+        **best.point,
+        **{name: np.exp(search.centre[[i]]).astype(np.float64) for i, name in enumerate(names)},
+    }
+    known = jax.device_put(
+        jax.tree.map(lambda x: jnp.asarray(x, float), start), batch.mask.sharding
+    )
     mean = path.mean_field(problem.model, problem.hyper, known, batch, names)
     return (np.asarray(mean, float) - search.centre) / np.sqrt(np.sum(search.spread**2, 1))
 
@@ -124,26 +148,49 @@ def wants_path(problem: obj.Problem, search: search_.State, batch: Any, options:
     if search.steady and np.all(np.abs(apart) <= APART):
         return False
     named = zip(laplace.names_of(problem), apart, strict=True)
-    said = " and ".join(f"{name} by {abs(x):.1f} posterior standard deviations" for name, x in named if abs(x) > APART)
-    reason = f"Laplace's approximation and mean-field inference disagree on {said}" if said else "Laplace's approximation has no steady mode"
-    warnings.warn(f"{reason}: weights are integrated along short Gibbs runs (weights='path'; 'laplace' keeps its own).", stacklevel=6)
+    said = " and ".join(
+        f"{name} by {abs(x):.1f} posterior standard deviations"
+        for name, x in named
+        if abs(x) > APART
+    )
+    reason = (
+        f"Laplace's approximation and mean-field inference disagree on {said}"
+        if said
+        else "Laplace's approximation has no steady mode"
+    )
+    warnings.warn(
+        f"{reason}: weights are integrated along short Gibbs runs (weights='path'; 'laplace' keeps its own).",
+        stacklevel=6,
+    )
     return True
 
 
-def follow(problem: obj.Problem, state: State, key: jax.Array, copies: list[Any], options: Any) -> State:
+def follow(
+    problem: obj.Problem, state: State, key: jax.Array, copies: list[Any], options: Any
+) -> State:
     """One round of slopes about the centre; then the centre is moved, or, at the mode, slopes are taken further out and their surface is known.
 
     Runs are in the user's precision: their noise is far above rounding.
     """
     search, names = state.search, laplace.names_of(problem)
-    moved = [path.fit_surface(search.centre, search.spread, list(state.slopes), 2).top()] if state.slopes else []
+    moved = (
+        [path.fit_surface(search.centre, search.spread, list(state.slopes), 2).top()]
+        if state.slopes
+        else []
+    )
     centre, spread = moved[0] if moved else (search.centre, search.spread)
-    step = np.linalg.solve(search.spread, centre - search.centre) if moved else np.full(len(centre), np.inf)
+    step = (
+        np.linalg.solve(search.spread, centre - search.centre)
+        if moved
+        else np.full(len(centre), np.inf)
+    )
     last = bool(np.max(np.abs(step)) < 0.5) or state.round == ROUNDS
     places = path.design(centre, spread, last)
 
     def start(theta):
-        near = min(state.slopes, key=lambda one: float(np.sum((one.theta - theta) ** 2)), default=None)
+        near = min(
+            state.slopes, key=lambda one: float(np.sum((one.theta - theta) ** 2)), default=None
+        )
         return search_.nearest(search.found, theta).point if near is None else near.values
 
     waiting = [
@@ -163,9 +210,16 @@ def follow(problem: obj.Problem, state: State, key: jax.Array, copies: list[Any]
     search = search._replace(centre=centre, spread=spread, queue=())
     if not last:
         return state._replace(search=search, slopes=new, round=state.round + 1)
-    surface, top, spread = path.weigh(centre, spread, [*new, *(state.slopes if state.round > 1 else ())])  # the first runs had far to come
+    surface, top, spread = path.weigh(
+        centre, spread, [*new, *(state.slopes if state.round > 1 else ())]
+    )  # the first runs had far to come
     search = search._replace(centre=top, spread=spread, steady=bool(np.max(np.abs(step)) < 1.0))
-    return state._replace(search=grow(search, options.spacing, surface), slopes=new, round=state.round + 1, surface=surface)
+    return state._replace(
+        search=grow(search, options.spacing, surface),
+        slopes=new,
+        round=state.round + 1,
+        surface=surface,
+    )
 
 
 def build(problem: obj.Problem, options: Any) -> Algorithm:
@@ -198,7 +252,9 @@ def build(problem: obj.Problem, options: Any) -> Algorithm:
         elif not state.checked:
             along = search_.doubled(wants_path)(double, state.search, copies[0], options)
             search = state.search if along else grow(state.search, options.spacing)
-            state = state._replace(search=search, checked=True, finished=not along and not search.queue)
+            state = state._replace(
+                search=search, checked=True, finished=not along and not search.queue
+            )
         else:
             state = follow(problem, state, key, plain_copies(), options)
             state = state._replace(finished=state.surface is not None and not state.search.queue)
@@ -211,10 +267,30 @@ def build(problem: obj.Problem, options: Any) -> Algorithm:
         values = np.array([height_of(one, state.surface) for one in found])
         weights = np.exp(values - values.max())
         weights /= weights.sum()
-        search_.warn_of(state.search, not state.finished, [one for one, weight in zip(found, weights, strict=True) if weight > SMALLEST], options)
-        cell = np.nan if state.search.spread is None else np.log(abs(np.linalg.det(options.spacing * state.search.spread)))
-        evidence = float(values.max() + np.log(np.sum(np.exp(values - values.max()))) + cell) if state.surface is None else np.nan
-        return Mixture(problem, names, [one.theta for one in found], [search_.as_asked(one.natural) for one in found], weights, evidence)
+        search_.warn_of(
+            state.search,
+            not state.finished,
+            [one for one, weight in zip(found, weights, strict=True) if weight > SMALLEST],
+            options,
+        )
+        cell = (
+            np.nan
+            if state.search.spread is None
+            else np.log(abs(np.linalg.det(options.spacing * state.search.spread)))
+        )
+        evidence = (
+            float(values.max() + np.log(np.sum(np.exp(values - values.max()))) + cell)
+            if state.surface is None
+            else np.nan
+        )
+        return Mixture(
+            problem,
+            names,
+            [one.theta for one in found],
+            [search_.as_asked(one.natural) for one in found],
+            weights,
+            evidence,
+        )
 
     return Algorithm(init, step, posterior)
 

@@ -43,7 +43,9 @@ def build(problem: obj.Problem, options: Any) -> Algorithm:
     def posterior(state):
         best = max(state.found, key=lambda one: one.value)
         warn_of(state, bool(state.queue), [best], options)
-        return Mixture(problem, names_of(problem), [best.theta], [as_asked(best.natural)], np.ones(1))
+        return Mixture(
+            problem, names_of(problem), [best.theta], [as_asked(best.natural)], np.ones(1)
+        )
 
     return Algorithm(init, step, posterior)
 

@@ -66,7 +66,9 @@ def _values(model, stats):
 _stats = jax.jit(obj.summarise, static_argnames=("model", "summary"))
 
 
-def solve_site(problem: obj.Problem, site: str, target: Any, shared: Sites, summary: str, sweeps: int) -> Any:
+def solve_site(
+    problem: obj.Problem, site: str, target: Any, shared: Sites, summary: str, sweeps: int
+) -> Any:
     """The site's statistics at the target. Rows that do not depend on each other and take long are shared out among this process's devices.
 
     What is one for all rows, a tied precision, goes to every device; the tied statistic is a sum over rows, and so over the devices' shares.
@@ -75,21 +77,36 @@ def solve_site(problem: obj.Problem, site: str, target: Any, shared: Sites, summ
     num_rows = len(jax.tree.leaves(target)[0]) if problem.model.families[site].separate else 0
     if len(here) == 1 or num_rows < FEW_ROWS:
         return _stats(problem.model, {site: target}, summary, shared, sweeps)[site]
-    shares = [jax.device_put(part, device) for part, device in zip(_split((target, shared[site]), num_rows, len(here)), here, strict=True)]
-    parts = [_stats(problem.model, {site: natural}, summary, {site: start}, sweeps)[site] for natural, start in shares]
-    return _join(devices.gather(here, parts), jax.tree.map(lambda x: len(x) == num_rows, shared[site]))
+    shares = [
+        jax.device_put(part, device)
+        for part, device in zip(
+            _split((target, shared[site]), num_rows, len(here)), here, strict=True
+        )
+    ]
+    parts = [
+        _stats(problem.model, {site: natural}, summary, {site: start}, sweeps)[site]
+        for natural, start in shares
+    ]
+    return _join(
+        devices.gather(here, parts), jax.tree.map(lambda x: len(x) == num_rows, shared[site])
+    )
 
 
 @partial(jax.jit, static_argnames=("num_rows", "number"))
 def _split(tree, num_rows, number):
     """So many shares of the rows; what is not of rows is part of every one."""
     edges = [num_rows * i // number for i in range(number + 1)]
-    return [jax.tree.map(lambda x, i=i: x[edges[i] : edges[i + 1]] if len(x) == num_rows else x, tree) for i in range(number)]
+    return [
+        jax.tree.map(lambda x, i=i: x[edges[i] : edges[i + 1]] if len(x) == num_rows else x, tree)
+        for i in range(number)
+    ]
 
 
 @partial(jax.jit, static_argnames=("by_row",))
 def _join(parts, by_row):
-    return jax.tree.map(lambda rows, *x: jnp.concatenate(x) if rows else sum(x[1:], x[0]), by_row, *parts)
+    return jax.tree.map(
+        lambda rows, *x: jnp.concatenate(x) if rows else sum(x[1:], x[0]), by_row, *parts
+    )
 
 
 def _start(setting, hyper, batch):
@@ -114,20 +131,44 @@ def build(problem: obj.Problem, options: Any) -> Algorithm:
         first = _stats(model, {site: natural[site] for site in model.shared}, summary)
         given = {site: jnp.asarray(x, float) for site, x in start.items()}
         local = {site: x for site, x in given.items() if site in model.local}
-        return State({**first, **statistics(model, {site: given[site] for site in given.keys() - local.keys()})}, (local,) if local else (), ())
+        return State(
+            {
+                **first,
+                **statistics(model, {site: given[site] for site in given.keys() - local.keys()}),
+            },
+            (local,) if local else (),
+            (),
+        )
 
     def step(key, state, batches):
         shared = dict(state.shared)
-        local = state.local if state.positions else first(batches, state.local[0] if state.local else {})
-        parts = devices.run(_local, setting, problem.devices, (hyper, shared, rows), list(zip(local, batches, strict=True)))
+        local = (
+            state.local
+            if state.positions
+            else first(batches, state.local[0] if state.local else {})
+        )
+        parts = devices.run(
+            _local,
+            setting,
+            problem.devices,
+            (hyper, shared, rows),
+            list(zip(local, batches, strict=True)),
+        )
         terms = devices.gather(problem.devices, [(part.value, part.entropy) for part in parts])
         bound = (obj.shared_value(model, hyper, shared, summary), terms)
         gradients, points = [part.gradient for part in parts], tuple(part.stats for part in parts)
         for i, site in enumerate(model.shared):
             if i and model.coupled == "rows":  # later blocks see the earlier ones' new values
                 later, own = block._replace(site=site), list(zip(points, batches, strict=True))
-                gradients = [{site: x} for x in devices.run(obj.block_gradient, later, problem.devices, (hyper, shared), own)]
-            shares = tuple(devices.gather(problem.devices, [gradient[site] for gradient in gradients]))
+                gradients = [
+                    {site: x}
+                    for x in devices.run(
+                        obj.block_gradient, later, problem.devices, (hyper, shared), own
+                    )
+                ]
+            shares = tuple(
+                devices.gather(problem.devices, [gradient[site] for gradient in gradients])
+            )
             target = obj.block_target(model, hyper, shared, shares, site, None)
             if site in model.damped:
                 shared[site] = climb(shared, site, target, points, batches)
@@ -140,8 +181,16 @@ def build(problem: obj.Problem, options: Any) -> Algorithm:
 
         def height(stats):
             now = {**shared, site: stats}
-            there = devices.run(obj.local_value, block, problem.devices, (hyper, now), list(zip(points, batches, strict=True)))
-            return obj.shared_value(model, hyper, now, summary), devices.gather(problem.devices, there)
+            there = devices.run(
+                obj.local_value,
+                block,
+                problem.devices,
+                (hyper, now),
+                list(zip(points, batches, strict=True)),
+            )
+            return obj.shared_value(model, hyper, now, summary), devices.gather(
+                problem.devices, there
+            )
 
         def move(fraction):
             return _towards(model, shared[site], target, fraction, site, summary)

@@ -69,14 +69,18 @@ MOST_BYTES = 8_000_000_000  # of kept statistics
 
 
 def settle(options: Any, data: Any) -> Any:
-    return options._replace(batch_size=min(options.batch_size or -(-data.num_rows // 8), data.num_rows))
+    return options._replace(
+        batch_size=min(options.batch_size or -(-data.num_rows // 8), data.num_rows)
+    )
 
 
 @partial(jax.jit, static_argnames=("model",))
 def _inner(model, shared, gradient):
     """<gradient, mu> over all global sites."""
     stats = obj.summarise(model, shared)
-    return sum(jax.tree.leaves(jax.tree.map(lambda t, g: jnp.sum(t * g), stats, gradient)), jnp.zeros(()))
+    return sum(
+        jax.tree.leaves(jax.tree.map(lambda t, g: jnp.sum(t * g), stats, gradient)), jnp.zeros(())
+    )
 
 
 @jax.jit
@@ -88,10 +92,21 @@ def build(problem: obj.Problem, options: Any) -> Algorithm:
     model, num_rows = problem.model, problem.data.num_rows
     num_batches = -(-num_rows // options.batch_size)
     rows = RowOptions(options.num_local, options.local_tolerance)
-    natural = jax.eval_shape(lambda key: model.init(key, problem.hyper, problem.data), jax.random.key(0))
-    size = sum(leaf.size * leaf.dtype.itemsize for site in model.shared for leaf in jax.tree.leaves(natural[site])) * num_batches
+    natural = jax.eval_shape(
+        lambda key: model.init(key, problem.hyper, problem.data), jax.random.key(0)
+    )
+    size = (
+        sum(
+            leaf.size * leaf.dtype.itemsize
+            for site in model.shared
+            for leaf in jax.tree.leaves(natural[site])
+        )
+        * num_batches
+    )
     if size > MOST_BYTES:
-        raise InputError(f"memoized would keep {size:.1e} bytes of statistics, one set for each of {num_batches} batches: raise batch_size.")
+        raise InputError(
+            f"memoized would keep {size:.1e} bytes of statistics, one set for each of {num_batches} batches: raise batch_size."
+        )
 
     def init(key, start):
         shared = mb.first_natural(problem, key, start)
@@ -100,20 +115,50 @@ def build(problem: obj.Problem, options: Any) -> Algorithm:
     def step(key, state, batches):
         place = state.step % num_batches
         old = state.kept[place] if place < len(state.kept) else None
-        shares = mb.solve(problem, problem.hyper, state.shared, batches, rows, start=None if old is None else old.local, bound=True)
+        shares = mb.solve(
+            problem,
+            problem.hyper,
+            state.shared,
+            batches,
+            rows,
+            start=None if old is None else old.local,
+            bound=True,
+        )
         gradient = obj.add(*mb.gradients(problem, shares))
         terms = devices.gather(problem.devices, [(share.bound, share.rows) for share in shares])
-        rest = devices.total([bound for bound, _ in terms]) - float(_inner(model, state.shared, gradient))
-        new = Kept(jax.device_get(gradient), rest, tuple(share.natural for share in shares), devices.total([count for _, count in terms]))
+        rest = devices.total([bound for bound, _ in terms]) - float(
+            _inner(model, state.shared, gradient)
+        )
+        new = Kept(
+            jax.device_get(gradient),
+            rest,
+            tuple(share.natural for share in shares),
+            devices.total([count for _, count in terms]),
+        )
         kept = (*state.kept[:place], new, *state.kept[place + 1 :])
-        positions = state.positions if old is not None else (*state.positions, tuple(batch.positions for batch in batches))
+        positions = (
+            state.positions
+            if old is not None
+            else (*state.positions, tuple(batch.positions for batch in batches))
+        )
         if old is None:
             total = obj.add(state.total, gradient)
         elif place:
             total = _swap(state.total, gradient, old.gradient)
         else:  # added up afresh once per pass, so that rounding does not pile up
-            total = jax.tree.map(jnp.asarray, jax.tree.map(lambda *parts: sum(parts[1:], parts[0]), *(part.gradient for part in kept)))
-        shared = mb.ascend(problem, problem.hyper, state.shared, (total,), num_rows / sum(part.rows for part in kept))
+            total = jax.tree.map(
+                jnp.asarray,
+                jax.tree.map(
+                    lambda *parts: sum(parts[1:], parts[0]), *(part.gradient for part in kept)
+                ),
+            )
+        shared = mb.ascend(
+            problem,
+            problem.hyper,
+            state.shared,
+            (total,),
+            num_rows / sum(part.rows for part in kept),
+        )
         bound = None
         if len(kept) == num_batches:
             bound = (
@@ -127,7 +172,12 @@ def build(problem: obj.Problem, options: Any) -> Algorithm:
         if len(state.kept) < num_batches:
             return Variational(problem, state.shared)
         local = tuple(part for kept in state.kept for part in kept.local)
-        return Variational(problem, state.shared, local, tuple(place for places in state.positions for place in places))
+        return Variational(
+            problem,
+            state.shared,
+            local,
+            tuple(place for places in state.positions for place in places),
+        )
 
     return Algorithm(init, step, posterior)
 

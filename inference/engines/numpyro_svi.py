@@ -75,10 +75,15 @@ def _program(model: Model, learning_rate: float, num_steps: int, num_particles: 
     def rate(step):
         return learning_rate * 0.01 ** (step / num_steps)
 
-    def natural(params, hyper, batch):  # compiled, in which the draws that a trace makes are left out
+    def natural(
+        params, hyper, batch
+    ):  # compiled, in which the draws that a trace makes are left out
         seeded = handlers.substitute(handlers.seed(guide, jax.random.key(0)), data=params)
         trace = handlers.trace(seeded).get_trace(hyper, batch)
-        return {site: jax.tree.map(jnp.asarray, family.natural(trace[site]["fn"])) for site, family in model.families.items()}
+        return {
+            site: jax.tree.map(jnp.asarray, family.natural(trace[site]["fn"]))
+            for site, family in model.families.items()
+        }
 
     svi = SVI(model.generate, guide, numpyro.optim.Adam(rate), OrderedELBO(num_particles))
     return Program(svi, jax.jit(svi.init), jax.jit(svi.update), jax.jit(natural), rate)
@@ -92,7 +97,9 @@ def _check_domains(problem: obj.Problem, natural: Any) -> None:
                 family.distribution(natural[site])
         except ValueError as error:
             what = f"its parameters belong to no distribution any more ({str(error).rstrip('.')})"
-            raise Diverged(f"{problem.model.name} by numpyro_svi went wrong in {site}: {what}. Likely cause: {likely_cause(problem)}.") from error
+            raise Diverged(
+                f"{problem.model.name} by numpyro_svi went wrong in {site}: {what}. Likely cause: {likely_cause(problem)}."
+            ) from error
 
 
 def build(problem: obj.Problem, options: Any) -> Algorithm:
@@ -105,11 +112,15 @@ def build(problem: obj.Problem, options: Any) -> Algorithm:
     @cache
     def structure():
         """How NumPyro's state is made of its parts. Tracing `init` also tells NumPyro how parameters are constrained."""
-        return jax.tree.structure(jax.eval_shape(program.init, jax.random.key(0), hyper, problem.data.pack()))
+        return jax.tree.structure(
+            jax.eval_shape(program.init, jax.random.key(0), hyper, problem.data.pack())
+        )
 
     def init(key, start):
         state = program.init(key, hyper, problem.data.pack())
-        here = devices.mine(problem.devices)[0]  # where steps leave it: or the second one would compile anew
+        here = devices.mine(problem.devices)[
+            0
+        ]  # where steps leave it: or the second one would compile anew
         return State(tuple(jax.device_put(jax.tree.leaves(state), here)))
 
     def step(key, state, batches):
@@ -118,9 +129,15 @@ def build(problem: obj.Problem, options: Any) -> Algorithm:
         return State(tuple(jax.tree.leaves(after))), Info(-loss, now)
 
     def posterior(state):
-        natural = program.natural(program.svi.get_params(structure().unflatten(state.parameters)), hyper, problem.data.pack())
+        natural = program.natural(
+            program.svi.get_params(structure().unflatten(state.parameters)),
+            hyper,
+            problem.data.pack(),
+        )
         _check_domains(problem, natural)
-        return Variational(problem, {s: natural[s] for s in model.shared}, {s: natural[s] for s in model.local})
+        return Variational(
+            problem, {s: natural[s] for s in model.shared}, {s: natural[s] for s in model.local}
+        )
 
     return Algorithm(init, step, posterior)
 

@@ -25,7 +25,13 @@ from pp_models.errors import Diverged
 from pp_models.model import Model
 
 # sample_stats -> the field of the kernel's state
-STATS = {"diverging": "diverging", "energy": "energy", "n_steps": "num_steps", "acceptance_rate": "accept_prob", "lp": "potential_energy"}
+STATS = {
+    "diverging": "diverging",
+    "energy": "energy",
+    "n_steps": "num_steps",
+    "acceptance_rate": "accept_prob",
+    "lp": "potential_energy",
+}
 REPORTS = 40  # about so many chunks to a run
 
 
@@ -84,19 +90,25 @@ def _first(setting: Setting, shared: Any, common: Any, key: jax.Array) -> Any:
 
 def _run(setting: Setting, shared: Any, count: Any, state: Any) -> Any:
     """`count` transitions, at most `largest`: the state after them, the sites' values and the statistics of each; past `count` they mean nothing."""
-    kernel, _ = _kernel(setting, state.rng_key, shared)  # its state is not used here, and the compiler drops it
+    kernel, _ = _kernel(
+        setting, state.rng_key, shared
+    )  # its state is not used here, and the compiler drops it
     constrain = kernel.postprocess_fn(shared, {})
 
     def look(state):
         sites = constrain(state.z)
-        return {site: sites[site] for site in setting.model.families}, {name: getattr(state, field) for name, field in STATS.items()}
+        return {site: sites[site] for site in setting.model.families}, {
+            name: getattr(state, field) for name, field in STATS.items()
+        }
 
     def one(i, carry):
         state, kept = carry
         state = kernel.sample(state, shared, {})
         return state, jax.tree.map(lambda all_, new: all_.at[i].set(new), kept, look(state))
 
-    room = jax.tree.map(lambda x: jnp.zeros((setting.largest, *x.shape), x.dtype), jax.eval_shape(look, state))
+    room = jax.tree.map(
+        lambda x: jnp.zeros((setting.largest, *x.shape), x.dtype), jax.eval_shape(look, state)
+    )
     return jax.lax.fori_loop(0, count, one, (state, room))
 
 
@@ -109,7 +121,12 @@ def build(problem: obj.Problem, options: Any) -> Algorithm:
 
     def init(key, start):
         states = rounds.run(_first, setting, None, rounds.keys(key))
-        if not all(np.all(np.isfinite(x)) for x in jax.tree.leaves(rounds.read([(state.potential_energy, state.z_grad) for state in states]))):
+        if not all(
+            np.all(np.isfinite(x))
+            for x in jax.tree.leaves(
+                rounds.read([(state.potential_energy, state.z_grad) for state in states])
+            )
+        ):
             raise Diverged(
                 "nuts found no start of finite density in 100 tries: check the hyper-parameters and the scale of the data, or try double precision."
             )
@@ -123,15 +140,21 @@ def build(problem: obj.Problem, options: Any) -> Algorithm:
         last = jax.tree.map(lambda x: x[:, -1:], kept)
         all_kept = (*state.kept, kept) if done >= options.num_warmup else ()
         divergences = sum(stats["diverging"].sum() for _, stats in all_kept)
-        return State([chains for chains, _ in results], state.step + 1, last, all_kept), Info(divergences, num_leapfrog)
+        return State([chains for chains, _ in results], state.step + 1, last, all_kept), Info(
+            divergences, num_leapfrog
+        )
 
     def posterior(state):
-        draws, stats = jax.tree.map(lambda *x: np.concatenate(x, axis=1), *(state.kept or (state.last,)))
+        draws, stats = jax.tree.map(
+            lambda *x: np.concatenate(x, axis=1), *(state.kept or (state.last,))
+        )
         return Draws(problem, draws, {**stats, "lp": -stats["lp"]})
 
     def stage(state):
         done = sum(sizes[: state.step])
-        return Stage("warm-up" if done < options.num_warmup else "draws", done / sum(sizes), bool(state.kept))
+        return Stage(
+            "warm-up" if done < options.num_warmup else "draws", done / sum(sizes), bool(state.kept)
+        )
 
     return Algorithm(init, step, posterior, stage)
 

@@ -69,16 +69,30 @@ def build(problem: obj.Problem, options: Any) -> Algorithm:
     def step(key, state, batches):
         evaluate = bool(options.bound_every) and state.step % options.bound_every == 0
         rate = mb.learning_rate(options.tau, options.kappa, state.step)
-        shares = mb.solve(problem, hyper, state.points, batches, rows, bound=evaluate, summary=summary)
+        shares = mb.solve(
+            problem, hyper, state.points, batches, rows, bound=evaluate, summary=summary
+        )
         totals = mb.total(problem, shares, problem.data.num_rows)
         bound = mb.bound_terms(problem, hyper, state.points, totals, summary) if evaluate else None
         gradients = mb.gradients(problem, shares)
-        shared = mb.ascend(problem, hyper, state.shared, gradients, totals.scale, rate, state.shared, summary=summary, near=state.points)
+        shared = mb.ascend(
+            problem,
+            hyper,
+            state.shared,
+            gradients,
+            totals.scale,
+            rate,
+            state.shared,
+            summary=summary,
+            near=state.points,
+        )
         points = _point(model, shared, summary, state.points, options.num_sweeps)
         return State(shared, points, state.step + 1), Info(bound, rate, totals.iterations)
 
     def posterior(state):
-        return Point(problem, state.points, solve=partial(solve_rows, problem, state.points, summary))
+        return Point(
+            problem, state.points, solve=partial(solve_rows, problem, state.points, summary)
+        )
 
     return Algorithm(init, step, posterior)
 

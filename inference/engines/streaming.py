@@ -56,20 +56,34 @@ class Info(NamedTuple):
 
 def settle(options: Any, data: Any) -> Any:
     if options.num_present and not options.arrivals:
-        raise InputError("num_present says how many rows are there before others arrive: set arrivals, the rows that come between steps, too.")
+        raise InputError(
+            "num_present says how many rows are there before others arrive: set arrivals, the rows that come between steps, too."
+        )
     size = min(options.batch_size or min(256, -(-data.num_rows // 8)), data.num_rows)
     first = min(options.num_present or size, data.num_rows) if options.arrivals else data.num_rows
     wait = -(-(data.num_rows - first) // options.arrivals) if options.arrivals else 0
-    return options._replace(batch_size=size, num_present=first, num_steps=options.num_steps or max(200, wait))
+    return options._replace(
+        batch_size=size, num_present=first, num_steps=options.num_steps or max(200, wait)
+    )
 
 
-def stream_step(problem: obj.Problem, options: Any, key: Any, state: State, batches: Any, present: int, arrived: int) -> tuple[State, Info]:
+def stream_step(
+    problem: obj.Problem,
+    options: Any,
+    key: Any,
+    state: State,
+    batches: Any,
+    present: int,
+    arrived: int,
+) -> tuple[State, Info]:
     """One step on a batch of the `present` rows, of which `arrived` came since learning began."""
     rate = mb.learning_rate(options.tau, options.kappa, arrived / options.batch_size)
     evaluate = bool(options.bound_every) and state.step % options.bound_every == 0
     if options.update == "natural":
         rows = RowOptions(options.num_local, options.local_tolerance)
-        state, info = natural_step(problem, rows, state, batches, present, rate, evaluate, options.weights)
+        state, info = natural_step(
+            problem, rows, state, batches, present, rate, evaluate, options.weights
+        )
     else:
         state, info = trust_step(problem, options, state, batches, present, rate, evaluate)
     return state, Info(info.bound, rate, float(present), info.local_iterations)
@@ -82,7 +96,9 @@ def build(problem: obj.Problem, options: Any) -> Algorithm:
 
     def step(key, state, batches):
         present = options.present(problem.data.num_rows, state.step)
-        return stream_step(problem, options, key, state, batches, present, present - options.num_present)
+        return stream_step(
+            problem, options, key, state, batches, present, present - options.num_present
+        )
 
     return mb.algorithm(problem, step)
 

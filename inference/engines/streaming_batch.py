@@ -38,14 +38,28 @@ class Info(NamedTuple):
 
 
 def settle(options: Any, data: Any) -> Any:
-    return options._replace(batch_size=min(options.batch_size or min(50_000, -(-data.num_rows // 2)), data.num_rows))
+    return options._replace(
+        batch_size=min(options.batch_size or min(50_000, -(-data.num_rows // 2)), data.num_rows)
+    )
 
 
-def train(problem: obj.Problem, options: Any, key: jax.Array, state: State, batches: Any, present: int, arrived: int = 0) -> tuple[State, Info]:
+def train(
+    problem: obj.Problem,
+    options: Any,
+    key: jax.Array,
+    state: State,
+    batches: Any,
+    present: int,
+    arrived: int = 0,
+) -> tuple[State, Info]:
     """One training run on a batch of a data set of `present` rows."""
     rows = RowOptions(options.num_local, options.local_tolerance)
     fresh = options.restart == "fresh" and state.step > 0
-    shared, hyper = (mb.first_natural(problem, key, {}), problem.hyper) if fresh else (state.shared, state.hyper)
+    shared, hyper = (
+        (mb.first_natural(problem, key, {}), problem.hyper)
+        if fresh
+        else (state.shared, state.hyper)
+    )
     local = None
     for inner in range(options.num_inner):
         last = inner == options.num_inner - 1

@@ -46,21 +46,43 @@ class Info(NamedTuple):
 
 
 def settle(options: Any, data: Any) -> Any:
-    return options._replace(batch_size=min(options.batch_size or min(1000, -(-data.num_rows // 8)), data.num_rows))
+    return options._replace(
+        batch_size=min(options.batch_size or min(1000, -(-data.num_rows // 8)), data.num_rows)
+    )
 
 
-def absorb(problem: obj.Problem, options: Any, key: Any, state: State, batches: Any, present: int, arrived: int = 0) -> tuple[State, Info]:
+def absorb(
+    problem: obj.Problem,
+    options: Any,
+    key: Any,
+    state: State,
+    batches: Any,
+    present: int,
+    arrived: int = 0,
+) -> tuple[State, Info]:
     """The posterior after one more batch."""
     rows = RowOptions(options.num_local, options.local_tolerance)
     shared, local, bound = state.shared, None, None
     for inner in range(options.num_inner):
-        shares = mb.solve(problem, state.hyper, shared, batches, rows, start=local, bound=inner == 0)
+        shares = mb.solve(
+            problem, state.hyper, shared, batches, rows, start=local, bound=inner == 0
+        )
         totals = mb.total(problem, shares, present)
         if inner == 0:
             bound = mb.bound_terms(problem, state.hyper, shared, totals)
-        shared = mb.ascend(problem, state.hyper, shared, mb.gradients(problem, shares), 1.0, prior=state.prior)
+        shared = mb.ascend(
+            problem, state.hyper, shared, mb.gradients(problem, shares), 1.0, prior=state.prior
+        )
         local = [share.natural for share in shares]
-    hyper = learn(problem, state.hyper, shared, shares, batches, totals.scale, mb.learning_rate(options.tau, options.kappa, state.step))
+    hyper = learn(
+        problem,
+        state.hyper,
+        shared,
+        shares,
+        batches,
+        totals.scale,
+        mb.learning_rate(options.tau, options.kappa, state.step),
+    )
     return State(shared, shared, hyper, state.step + 1), Info(bound, totals.iterations)
 
 
@@ -74,7 +96,9 @@ def check_learned(problem: obj.Problem) -> None:
     slopes = jax.grad(prior)(problem.hyper)
     vain = [name for name in problem.learn if bool(jnp.any(getattr(slopes, name) != 0))]
     if vain:
-        raise InputError(f"svb uses the prior of the global sites only once, so it cannot learn {', '.join(vain)}: give a value, or use streaming.")
+        raise InputError(
+            f"svb uses the prior of the global sites only once, so it cannot learn {', '.join(vain)}: give a value, or use streaming."
+        )
 
 
 def build(problem: obj.Problem, options: Any) -> Algorithm:

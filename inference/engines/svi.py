@@ -46,13 +46,21 @@ def build(problem: obj.Problem, options: Any) -> Algorithm:
     def first(shared):
         adaptive = None
         if options.rate == "adaptive":
-            adaptive = Adaptive(jax.tree.map(jnp.zeros_like, shared), jnp.zeros(()), jnp.asarray(float(PROBE_STEPS)))
+            adaptive = Adaptive(
+                jax.tree.map(jnp.zeros_like, shared), jnp.zeros(()), jnp.asarray(float(PROBE_STEPS))
+            )
         return State(shared, problem.hyper, 0, adaptive)
 
     def step(key, state, batches):
         evaluate = bool(options.bound_every) and state.step % options.bound_every == 0
-        rate = mb.learning_rate(options.tau, options.kappa, state.step) if options.rate == "schedule" else None
-        return natural_step(problem, rows, state, batches, problem.data.num_rows, rate, evaluate, options.weights)
+        rate = (
+            mb.learning_rate(options.tau, options.kappa, state.step)
+            if options.rate == "schedule"
+            else None
+        )
+        return natural_step(
+            problem, rows, state, batches, problem.data.num_rows, rate, evaluate, options.weights
+        )
 
     return mb.algorithm(problem, step, first)
 

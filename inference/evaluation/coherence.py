@@ -27,9 +27,13 @@ def _top(topics: Any, num_words: int) -> np.ndarray:
     check_count("num_words", num_words)
     found = word_distributions(topics) if hasattr(topics, "posterior") else np.asarray(topics)
     if found.ndim != 2 or not np.issubdtype(found.dtype, np.number):
-        raise InputError(f"topics must be a fit, or an array (topics, words), not of shape {found.shape}.")
+        raise InputError(
+            f"topics must be a fit, or an array (topics, words), not of shape {found.shape}."
+        )
     if num_words > found.shape[1]:
-        raise InputError(f"num_words is {num_words}, but there are only {found.shape[1]} words: ask for fewer.")
+        raise InputError(
+            f"num_words is {num_words}, but there are only {found.shape[1]} words: ask for fewer."
+        )
     return largest(found, num_words)
 
 
@@ -41,14 +45,20 @@ def pair_npmi(columns: np.ndarray, reference: Data) -> np.ndarray:
     met = together > 0
     joint = np.where(met, together, 1)
     ratio = np.log(joint / np.where(met, alone[:, None] * alone, 1))
-    found = np.where(met, np.where(joint < 1, ratio / -np.log(np.where(joint < 1, joint, 0.5)), 0), -1)
+    found = np.where(
+        met, np.where(joint < 1, ratio / -np.log(np.where(joint < 1, joint, 0.5)), 0), -1
+    )
     np.fill_diagonal(found, 1)
     return found
 
 
 def _cosines(npmi: np.ndarray) -> np.ndarray:
     total = npmi.sum(0)
-    return npmi @ total / (np.linalg.norm(npmi, axis=1) * max(np.linalg.norm(total), np.finfo(float).tiny))
+    return (
+        npmi
+        @ total
+        / (np.linalg.norm(npmi, axis=1) * max(np.linalg.norm(total), np.finfo(float).tiny))
+    )
 
 
 def coherence(topics: Any, reference: Data, measure: str = "npmi", num_words: int = 10) -> Measure:
@@ -66,11 +76,15 @@ def coherence(topics: Any, reference: Data, measure: str = "npmi", num_words: in
         check_vocabulary(topics, reference)
     top = _top(topics, num_words)
     if not hasattr(topics, "posterior") and np.shape(topics)[1] != reference.num_columns:
-        raise InputError(f"The topics have {np.shape(topics)[1]} words but the reference corpus {reference.num_columns}: use the same vocabulary.")
+        raise InputError(
+            f"The topics have {np.shape(topics)[1]} words but the reference corpus {reference.num_columns}: use the same vocabulary."
+        )
     words, place = np.unique(top, return_inverse=True)
     npmi, pairs = pair_npmi(words, reference), np.triu_indices(num_words, 1)
     each = [npmi[np.ix_(row, row)] for row in place.reshape(top.shape)]  # topics
-    return mean(np.array([x[pairs].mean() if measure == "npmi" else _cosines(x).mean() for x in each]))
+    return mean(
+        np.array([x[pairs].mean() if measure == "npmi" else _cosines(x).mean() for x in each])
+    )
 
 
 def diversity(topics: Any, num_words: int = 25) -> Measure:

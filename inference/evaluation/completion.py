@@ -4,7 +4,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from inference.core.completion import COUNTS, FLOOR, Plan, Scale, _same, complete_rows, global_sites, has_topics, plan_for, row_means, score_batch
+from inference.core.completion import (
+    COUNTS,
+    FLOOR,
+    Plan,
+    Scale,
+    _same,
+    complete_rows,
+    global_sites,
+    has_topics,
+    plan_for,
+    row_means,
+    score_batch,
+)
 from inference.evaluation.scores import Score, check_vocabulary, ratio
 from inference.evaluation.splits import Split, hold_out, split_tokens
 from pp_models.data.types import Data
@@ -35,7 +47,13 @@ MOST_ROWS = 4096  # scored at a time otherwise
 
 
 def document_completion(
-    fit: Any, heldout: Data, folds: int = 3, seed: int = 0, num_local: int = 50, num_draws: int = 20, scale: Scale = COUNTS
+    fit: Any,
+    heldout: Data,
+    folds: int = 3,
+    seed: int = 0,
+    num_local: int = 50,
+    num_draws: int = 20,
+    scale: Scale = COUNTS,
 ) -> Score:
     """log p per held-out word (P 11.6): each document's tokens are split into `folds` parts at random; each part is predicted from the others.
 
@@ -58,8 +76,19 @@ def document_completion(
         raise InputError(f"folds must be at least 2, not {folds}: some words must stay observed.")
     check_count("num_local", num_local)
     check_count("num_draws", num_draws)
-    most = MOST_ROWS if scale.undo is _same and has_topics(fit.model) else max(1, MOST_CELLS // heldout.num_columns)
-    plan = plan_for(heldout, min(heldout.num_rows, most), folds=folds, seed=seed, num_local=num_local, scale=scale)
+    most = (
+        MOST_ROWS
+        if scale.undo is _same and has_topics(fit.model)
+        else max(1, MOST_CELLS // heldout.num_columns)
+    )
+    plan = plan_for(
+        heldout,
+        min(heldout.num_rows, most),
+        folds=folds,
+        seed=seed,
+        num_local=num_local,
+        scale=scale,
+    )
     shared, logs = global_sites(fit.posterior, num_draws, seed), np.zeros(heldout.num_rows)
     for first in range(0, heldout.num_rows, plan.size):  # batches of rows
         rows = np.arange(first, min(first + plan.size, heldout.num_rows))
@@ -70,9 +99,13 @@ def document_completion(
 def check_documents(fit: Any, heldout: Any, what: str) -> None:
     """Refuse what is not a corpus of the fit's vocabulary with a token in it."""
     if not isinstance(heldout, Data) or heldout.kind != "counts":
-        raise InputError(f"{what} scores counts, made with pp_models.data.counts, not {getattr(heldout, 'kind', type(heldout).__name__)}.")
+        raise InputError(
+            f"{what} scores counts, made with pp_models.data.counts, not {getattr(heldout, 'kind', type(heldout).__name__)}."
+        )
     if fit.model.kind != "counts":
-        raise InputError(f"{what} scores models of counts, and {fit.model.name} explains {fit.model.kind} data.")
+        raise InputError(
+            f"{what} scores models of counts, and {fit.model.name} explains {fit.model.kind} data."
+        )
     check_vocabulary(fit, heldout)
     if heldout.total == 0:
         raise InputError("The held-out documents are empty: there is nothing to score.")

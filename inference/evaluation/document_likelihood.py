@@ -91,13 +91,17 @@ def _given(topics: jax.Array, alpha: jax.Array) -> Given:
     pad = [(0, 0), (0, -len(alpha) % LANES)]
     largest = jnp.max(topics, 0)
     scaled = jnp.where(largest > 0, topics / jnp.where(largest > 0, largest, 1), 1).T
-    return Given(jnp.pad(scaled, pad), jnp.log(jnp.maximum(largest, FLOOR)), jnp.pad(alpha, pad[1:]))
+    return Given(
+        jnp.pad(scaled, pad), jnp.log(jnp.maximum(largest, FLOOR)), jnp.pad(alpha, pad[1:])
+    )
 
 
 @partial(jax.jit, static_argnames=("width",))
 def _uniform(keys: jax.Array, number: jax.Array, width: int) -> jax.Array:
     """(chains, width) numbers for a sweep, from each chain's own key."""
-    return jax.vmap(lambda key: jax.random.uniform(jax.random.fold_in(key, number), (width,), float))(keys)
+    return jax.vmap(
+        lambda key: jax.random.uniform(jax.random.fold_in(key, number), (width,), float)
+    )(keys)
 
 
 # Gibbs sweeps over z, with theta summed out. z is K (padded) where there is no word: it then counts nowhere ----------------------------------------
@@ -112,7 +116,9 @@ def _one(z: jax.Array, size: int, dtype: Any) -> jax.Array:
     return (z[:, None] == jnp.arange(size)).astype(dtype)
 
 
-def _visit(given: Given, chains: Chains, state: State, place: jax.Array, choose: Any) -> tuple[State, jax.Array]:
+def _visit(
+    given: Given, chains: Chains, state: State, place: jax.Array, choose: Any
+) -> tuple[State, jax.Array]:
     """Choose the topics of the words at (chains,) places anew, given all others': the state, and log of the chosen ones' conditional probability."""
     size, each = given.weights.shape[1], jnp.arange(len(place))
     active = (place >= 0) & (place < chains.lengths)
@@ -122,11 +128,18 @@ def _visit(given: Given, chains: Chains, state: State, place: jax.Array, choose:
     weights = (others + given.alpha) * given.weights[chains.words[each, at]]
     new = jnp.where(active, choose(weights, at), size)
     chosen = _one(new, size, weights.dtype)
-    log_p = jnp.where(active, jnp.log(jnp.sum(weights * chosen, 1)) - jnp.log(jnp.sum(weights, 1)), 0)
-    return State(state.z.at[each, jnp.where(active, at, chains.words.shape[1])].set(new, mode="drop"), others + chosen), log_p
+    log_p = jnp.where(
+        active, jnp.log(jnp.sum(weights * chosen, 1)) - jnp.log(jnp.sum(weights, 1)), 0
+    )
+    return State(
+        state.z.at[each, jnp.where(active, at, chains.words.shape[1])].set(new, mode="drop"),
+        others + chosen,
+    ), log_p
 
 
-def _sweep(given: Given, chains: Chains, state: State, longest: Any, onwards: Any, choose: Any) -> tuple[State, jax.Array]:
+def _sweep(
+    given: Given, chains: Chains, state: State, longest: Any, onwards: Any, choose: Any
+) -> tuple[State, jax.Array]:
     """Every word once, in order or, where not `onwards`, in reverse; and the log probability of what was chosen."""
 
     def visit(n, carry):
@@ -134,7 +147,9 @@ def _sweep(given: Given, chains: Chains, state: State, longest: Any, onwards: An
         state, log_p = _visit(given, chains, carry[0], place, choose)
         return state, carry[1] + log_p
 
-    return lax.fori_loop(0, longest, visit, (state, jnp.zeros(len(chains.lengths), given.alpha.dtype)))
+    return lax.fori_loop(
+        0, longest, visit, (state, jnp.zeros(len(chains.lengths), given.alpha.dtype))
+    )
 
 
 def _drawn(chains: Chains, number: Any) -> Any:
@@ -153,7 +168,9 @@ def _log_joint(given: Given, chains: Chains, state: State) -> jax.Array:
     odds = given.weights[chains.words, jnp.minimum(state.z, given.weights.shape[1] - 1)]
     words = jnp.sum(jnp.where(inside, jnp.log(odds) + given.log_scale[chains.words], 0), 1)
     total, alpha = jnp.sum(given.alpha), jnp.where(given.alpha > 0, given.alpha, 1)
-    topics = jnp.sum(jnp.where(given.alpha > 0, gammaln(state.counts + alpha) - gammaln(alpha), 0), 1)
+    topics = jnp.sum(
+        jnp.where(given.alpha > 0, gammaln(state.counts + alpha) - gammaln(alpha), 0), 1
+    )
     return words + topics + gammaln(total) - gammaln(total + chains.lengths)
 
 
@@ -167,18 +184,33 @@ def _chib(given: Given, chains: Chains, num_sweeps: Any) -> jax.Array:
 
     def improve(i, state):  # drawn from left to right, burnt in, then climbed
         draw = _drawn(chains, i)
-        return _sweep(given, chains, state, longest, True, lambda w, at: jnp.where(i > BURN_IN, jnp.argmax(w, 1).astype(jnp.int32), draw(w, at)))[0]
+        return _sweep(
+            given,
+            chains,
+            state,
+            longest,
+            True,
+            lambda w, at: jnp.where(i > BURN_IN, jnp.argmax(w, 1).astype(jnp.int32), draw(w, at)),
+        )[0]
 
     best = lax.fori_loop(0, BURN_IN + 1 + CLIMB, improve, _nothing(given, chains))
-    place = jax.vmap(lambda key: jax.random.randint(jax.random.fold_in(key, BURN_IN + CLIMB + 1), (), 0, num_sweeps))(chains.keys)
+    place = jax.vmap(
+        lambda key: jax.random.randint(
+            jax.random.fold_in(key, BURN_IN + CLIMB + 1), (), 0, num_sweeps
+        )
+    )(chains.keys)
 
     def step(t, carry):
         """First the state reached from z* in reverse, then those after it, then from it in reverse those before."""
         state, middle, total = carry
         onwards, turn = (t > 0) & (t < num_sweeps - place), t == num_sweeps - place
         state = State(*(jnp.where(turn[:, None], a, b) for a, b in zip(middle, state, strict=True)))
-        state, _ = _sweep(given, chains, state, longest, onwards, _drawn(chains, BURN_IN + CLIMB + 2 + t))
-        _, log_p = _sweep(given, chains, state, longest, True, lambda weights, at: best.z[jnp.arange(len(at)), at])
+        state, _ = _sweep(
+            given, chains, state, longest, onwards, _drawn(chains, BURN_IN + CLIMB + 2 + t)
+        )
+        _, log_p = _sweep(
+            given, chains, state, longest, True, lambda weights, at: best.z[jnp.arange(len(at)), at]
+        )
         middle = State(*(jnp.where(t == 0, a, b) for a, b in zip(state, middle, strict=True)))
         return state, middle, jnp.logaddexp(total, log_p)
 
@@ -191,16 +223,25 @@ def _resampled(weights: jax.Array, uniform: jax.Array) -> jax.Array:
     """(chains, particles) which particle each one becomes, by systematic resampling: as often as its weight says, up to one."""
     size = weights.shape[1]
     height = jnp.cumsum(weights, 1) / jnp.sum(weights, 1, keepdims=True)
-    return jnp.minimum(jnp.sum(height[:, None, :] <= ((jnp.arange(size) + uniform[:, None]) / size)[:, :, None], 2), size - 1)
+    return jnp.minimum(
+        jnp.sum(
+            height[:, None, :] <= ((jnp.arange(size) + uniform[:, None]) / size)[:, :, None], 2
+        ),
+        size - 1,
+    )
 
 
 @partial(jax.jit, static_argnames=("num_particles",))
 def _left_to_right(given: Given, chains: Chains, num_particles: int) -> jax.Array:
     """(chains,) log of an unbiased estimate of p(w)."""
     longest, count, total = jnp.max(chains.lengths), len(chains.words), jnp.sum(given.alpha)
-    own, common = (jax.vmap(lambda key, i=i: jax.random.fold_in(key, i))(chains.keys) for i in (0, 1))
+    own, common = (
+        jax.vmap(lambda key, i=i: jax.random.fold_in(key, i))(chains.keys) for i in (0, 1)
+    )
     keys = jax.vmap(lambda key: jax.random.split(key, num_particles))(own).reshape(-1)
-    particles = Chains(jnp.repeat(chains.words, num_particles, 0), jnp.repeat(chains.lengths, num_particles), keys)
+    particles = Chains(
+        jnp.repeat(chains.words, num_particles, 0), jnp.repeat(chains.lengths, num_particles), keys
+    )
 
     def word(n, carry):
         state, log_p = carry
@@ -209,9 +250,13 @@ def _left_to_right(given: Given, chains: Chains, num_particles: int) -> jax.Arra
         column = chains.words[:, n]
         weights = (state.counts + given.alpha) * given.weights[jnp.repeat(column, num_particles)]
         odds = jnp.sum(weights, 1).reshape(count, num_particles) / (total + n)
-        log_p += jnp.where(n < chains.lengths, jnp.log(jnp.mean(odds, 1)) + given.log_scale[column], 0)
+        log_p += jnp.where(
+            n < chains.lengths, jnp.log(jnp.mean(odds, 1)) + given.log_scale[column], 0
+        )
         chance = _uniform(common, n, 1)[:, 0]
-        pick_from = (_resampled(odds, chance) + num_particles * jnp.arange(count)[:, None]).reshape(-1)
+        pick_from = (_resampled(odds, chance) + num_particles * jnp.arange(count)[:, None]).reshape(
+            -1
+        )
         state = State(state.z[pick_from], state.counts[pick_from])
         place = jnp.full(len(pick_from), n)
         return _visit(given, particles, state, place, _drawn(particles, 2 * n + 1))[0], log_p
@@ -233,7 +278,9 @@ def _alpha(model: Model, hyper: Any, shared: dict[str, Any], num_columns: int) -
 
 def check_model(model: Model) -> None:
     """Refuse models whose topic assignments cannot be summed out so."""
-    if model.local != {"theta"} or not all(model.families.get(site) is fam.dirichlet for site in ("theta", "beta")):
+    if model.local != {"theta"} or not all(
+        model.families.get(site) is fam.dirichlet for site in ("theta", "beta")
+    ):
         raise InputError(
             f"log_evidence sums topic assignments out under a Dirichlet prior on the documents' proportions, as lda has, and {model.name} has none: "
             "use document_completion."
@@ -256,7 +303,9 @@ class Block(NamedTuple):
     width: int
 
 
-def _blocks(lengths: np.ndarray, num_repeats: int, num_particles: int, num_topics: int) -> list[Block]:
+def _blocks(
+    lengths: np.ndarray, num_repeats: int, num_particles: int, num_topics: int
+) -> list[Block]:
     """Every document with words in it, as often as there are repeats, in blocks of a few shapes."""
     found = []
     widths = LANES << np.ceil(np.log2(np.maximum(lengths, LANES) / LANES)).astype(int)
@@ -266,7 +315,10 @@ def _blocks(lengths: np.ndarray, num_repeats: int, num_particles: int, num_topic
         repeats = np.tile(np.arange(num_repeats), len(documents) // num_repeats)
         most = max(1, CELLS // (num_particles * max(width, num_topics)))
         size = min(power_of_two(most), power_of_two(len(documents)))
-        found += [Block(documents[i : i + size], repeats[i : i + size], size, width) for i in range(0, len(documents), size)]
+        found += [
+            Block(documents[i : i + size], repeats[i : i + size], size, width)
+            for i in range(0, len(documents), size)
+        ]
     return found
 
 
@@ -280,23 +332,41 @@ class Sequences(NamedTuple):
 
 
 def _sequences(corpus: Data, seed: int) -> Sequences:
-    words, lengths = corpus.matrix.indices[shuffled_tokens(corpus.matrix, seed).entry], corpus.totals.astype(int)
+    words, lengths = (
+        corpus.matrix.indices[shuffled_tokens(corpus.matrix, seed).entry],
+        corpus.totals.astype(int),
+    )
     marks = fingerprints(corpus.matrix, seed)
     halves = np.stack([marks >> np.uint64(32), marks & np.uint64(0xFFFFFFFF)], 1).astype(np.uint32)
     return Sequences(words.astype(np.int32), np.cumsum(lengths) - lengths, lengths, halves)
 
 
-def _chains(block: Block, corpus: Sequences) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def _chains(
+    block: Block, corpus: Sequences
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """words, lengths, fingerprints' halves and repeats of a block's chains, padded with its last one."""
-    documents, repeats = (np.pad(x, (0, block.size - len(x)), mode="edge") for x in (block.documents, block.repeats))
-    place = np.minimum(corpus.starts[documents, None] + np.arange(block.width), len(corpus.words) - 1)
-    return corpus.words[place], corpus.lengths[documents].astype(np.int32), corpus.marks[documents], repeats.astype(np.uint32)
+    documents, repeats = (
+        np.pad(x, (0, block.size - len(x)), mode="edge") for x in (block.documents, block.repeats)
+    )
+    place = np.minimum(
+        corpus.starts[documents, None] + np.arange(block.width), len(corpus.words) - 1
+    )
+    return (
+        corpus.words[place],
+        corpus.lengths[documents].astype(np.int32),
+        corpus.marks[documents],
+        repeats.astype(np.uint32),
+    )
 
 
 @jax.jit
 def _keys(key, marks, repeats):
     """(chains,) keys from the two halves of each document's fingerprint and the number of the repeat."""
-    return jax.vmap(lambda mark, r: jax.random.fold_in(jax.random.fold_in(jax.random.fold_in(key, mark[0]), mark[1]), r))(marks, repeats)
+    return jax.vmap(
+        lambda mark, r: jax.random.fold_in(
+            jax.random.fold_in(jax.random.fold_in(key, mark[0]), mark[1]), r
+        )
+    )(marks, repeats)
 
 
 def log_evidence(
@@ -319,20 +389,35 @@ def log_evidence(
     Units: nats per token of a sequence of words; perplexity is exp(-value), H(17).
     """
     _check(fit, heldout, method)
-    for name, number in (("num_repeats", num_repeats), ("num_sweeps", num_sweeps), ("num_particles", num_particles)):
+    for name, number in (
+        ("num_repeats", num_repeats),
+        ("num_sweeps", num_sweeps),
+        ("num_particles", num_particles),
+    ):
         check_count(name, number)
     if num_draws is not None:
         check_count("num_draws", num_draws)
     shared = global_sites(fit.posterior, num_draws or 20, seed, from_q=num_draws is not None)
-    given = [_judge(fit, {site: x[m] for site, x in shared.items()}, heldout.num_columns) for m in range(len(shared["beta"]))]
+    given = [
+        _judge(fit, {site: x[m] for site, x in shared.items()}, heldout.num_columns)
+        for m in range(len(shared["beta"]))
+    ]
     corpus, logs = _sequences(heldout, seed), np.zeros((heldout.num_rows, len(given), num_repeats))
     particles = num_particles if method == "left_to_right" else 1
     for block in _blocks(corpus.lengths, num_repeats, particles, given[0].weights.shape[1]):
         table, lengths, halves, repeats = _chains(block, corpus)
         for m, judge in enumerate(given):  # draws of topics, a few
-            chains = Chains(jnp.asarray(table), jnp.asarray(lengths), _keys(jax.random.key(m), halves, repeats))
-            found = _chib(judge, chains, num_sweeps) if method == "chib" else _left_to_right(judge, chains, num_particles)
-            logs[block.documents, m, block.repeats] = np.asarray(found, np.float64)[: len(block.documents)]
+            chains = Chains(
+                jnp.asarray(table), jnp.asarray(lengths), _keys(jax.random.key(m), halves, repeats)
+            )
+            found = (
+                _chib(judge, chains, num_sweeps)
+                if method == "chib"
+                else _left_to_right(judge, chains, num_particles)
+            )
+            logs[block.documents, m, block.repeats] = np.asarray(found, np.float64)[
+                : len(block.documents)
+            ]
     return _combined(logs, heldout.totals, corpus.marks)
 
 
@@ -352,4 +437,10 @@ def _combined(logs: np.ndarray, tokens: np.ndarray, marks: np.ndarray) -> Eviden
     error = np.sqrt(spread / num_repeats) / num_draws / average
     alike = np.bincount(np.unique(marks, axis=0, return_inverse=True)[1].ravel(), error)
     per_document = top + np.log(average)
-    return Evidence(*ratio(per_document, tokens), per_document, tokens, float(np.sqrt(np.sum(alike**2)) / tokens.sum()), error)
+    return Evidence(
+        *ratio(per_document, tokens),
+        per_document,
+        tokens,
+        float(np.sqrt(np.sum(alike**2)) / tokens.sum()),
+        error,
+    )

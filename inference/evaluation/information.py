@@ -34,18 +34,30 @@ class Information(NamedTuple):
 def _tree(fit: Any, num_draws: int) -> Any:
     check_count("num_draws", num_draws)
     if fit.posterior.kind == "point":
-        raise InputError(f"LOO and WAIC need draws or a distribution, and {fit.engine} gives a point: use another engine.")
+        raise InputError(
+            f"LOO and WAIC need draws or a distribution, and {fit.engine} gives a point: use another engine."
+        )
     if fit.data is None:
-        raise InputError("This fit was loaded without its data, whose likelihood is asked for: pass data= to inference.load.")
+        raise InputError(
+            "This fit was loaded without its data, whose likelihood is asked for: pass data= to inference.load."
+        )
     tree = arviz.convert(fit, num_draws)
     if not arviz.has_group(tree, "log_likelihood"):
-        raise InputError("The likelihood of every row under every draw is too much to compute, or the prior is not proper: use fewer draws or rows.")
+        raise InputError(
+            "The likelihood of every row under every draw is too much to compute, or the prior is not proper: use fewer draws or rows."
+        )
     return tree
 
 
 def _information(fit: Any, terms: np.ndarray, number: float, khat: np.ndarray) -> Information:
     data = fit.data
-    sizes = data.totals if data.kind == "counts" else data.lengths.astype(float) if data.kind == "ratings" else np.ones(data.num_rows)
+    sizes = (
+        data.totals
+        if data.kind == "counts"
+        else data.lengths.astype(float)
+        if data.kind == "ratings"
+        else np.ones(data.num_rows)
+    )
     return Information(*ratio(terms, sizes), terms, sizes, number, khat)
 
 
@@ -58,4 +70,9 @@ def waic(fit: Any, num_draws: int = 1000) -> Information:
     """log mean p(row | draw) less its variance over draws, row by row (Watanabe 2010). By its formula: ArviZ 1 has none."""
     logs = arviz.row_log_likelihoods(_tree(fit, num_draws), fit.model.observed)
     variance = logs.var(0)
-    return _information(fit, logsumexp(logs, 0) - np.log(len(logs)) - variance, float(variance.sum()), np.full(logs.shape[1], np.nan))
+    return _information(
+        fit,
+        logsumexp(logs, 0) - np.log(len(logs)) - variance,
+        float(variance.sum()),
+        np.full(logs.shape[1], np.nan),
+    )

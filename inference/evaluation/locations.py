@@ -13,15 +13,23 @@ from inference.evaluation.topics import prevalence
 from pp_models.errors import InputError
 from pp_models.model import check_count
 
-TOPICS, DOCUMENTS, PRECISION = "ell", "u", "precision"  # the sites that hold locations, or the inverse of the topics' covariance
+TOPICS, DOCUMENTS, PRECISION = (
+    "ell",
+    "u",
+    "precision",
+)  # the sites that hold locations, or the inverse of the topics' covariance
 COLOURS = {True: "tab:green", False: "tab:red"}  # positive, negative (P Fig. 11.4)
 
 
 def _location(fit: Any, site: str) -> np.ndarray:
     if site not in fit.model.families:
-        raise InputError(f"Model {fit.model.name!r} has no locations {site!r}: fit one that has, such as correlated_nmf.")
+        raise InputError(
+            f"Model {fit.model.name!r} has no locations {site!r}: fit one that has, such as correlated_nmf."
+        )
     if fit.posterior.kind == "draws":
-        raise InputError(f"Engine {fit.engine!r} gives draws, each with labels and a rotation of its own: use a variational engine or map.")
+        raise InputError(
+            f"Engine {fit.engine!r} gives draws, each with labels and a rotation of its own: use a variational engine or map."
+        )
     return np.asarray(fit.posterior.mean(site), np.float64)
 
 
@@ -39,7 +47,9 @@ def topic_correlations(fit: Any) -> np.ndarray:
         covariance = np.linalg.inv(_location(fit, PRECISION))
         size = np.sqrt(np.diag(covariance))
         return covariance / np.outer(size, size)
-    unit = _unit(np.asarray(fit, np.float64) if isinstance(fit, np.ndarray) else _location(fit, TOPICS))
+    unit = _unit(
+        np.asarray(fit, np.float64) if isinstance(fit, np.ndarray) else _location(fit, TOPICS)
+    )
     return unit @ unit.T
 
 
@@ -56,9 +66,19 @@ def correlation_figure(fit: Any, num_topics: int = 40) -> Any:
     axes = figure.subplots()
     for (i, j), value in np.ndenumerate(shown):
         side = np.sqrt(abs(value))  # a block's area is the correlation
-        axes.add_patch(Rectangle((j - side / 2, i - side / 2), side, side, color=COLOURS[bool(value > 0)], linewidth=0))
+        axes.add_patch(
+            Rectangle(
+                (j - side / 2, i - side / 2),
+                side,
+                side,
+                color=COLOURS[bool(value > 0)],
+                linewidth=0,
+            )
+        )
     axes.set(xlim=(-0.6, size - 0.4), ylim=(size - 0.4, -0.6), aspect="equal")
-    axes.set_title("Correlations of topics (area: size; green: positive, red: negative)", fontsize=7)
+    axes.set_title(
+        "Correlations of topics (area: size; green: positive, red: negative)", fontsize=7
+    )
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_ticks(range(size), [str(k) for k in top], fontsize=6)
     axes.tick_params(axis="x", rotation=90)
@@ -71,8 +91,14 @@ def nearest_documents(fit: Any, query_row: int, num: int = 10) -> np.ndarray:
     Nearness is the cosine of E[u_d], as P(11.36) has it for topics: the direction says what a document is about, the length how purely.
     """
     places = _unit(_location(fit, DOCUMENTS))
-    if isinstance(query_row, bool) or not isinstance(query_row, int | np.integer) or not 0 <= query_row < len(places):
-        raise InputError(f"query_row must be one of the rows 0 to {len(places) - 1}, not {query_row!r}.")
+    if (
+        isinstance(query_row, bool)
+        or not isinstance(query_row, int | np.integer)
+        or not 0 <= query_row < len(places)
+    ):
+        raise InputError(
+            f"query_row must be one of the rows 0 to {len(places) - 1}, not {query_row!r}."
+        )
     check_count("num", num)
     nearness = places @ places[query_row]
     nearness[query_row] = -np.inf

@@ -34,7 +34,12 @@ Answer = Callable[[Any, Data, Settings], dict[str, Any]]
 
 def _completion(fit: Any, heldout: Data, settings: Settings) -> dict[str, Any]:
     score = inference.document_completion(fit, heldout, settings.folds, settings.seed)
-    return {"completion": score, "perplexity": Row("perplexity", score.perplexity, score.perplexity * score.standard_error, "words")}
+    return {
+        "completion": score,
+        "perplexity": Row(
+            "perplexity", score.perplexity, score.perplexity * score.standard_error, "words"
+        ),
+    }
 
 
 def _evidence(method: str, fit: Any, heldout: Data, settings: Settings) -> dict[str, Any]:
@@ -46,7 +51,11 @@ def _ranking(fit: Any, heldout: Data, settings: Settings) -> dict[str, Any]:
 
 
 def _coherence(measure: str, fit: Any, heldout: Data, settings: Settings) -> dict[str, Any]:
-    return {measure: inference.coherence(fit, heldout, measure, min(settings.num_words, heldout.num_columns))}
+    return {
+        measure: inference.coherence(
+            fit, heldout, measure, min(settings.num_words, heldout.num_columns)
+        )
+    }
 
 
 def _diversity(fit: Any, heldout: Data, settings: Settings) -> dict[str, Any]:
@@ -86,18 +95,29 @@ UNITS = {
 def answers(model: Any) -> tuple[dict[str, Answer], tuple[str, ...]]:
     """name -> what computes it, of all measures that suit a model, and the names of those that are computed unless others are asked for."""
     if model.kind == "ratings":
-        found: dict[str, Answer] = dict.fromkeys(("rmse", "mae", "log_density", "coverage"), _ratings)
+        found: dict[str, Answer] = dict.fromkeys(
+            ("rmse", "mae", "log_density", "coverage"), _ratings
+        )
         return found, tuple(found)
     if model.kind == "text_and_votes":
         found = dict.fromkeys(("accuracy", "auc", "log_loss", "brier", "calibration_error"), _votes)
         return found, tuple(found)
     if model.kind != "counts":
-        raise InputError(f"There is no held-out measure for {model.kind} data, which {model.name} explains: use inference.loo or inference.waic.")
-    found = {"completion": _completion, "perplexity": _completion, "precision": _ranking, "recall": _ranking}
+        raise InputError(
+            f"There is no held-out measure for {model.kind} data, which {model.name} explains: use inference.loo or inference.waic."
+        )
+    found = {
+        "completion": _completion,
+        "perplexity": _completion,
+        "precision": _ranking,
+        "recall": _ranking,
+    }
     found |= {method: partial(_evidence, method) for method in ("chib", "left_to_right")}
     usual: tuple[str, ...] = ("completion", "perplexity")
     if has_topics(model):
-        found |= {measure: partial(_coherence, measure) for measure in ("npmi", "c_v")} | {"diversity": _diversity}
+        found |= {measure: partial(_coherence, measure) for measure in ("npmi", "c_v")} | {
+            "diversity": _diversity
+        }
         usual += ("npmi", "diversity")
     return found, usual
 
@@ -112,7 +132,9 @@ def check_names(model: Any, names: Sequence[str]) -> None:
             check_model(model)
 
 
-def measure(fit: Any, heldout: Data, names: Sequence[str] = (), settings: Settings | None = None) -> list[Row]:
+def measure(
+    fit: Any, heldout: Data, names: Sequence[str] = (), settings: Settings | None = None
+) -> list[Row]:
     """The named measures of a fit, or the usual ones, each computed once."""
     check_names(fit.model, names)
     known, usual = answers(fit.model)
@@ -132,6 +154,11 @@ def plain(row: Row) -> dict[str, Any]:
 
 def table(rows: Sequence[Row]) -> str:
     """Aligned columns for a terminal."""
-    cells = [("measure", "value", "standard error", "units"), *((r.measure, f"{r.value:.4f}", f"{r.standard_error:.4f}", r.units) for r in rows)]
+    cells = [
+        ("measure", "value", "standard error", "units"),
+        *((r.measure, f"{r.value:.4f}", f"{r.standard_error:.4f}", r.units) for r in rows),
+    ]
     widths = [max(len(cell[i]) for cell in cells) for i in range(3)]
-    return "\n".join(f"{a:<{widths[0]}}  {b:>{widths[1]}}  {c:>{widths[2]}}  {d}" for a, b, c, d in cells)
+    return "\n".join(
+        f"{a:<{widths[0]}}  {b:>{widths[1]}}  {c:>{widths[2]}}  {d}" for a, b, c, d in cells
+    )

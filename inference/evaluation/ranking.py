@@ -15,7 +15,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from inference.core import objective as obj
-from inference.evaluation.completion import MOST_CELLS, check_documents, global_sites, plan_for, row_means
+from inference.evaluation.completion import (
+    MOST_CELLS,
+    check_documents,
+    global_sites,
+    plan_for,
+    row_means,
+)
 from inference.evaluation.scores import Measure, mean
 from inference.evaluation.splits import split_columns
 from pp_models.data.types import Data
@@ -37,11 +43,17 @@ def _best(model, hyper, draws, batch, options, M):
     start = obj.start_local(model, hyper, batch)
 
     def add(total, shared):
-        rates = model.predict(hyper, {**shared, **row_means(model, hyper, shared, batch, start, options)})
-        return total + rates / jnp.maximum(jnp.sum(rates, 1, keepdims=True), jnp.finfo(rates.dtype).tiny), None
+        rates = model.predict(
+            hyper, {**shared, **row_means(model, hyper, shared, batch, start, options)}
+        )
+        return total + rates / jnp.maximum(
+            jnp.sum(rates, 1, keepdims=True), jnp.finfo(rates.dtype).tiny
+        ), None
 
     total, _ = jax.lax.scan(add, jnp.zeros((batch.num_rows, batch.num_columns)), draws)
-    height, columns = jax.lax.top_k(jnp.where(batch.entries.dense(batch.num_columns) > 0, -jnp.inf, total), M)
+    height, columns = jax.lax.top_k(
+        jnp.where(batch.entries.dense(batch.num_columns) > 0, -jnp.inf, total), M
+    )
     return columns, height > -jnp.inf
 
 
@@ -66,10 +78,16 @@ def precision_recall_at(
         check_count(name, number)
     if observed is None:
         observed, heldout = split_columns(heldout, share, seed)
-    elif not isinstance(observed, Data) or observed.kind != "counts" or observed.matrix.shape != heldout.matrix.shape:
+    elif (
+        not isinstance(observed, Data)
+        or observed.kind != "counts"
+        or observed.matrix.shape != heldout.matrix.shape
+    ):
         raise InputError("observed must be counts of the same rows and columns as those held out.")
     elif observed.matrix.multiply(heldout.matrix).nnz:
-        raise InputError("A column that is held out is also observed in the same row: leave it out of one of the two.")
+        raise InputError(
+            "A column that is held out is also observed in the same row: leave it out of one of the two."
+        )
     shared, problem = global_sites(fit.posterior, num_draws, seed), fit.problem
     plan = plan_for(observed, min(observed.num_rows, max(1, MOST_CELLS // observed.num_columns)))
     number = min(M, observed.num_columns)
@@ -77,11 +95,18 @@ def precision_recall_at(
     for first in range(0, observed.num_rows, plan.size):  # batches of rows
         rows = np.arange(first, min(first + plan.size, observed.num_rows))
         batch = observed.pack(rows, plan.size, layout=plan.layout)
-        found = _best(problem.model, problem.hyper, shared, batch, RowOptions(num_local, 0.0), number)
+        found = _best(
+            problem.model, problem.hyper, shared, batch, RowOptions(num_local, 0.0), number
+        )
         columns, there = (np.asarray(x)[: len(rows)] for x in found)
         liked = heldout.matrix[rows].toarray() > 0
         hits[rows] = np.sum(np.take_along_axis(liked, columns, 1) & there, 1)
         size[rows] = there.sum(1)
     wanted = heldout.lengths.astype(float)
     with np.errstate(invalid="ignore", divide="ignore"):
-        return PrecisionRecall(*(mean(np.where(wanted > 0, hits / by, np.nan)) for by in (np.minimum(wanted, size), wanted)))
+        return PrecisionRecall(
+            *(
+                mean(np.where(wanted > 0, hits / by, np.nan))
+                for by in (np.minimum(wanted, size), wanted)
+            )
+        )

@@ -53,9 +53,20 @@ class RatingScore(NamedTuple):
     def measures(self) -> dict[str, Measure]:
         """Each with its standard error, over users, and its terms: for the rmse squared errors, of whose mean it is the root."""
         square = clustered(self.errors**2, self.users)
-        rmse = Measure(self.rmse, square.standard_error / (2 * max(self.rmse, np.finfo(float).tiny)), square.terms)
-        named = {"mae": np.abs(self.errors), "log_density": self.densities, "coverage": self.inside.astype(float)}
-        return {"rmse": rmse, **{name: clustered(terms, self.users) for name, terms in named.items()}}
+        rmse = Measure(
+            self.rmse,
+            square.standard_error / (2 * max(self.rmse, np.finfo(float).tiny)),
+            square.terms,
+        )
+        named = {
+            "mae": np.abs(self.errors),
+            "log_density": self.densities,
+            "coverage": self.inside.astype(float),
+        }
+        return {
+            "rmse": rmse,
+            **{name: clustered(terms, self.users) for name, terms in named.items()},
+        }
 
 
 def split_ratings(data: Data, share: float = 0.1, seed: Any = 0) -> tuple[Data, Data]:
@@ -63,15 +74,22 @@ def split_ratings(data: Data, share: float = 0.1, seed: Any = 0) -> tuple[Data, 
     if data.kind != "ratings":
         raise InputError(f"split_ratings splits ratings, not {data.kind}.")
     if not 0 < share < 1 or data.num_entries < 2:
-        raise InputError(f"share must be between 0 and 1, of at least two ratings, not {share} of {data.num_entries}.")
+        raise InputError(
+            f"share must be between 0 and 1, of at least two ratings, not {share} of {data.num_entries}."
+        )
     matrix = data.matrix.tocoo()
     held = np.zeros(matrix.nnz, bool)
     size = min(max(1, round(share * matrix.nnz)), matrix.nnz - 1)
     held[np.random.default_rng(seed).permutation(matrix.nnz)[:size]] = True
 
     def part(chosen: np.ndarray) -> Data:
-        cells = scipy.sparse.csr_array((matrix.data[chosen], (matrix.coords[0][chosen], matrix.coords[1][chosen])), shape=matrix.shape)
-        return Data("ratings", matrix=cells, column_names=data.column_names, row_names=data.row_names)
+        cells = scipy.sparse.csr_array(
+            (matrix.data[chosen], (matrix.coords[0][chosen], matrix.coords[1][chosen])),
+            shape=matrix.shape,
+        )
+        return Data(
+            "ratings", matrix=cells, column_names=data.column_names, row_names=data.row_names
+        )
 
     return part(~held), part(held)
 
@@ -89,7 +107,11 @@ def _over_draws(model, hyper, draws, users, items):
 
     def add(sums, values):
         product = jnp.sum(values["u"][users] * values["v"][items], 1)
-        return (sums[0] + product, sums[1] + product**2, sums[2] + model.ratings.noise(hyper, values)), None
+        return (
+            sums[0] + product,
+            sums[1] + product**2,
+            sums[2] + model.ratings.noise(hyper, values),
+        ), None
 
     nothing = jnp.zeros(users.shape), jnp.zeros(users.shape), jnp.zeros(())
     sums, _ = jax.lax.scan(add, nothing, draws)
@@ -103,7 +125,10 @@ def _mixture_density(model, hyper, draws, users, items, ratings):
     """log of the mean over draws of p(rating | draw)."""
 
     def one(values):
-        mean, variance = hyper.offset + jnp.sum(values["u"][users] * values["v"][items], 1), model.ratings.noise(hyper, values)
+        mean, variance = (
+            hyper.offset + jnp.sum(values["u"][users] * values["v"][items], 1),
+            model.ratings.noise(hyper, values),
+        )
         return -0.5 * ((ratings - mean) ** 2 / variance + jnp.log(2 * jnp.pi * variance))
 
     def add(total, values):
@@ -120,21 +145,45 @@ def _some_draws(fit: Any, num_draws: int) -> dict[str, jax.Array]:
     """Draws of a posterior, of a Markov chain no more than it has."""
     posterior = fit.posterior
     most = int(np.prod(posterior.draws["u"].shape[:2])) if posterior.kind == "draws" else num_draws
-    return {site: jnp.asarray(x) for site, x in posterior.sample(jax.random.key(0), min(num_draws, most)).items()}
+    return {
+        site: jnp.asarray(x)
+        for site, x in posterior.sample(jax.random.key(0), min(num_draws, most)).items()
+    }
 
 
-def _of_product(fit: Any, users: np.ndarray, items: np.ndarray, num_draws: int) -> tuple[np.ndarray, np.ndarray, float]:
+def _of_product(
+    fit: Any, users: np.ndarray, items: np.ndarray, num_draws: int
+) -> tuple[np.ndarray, np.ndarray, float]:
     """Mean and variance of u'v at each pair, and the variance of the noise."""
     model, posterior, hyper = fit.model, fit.posterior, fit.problem.hyper
     if posterior.kind in DRAWN:
         draws = _some_draws(fit, num_draws)
-        parts = [_over_draws(model, hyper, draws, jnp.asarray(i), jnp.asarray(j)) for i, j in _chunks(users, items)]
-        return np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts]), float(parts[0][2])
-    noise = float(model.ratings.noise(hyper, {site: jnp.asarray(posterior.mean(site)) for site in model.families if site not in ("u", "v")}))
+        parts = [
+            _over_draws(model, hyper, draws, jnp.asarray(i), jnp.asarray(j))
+            for i, j in _chunks(users, items)
+        ]
+        return (
+            np.concatenate([p[0] for p in parts]),
+            np.concatenate([p[1] for p in parts]),
+            float(parts[0][2]),
+        )
+    noise = float(
+        model.ratings.noise(
+            hyper,
+            {
+                site: jnp.asarray(posterior.mean(site))
+                for site in model.families
+                if site not in ("u", "v")
+            },
+        )
+    )
     if posterior.kind == "point":
         u, v = posterior.mean("u"), posterior.mean("v")
         return np.sum(u[users] * v[items], 1), np.zeros(len(users)), noise
-    u, v = (model.families[site].mean(jax.tree.map(jnp.asarray, posterior.natural(site))) for site in ("u", "v"))
+    u, v = (
+        model.families[site].mean(jax.tree.map(jnp.asarray, posterior.natural(site)))
+        for site in ("u", "v")
+    )
     parts = [_moments(u, v, jnp.asarray(i), jnp.asarray(j)) for i, j in _chunks(users, items)]
     mean, square = (np.concatenate([np.asarray(p[k], np.float64) for p in parts]) for k in (0, 1))
     return mean, np.maximum(square - mean**2, 0), noise
@@ -168,12 +217,20 @@ def predict_ratings(
     ((2,), True)
     """
     if fit.model.ratings is None:
-        raise InputError(f"predict_ratings is for models of ratings with noise, not {fit.model.name}.")
+        raise InputError(
+            f"predict_ratings is for models of ratings with noise, not {fit.model.name}."
+        )
     users, items = np.atleast_1d(np.asarray(users)), np.atleast_1d(np.asarray(items))
     shape = fit.provenance["rows"], fit.provenance["columns"]
     for name, index, size in (("users", users, shape[0]), ("items", items, shape[1])):
-        if index.ndim != 1 or not np.issubdtype(index.dtype, np.integer) or len(users) != len(items):
-            raise InputError("users and items must be lists of whole numbers, of equal length: one pair for each rating.")
+        if (
+            index.ndim != 1
+            or not np.issubdtype(index.dtype, np.integer)
+            or len(users) != len(items)
+        ):
+            raise InputError(
+                "users and items must be lists of whole numbers, of equal length: one pair for each rating."
+            )
         if len(index) == 0:
             raise InputError("users and items are empty: there is nothing to predict.")
         if not (index.min() >= 0 and index.max() < size):
@@ -187,7 +244,9 @@ def predict_ratings(
     found = _clipped(Prediction(mean, sd, mean - half, mean + half), limits)
     if limits is None or step is None:
         return found
-    return found._replace(mean=np.clip(limits[0] + step * np.round((found.mean - limits[0]) / step), *limits))
+    return found._replace(
+        mean=np.clip(limits[0] + step * np.round((found.mean - limits[0]) / step), *limits)
+    )
 
 
 def _check_scale(interval: Any, limits: Any, step: Any = None, num_draws: int = 1) -> None:
@@ -196,7 +255,9 @@ def _check_scale(interval: Any, limits: Any, step: Any = None, num_draws: int = 
     if limits is not None and not (np.shape(limits) == (2,) and limits[0] < limits[1]):
         raise InputError(f"limits must be the lowest and the highest rating, not {limits!r}.")
     if step is not None and not (limits is not None and step > 0):
-        raise InputError("step must be positive and needs limits: ratings are counted from the lowest one.")
+        raise InputError(
+            "step must be positive and needs limits: ratings are counted from the lowest one."
+        )
     if num_draws < 1:
         raise InputError(f"num_draws must be at least 1, not {num_draws}.")
 
@@ -204,14 +265,23 @@ def _check_scale(interval: Any, limits: Any, step: Any = None, num_draws: int = 
 def _clipped(found: Prediction, limits: tuple[float, float] | None) -> Prediction:
     if limits is None:
         return found
-    return Prediction(np.clip(found.mean, *limits), found.sd, np.clip(found.lower, *limits), np.clip(found.upper, *limits))
+    return Prediction(
+        np.clip(found.mean, *limits),
+        found.sd,
+        np.clip(found.lower, *limits),
+        np.clip(found.upper, *limits),
+    )
 
 
-def score_ratings(fit: Any, heldout: Data, interval: float = 0.9, limits: tuple[float, float] | None = None) -> RatingScore:
+def score_ratings(
+    fit: Any, heldout: Data, interval: float = 0.9, limits: tuple[float, float] | None = None
+) -> RatingScore:
     """How well held-out ratings of known users and items are predicted. The density is that of the prediction before clipping."""
     _check_scale(interval, limits)
     if not isinstance(heldout, Data) or heldout.kind != "ratings":
-        raise InputError("score_ratings needs held-out ratings, made with pp_models.data.ratings or split_ratings.")
+        raise InputError(
+            "score_ratings needs held-out ratings, made with pp_models.data.ratings or split_ratings."
+        )
     matrix = heldout.matrix.tocoo()
     users, items, truth = (np.asarray(x) for x in (*matrix.coords, matrix.data.astype(np.float64)))
     free = predict_ratings(fit, users, items, interval)
@@ -220,9 +290,22 @@ def score_ratings(fit: Any, heldout: Data, interval: float = 0.9, limits: tuple[
     inside = (truth >= shown.lower) & (truth <= shown.upper)
     if fit.posterior.kind in DRAWN:
         draws, hyper = _some_draws(fit, 500), fit.problem.hyper
-        parts = [_mixture_density(fit.model, hyper, draws, *map(jnp.asarray, part)) for part in _chunks(users, items, truth)]
+        parts = [
+            _mixture_density(fit.model, hyper, draws, *map(jnp.asarray, part))
+            for part in _chunks(users, items, truth)
+        ]
         density = np.concatenate([np.asarray(part, np.float64) for part in parts])
     else:
         density = norm.logpdf(truth, free.mean, free.sd)
     rmse, mae = float(np.sqrt(np.mean(error**2))), float(np.mean(np.abs(error)))
-    return RatingScore(rmse, mae, float(density.mean()), float(inside.mean()), len(truth), error, density, inside, users)
+    return RatingScore(
+        rmse,
+        mae,
+        float(density.mean()),
+        float(inside.mean()),
+        len(truth),
+        error,
+        density,
+        inside,
+        users,
+    )

@@ -35,7 +35,9 @@ def ratio(sums: np.ndarray, sizes: np.ndarray) -> tuple[float, float]:
     """sum(sums) / sum(sizes) and its standard error, linearised, over rows that were drawn independently: nan where only one has a size."""
     value, number = sums.sum() / sizes.sum(), np.count_nonzero(sizes)
     residual = sums - value * sizes
-    return float(value), float(np.sqrt(np.sum(residual**2) * number / (number - 1)) / sizes.sum()) if number > 1 else float("nan")
+    return float(value), float(
+        np.sqrt(np.sum(residual**2) * number / (number - 1)) / sizes.sum()
+    ) if number > 1 else float("nan")
 
 
 def mean(terms: np.ndarray) -> Measure:
@@ -43,7 +45,11 @@ def mean(terms: np.ndarray) -> Measure:
     known = terms[~np.isnan(terms)]
     if not len(known):
         raise InputError("Nothing here can be scored: no row has anything held out.")
-    return Measure(float(known.mean()), float(known.std(ddof=1) / np.sqrt(len(known))) if len(known) > 1 else float("nan"), terms)
+    return Measure(
+        float(known.mean()),
+        float(known.std(ddof=1) / np.sqrt(len(known))) if len(known) > 1 else float("nan"),
+        terms,
+    )
 
 
 def clustered(terms: np.ndarray, row: np.ndarray) -> Measure:
@@ -60,5 +66,11 @@ def check_vocabulary(fit: Any, heldout: Data, what: str = "words") -> None:
             f"The held-out documents have {heldout.num_columns} {what} but the model was fitted to {known['columns']}: use the same vocabulary."
         )
     names = known.get("vocabulary")
-    if names is not None and heldout.column_names is not None and names != hash_of_names(heldout.column_names):
-        raise InputError(f"The held-out documents' {what} are not those that the model was fitted to, or in another order: use the same vocabulary.")
+    if (
+        names is not None
+        and heldout.column_names is not None
+        and names != hash_of_names(heldout.column_names)
+    ):
+        raise InputError(
+            f"The held-out documents' {what} are not those that the model was fitted to, or in another order: use the same vocabulary."
+        )

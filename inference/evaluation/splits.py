@@ -8,7 +8,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from inference.core.tokens import fingerprints, rows_of_entries, shuffled_tokens, split_tokens, with_values
+from inference.core.tokens import (
+    fingerprints,
+    rows_of_entries,
+    shuffled_tokens,
+    split_tokens,
+    with_values,
+)
 from inference.evaluation.ratings import split_ratings
 from pp_models.data.types import Data
 from pp_models.errors import InputError
@@ -19,14 +25,22 @@ __all__ = ["Split", "fingerprints", "hold_out", "shuffled_tokens", "split_column
 def split_columns(data: Data, share: float = 0.2, seed: int = 0) -> tuple[Data, Data]:
     """Each row's columns, whatever their counts, split into those to see and those to predict: of n columns share * n, rounded, at most n - 1."""
     if not 0 < share < 1:
-        raise InputError(f"share must be between 0 and 1, not {share}: some columns must be seen and some predicted.")
+        raise InputError(
+            f"share must be between 0 and 1, not {share}: some columns must be seen and some predicted."
+        )
     matrix = data.matrix
-    tokens, lengths = shuffled_tokens(matrix, seed, (matrix.data > 0).astype(np.int64)), np.diff(matrix.indptr)
+    tokens, lengths = (
+        shuffled_tokens(matrix, seed, (matrix.data > 0).astype(np.int64)),
+        np.diff(matrix.indptr),
+    )
     size = np.minimum(np.round(share * lengths), np.maximum(lengths - 1, 0))
     held = np.zeros(matrix.nnz, bool)
     held[tokens.entry[tokens.place < size[rows_of_entries(matrix)[tokens.entry]]]] = True
     parts = (with_values(matrix, np.where(chosen, matrix.data, 0)) for chosen in (~held, held))
-    seen, hidden = (Data("counts", matrix=part, column_names=data.column_names, row_names=data.row_names) for part in parts)
+    seen, hidden = (
+        Data("counts", matrix=part, column_names=data.column_names, row_names=data.row_names)
+        for part in parts
+    )
     return seen, hidden
 
 

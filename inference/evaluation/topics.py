@@ -40,12 +40,20 @@ class Topics(NamedTuple):
 
 def _theta(fit: Any, values: Mapping[str, Any]) -> np.ndarray:
     """The rows' weights, given values of every site."""
-    return np.asarray(values["theta"] if fit.model.topics is None else fit.model.topics.weights(fit.problem.hyper, values))
+    return np.asarray(
+        values["theta"]
+        if fit.model.topics is None
+        else fit.model.topics.weights(fit.problem.hyper, values)
+    )
 
 
 def _beta(fit: Any, values: Mapping[str, Any]) -> np.ndarray:
     """The topics, given values of every site."""
-    return np.asarray(values["beta"] if fit.model.topics is None else fit.model.topics.topics(fit.problem.hyper, values))
+    return np.asarray(
+        values["beta"]
+        if fit.model.topics is None
+        else fit.model.topics.topics(fit.problem.hyper, values)
+    )
 
 
 def normalise(theta: Any, beta: Any, totals: np.ndarray) -> Topics:
@@ -80,13 +88,19 @@ def word_distributions(fit: Any) -> np.ndarray:
     """(K, columns) the normalised topics alone, for which the data are not needed."""
     _check_topics(fit)
     if fit.posterior.kind != "draws":
-        return _shares(_beta(fit, {site: fit.posterior.mean(site) for site in fit.model.shared}).astype(np.float64))
+        return _shares(
+            _beta(fit, {site: fit.posterior.mean(site) for site in fit.model.shared}).astype(
+                np.float64
+            )
+        )
     return _topics(fit, np.ones(fit.provenance["rows"])).topics
 
 
 def _check_topics(fit: Any) -> None:
     if not has_topics(fit.model):
-        raise InputError(f"Model {fit.model.name!r} has no topics: it needs weights theta, one row per data row, and topics beta.")
+        raise InputError(
+            f"Model {fit.model.name!r} has no topics: it needs weights theta, one row per data row, and topics beta."
+        )
 
 
 def _topics(fit: Any, totals: np.ndarray) -> Topics:
@@ -96,7 +110,9 @@ def _topics(fit: Any, totals: np.ndarray) -> Topics:
     draws, best = _draws(fit.posterior)
     values = align.common_labels(fit.model, draws, {site: x[best] for site, x in draws.items()})[0]
     number = len(next(iter(values.values())))
-    each = ({site: x[i] for site, x in values.items()} for i in range(number))  # draws, a few hundred
+    each = (
+        {site: x[i] for site, x in values.items()} for i in range(number)
+    )  # draws, a few hundred
     parts = (normalise(_theta(fit, one), _beta(fit, one), totals) for one in each)
     total = functools.reduce(lambda a, b: Topics(*map(np.add, a, b)), parts)
     return Topics(*(part / number for part in total))
@@ -112,7 +128,9 @@ def _draws(posterior: Any) -> tuple[dict[str, np.ndarray], int]:
 
 def _data(fit: Any) -> Data:
     if fit.data is None:
-        raise InputError("This fit was loaded without its data, which tell the rows' lengths and the words' names: pass data= to inference.load.")
+        raise InputError(
+            "This fit was loaded without its data, which tell the rows' lengths and the words' names: pass data= to inference.load."
+        )
     return fit.data
 
 
@@ -134,15 +152,24 @@ def top_words(fit: Any, num_words: int = 10) -> list[list[tuple[Any, float]]]:
 
 def _top_words(fit: Any, found: Topics, num_words: int) -> list[list[tuple[Any, float]]]:
     words = names(fit.data.column_names, fit.data.num_columns)
-    return [[(words[v], float(topic[v])) for v in best] for topic, best in zip(found.topics, largest(found.topics, num_words), strict=True)]
+    return [
+        [(words[v], float(topic[v])) for v in best]
+        for topic, best in zip(found.topics, largest(found.topics, num_words), strict=True)
+    ]
 
 
 def representative_documents(fit: Any, topic: int, num: int = 5) -> list[tuple[Any, float]]:
     """The documents with the largest proportion of a topic, each with that proportion; of equal ones the longest. Empty documents are left out."""
     check_count("num", num)
     found, data = topics(fit), _data(fit)
-    if isinstance(topic, bool) or not isinstance(topic, int | np.integer) or not 0 <= topic < len(found.topics):
-        raise InputError(f"There is no topic {topic!r}: topics are counted from 0 to {len(found.topics) - 1}.")
+    if (
+        isinstance(topic, bool)
+        or not isinstance(topic, int | np.integer)
+        or not 0 <= topic < len(found.topics)
+    ):
+        raise InputError(
+            f"There is no topic {topic!r}: topics are counted from 0 to {len(found.topics) - 1}."
+        )
     share = found.proportions[:, topic]
     rows = np.flatnonzero(data.totals > 0)
     best = rows[np.lexsort((-data.totals[rows], -share[rows]))][:num]
@@ -171,5 +198,7 @@ def format_topics(fit: Any, num_words: int = 10) -> str:
     words = _top_words(fit, found, num_words)
     lines = ["topic  share  words"]
     for k in np.argsort(-found.prevalence, kind="stable"):
-        lines.append(f"{k:5d} {found.prevalence[k]:6.1%}  {' '.join(str(word) for word, _ in words[k])}")
+        lines.append(
+            f"{k:5d} {found.prevalence[k]:6.1%}  {' '.join(str(word) for word, _ in words[k])}"
+        )
     return "\n".join(lines)

@@ -45,7 +45,11 @@ def calibration_error(probability: np.ndarray, truth: np.ndarray, bins: int = 10
     residual = np.asarray(probability, np.float64) - truth
     gap = np.bincount(place, residual, bins) / np.maximum(size, 1)
     spread = np.bincount(place, (residual - gap[place]) ** 2, bins)
-    return Measure(float(np.sum(size * np.abs(gap)) / len(truth)), float(np.sqrt(spread.sum()) / len(truth)), np.abs(gap)[place])
+    return Measure(
+        float(np.sum(size * np.abs(gap)) / len(truth)),
+        float(np.sqrt(spread.sum()) / len(truth)),
+        np.abs(gap)[place],
+    )
 
 
 def _auc(probability: np.ndarray, truth: np.ndarray) -> Measure:
@@ -53,7 +57,9 @@ def _auc(probability: np.ndarray, truth: np.ndarray) -> Measure:
     if not len(yes) or not len(no):
         return Measure(float("nan"), float("nan"), np.full(len(truth), np.nan))
     together = rankdata(np.concatenate([yes, no]))
-    above = (together[: len(yes)] - rankdata(yes)) / len(no)  # of each yes, the share of noes below it
+    above = (together[: len(yes)] - rankdata(yes)) / len(
+        no
+    )  # of each yes, the share of noes below it
     below = 1 - (together[len(yes) :] - rankdata(no)) / len(yes)
     terms = np.empty(len(truth))
     terms[truth > 0], terms[truth <= 0] = above, below
@@ -61,11 +67,15 @@ def _auc(probability: np.ndarray, truth: np.ndarray) -> Measure:
     return Measure(float(above.mean()), float(np.sqrt(variance)), terms)
 
 
-def score_probabilities(probability: Any, truth: Any, rows: Any = None, bins: int = 10) -> ProbabilityScore:
+def score_probabilities(
+    probability: Any, truth: Any, rows: Any = None, bins: int = 10
+) -> ProbabilityScore:
     """Score probabilities of yes against outcomes, 1 or 0. rows: what each outcome belongs to; by default each stands alone."""
     p, y = np.asarray(probability, np.float64), np.asarray(truth, np.float64)
     if p.ndim != 1 or p.shape != y.shape or not len(p):
-        raise InputError("probability and truth must be lists of equal length, with one number for each outcome.")
+        raise InputError(
+            "probability and truth must be lists of equal length, with one number for each outcome."
+        )
     if not (np.all((p >= 0) & (p <= 1)) and np.all((y == 0) | (y == 1))):
         raise InputError("Probabilities must lie between 0 and 1, and outcomes be 0 or 1.")
     row = np.arange(len(p)) if rows is None else np.asarray(rows)
@@ -79,7 +89,9 @@ def score_probabilities(probability: Any, truth: Any, rows: Any = None, bins: in
     )
 
 
-def score_votes(fit: Any, heldout: Data, observed: Data | None = None, bins: int = 10, **options: Any) -> ProbabilityScore:
+def score_votes(
+    fit: Any, heldout: Data, observed: Data | None = None, bins: int = 10, **options: Any
+) -> ProbabilityScore:
     """How well the votes of held-out bills are predicted (`predict_votes`), from their text or, with `observed`, from votes that are known as well.
 
     heldout:  the votes to predict, and the bills' text
@@ -87,13 +99,26 @@ def score_votes(fit: Any, heldout: Data, observed: Data | None = None, bins: int
     options:  of `predict_votes`
     """
     if not isinstance(heldout, Data) or heldout.kind != "text_and_votes":
-        raise InputError("score_votes needs held-out votes, made with pp_models.data.text_and_votes.")
+        raise InputError(
+            "score_votes needs held-out votes, made with pp_models.data.text_and_votes."
+        )
     silent = scipy.sparse.csr_array(heldout.votes.shape, dtype=np.float32)
     known = dataclasses.replace(heldout, votes=silent) if observed is None else observed
-    if not isinstance(known, Data) or known.votes is None or known.votes.shape != heldout.votes.shape:
-        raise InputError("observed must be text and votes of the same bills and members as those held out.")
+    if (
+        not isinstance(known, Data)
+        or known.votes is None
+        or known.votes.shape != heldout.votes.shape
+    ):
+        raise InputError(
+            "observed must be text and votes of the same bills and members as those held out."
+        )
     asked, used = heldout.votes.tocoo(), known.votes.tocoo()
-    if np.isin(asked.coords[0] * heldout.num_members + asked.coords[1], used.coords[0] * heldout.num_members + used.coords[1]).any():
-        raise InputError("A vote that is held out is also observed: leave it out of one of the two.")
+    if np.isin(
+        asked.coords[0] * heldout.num_members + asked.coords[1],
+        used.coords[0] * heldout.num_members + used.coords[1],
+    ).any():
+        raise InputError(
+            "A vote that is held out is also observed: leave it out of one of the two."
+        )
     probability = predict_votes(fit, known, **options)[asked.coords]
     return score_probabilities(np.clip(probability, 0, 1), asked.data, asked.coords[0], bins)

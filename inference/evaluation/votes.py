@@ -64,12 +64,16 @@ class Conditional(NamedTuple):
     linear: jax.Array  # (K,)
     precision: jax.Array  # (K, K)
     partners: jax.Array  # (N, K)
-    pairs: jax.Array  # (N, K K): their outer products, so that curvatures of many x are one matrix product
+    pairs: (
+        jax.Array
+    )  # (N, K K): their outer products, so that curvatures of many x are one matrix product
     sign: jax.Array  # (N,)
     offset: jax.Array  # (N,)
 
 
-MEMBERS = Conditional(None, None, None, None, 0, 0)  # axes of a batch of members, which meet the same bills
+MEMBERS = Conditional(
+    None, None, None, None, 0, 0
+)  # axes of a batch of members, which meet the same bills
 BILLS = Conditional(0, None, None, None, 0, None)  # and of bills, which meet the same members
 
 
@@ -109,7 +113,9 @@ def _members(hyper: Any, shared: Sites, bills: jax.Array, batch: Any) -> Conditi
     num_members, size = shared["d2"].first.shape
     alpha2 = lg.precision(hyper, shared, "alpha2").second
     offset = jnp.broadcast_to(_offsets(hyper, num_members)[:, None], (num_members, len(bills)))
-    return Conditional(jnp.zeros(size), alpha2 * jnp.eye(size), bills, _pairs(bills), _signs(batch).T, offset)
+    return Conditional(
+        jnp.zeros(size), alpha2 * jnp.eye(size), bills, _pairs(bills), _signs(batch).T, offset
+    )
 
 
 def _bills(hyper: Any, shared: Sites, batch: Any) -> Conditional:
@@ -120,7 +126,14 @@ def _bills(hyper: Any, shared: Sites, batch: Any) -> Conditional:
     text = jnp.zeros((batch.num_rows, size))
     if batch.num_columns:
         text = jax.grad(lambda s: inner(s, d1.first.T, batch.entries))(text)
-    return Conditional(text, alpha1 * jnp.eye(size) + jnp.sum(d1.second, 0), d2, _pairs(d2), _signs(batch), _offsets(hyper, len(d2)))
+    return Conditional(
+        text,
+        alpha1 * jnp.eye(size) + jnp.sum(d1.second, 0),
+        d2,
+        _pairs(d2),
+        _signs(batch),
+        _offsets(hyper, len(d2)),
+    )
 
 
 # Rows integrated ----------------------------------------------------------------------------------------------------------------------------
@@ -136,7 +149,11 @@ def _cut_off(x: jax.Array, gradient: jax.Array, precision: jax.Array) -> Pair:
     found = pos.moments(gradient + p * x, p)
     scale = jnp.sqrt(jnp.maximum(found.variance, jnp.finfo(p.dtype).tiny))
     coupled = scale[:, None] * precision * scale[None, :]
-    unit = coupled - jnp.diag(jnp.diagonal(coupled)) + (1 + 10 * len(p) * jnp.finfo(p.dtype).eps) * jnp.eye(len(p), dtype=p.dtype)
+    unit = (
+        coupled
+        - jnp.diag(jnp.diagonal(coupled))
+        + (1 + 10 * len(p) * jnp.finfo(p.dtype).eps) * jnp.eye(len(p), dtype=p.dtype)
+    )
     covariance = scale[:, None] * jnp.linalg.inv(unit) * scale[None, :]
     return Pair(found.first, covariance + found.first[:, None] * found.first[None, :])
 
@@ -145,19 +162,33 @@ def _probability(hyper: Any, members: Pair, bills: Pair) -> jax.Array:
     """Phi((E d2's + offset) / sqrt(1 + Var d2's)) of independent rows."""
     mean = bills.first @ members.first.T
     square = jnp.einsum("jkl,ikl->ji", bills.second, members.second)
-    return ndtr((mean + lg_nmf_votes.offsets(hyper)) / jnp.sqrt(1 + jnp.maximum(square - mean**2, 0)))
+    return ndtr(
+        (mean + lg_nmf_votes.offsets(hyper)) / jnp.sqrt(1 + jnp.maximum(square - mean**2, 0))
+    )
 
 
 @partial(jax.jit, static_argnames=("model", "rows", "summary"))
 def _yea(model, hyper, part, batch, options, rows, summary):
     """Probabilities by all but "nested". summary "mean": bills have the distribution that the mean-field engines give them."""
     if summary != "mean":
-        summary = "mode" if rows == "plug_in" else "log_mode"  # in log space a mode is near the mean, also of coordinates near zero
-    s = obj.local_part(model, hyper, part.shared, batch, obj.start_local(model, hyper, batch, summary), options, summary).stats["s"]
+        summary = (
+            "mode" if rows == "plug_in" else "log_mode"
+        )  # in log space a mode is near the mean, also of coordinates near zero
+    s = obj.local_part(
+        model,
+        hyper,
+        part.shared,
+        batch,
+        obj.start_local(model, hyper, batch, summary),
+        options,
+        summary,
+    ).stats["s"]
     if rows == "plug_in":
         return ndtr(s.first @ part.members.first.T + lg_nmf_votes.offsets(hyper))
     if summary == "log_mode":
-        _, gradient, precision = jax.vmap(_expand, (BILLS, 0))(_bills(hyper, part.shared, batch), s.first)
+        _, gradient, precision = jax.vmap(_expand, (BILLS, 0))(
+            _bills(hyper, part.shared, batch), s.first
+        )
         s = jax.vmap(_cut_off)(s.first, gradient, precision)
     return _probability(hyper, part.members, s)
 
@@ -168,7 +199,9 @@ STEPS = 40  # of Newton's method, at most
 REST = 1e-4  # it rests when no vote's search expects to gain more nats
 
 
-def _together(member: Conditional, bill: Conditional, sign: jax.Array, offset: jax.Array, x: jax.Array) -> tuple[jax.Array, ...]:
+def _together(
+    member: Conditional, bill: Conditional, sign: jax.Array, offset: jax.Array, x: jax.Array
+) -> tuple[jax.Array, ...]:
     """log p(d2_i, log s_j, B_ij | the rest) at x = (d2_i, log s_j), its gradient, and minus its Hessian."""
     size = len(x) // 2
     d, s = x[:size], jnp.exp(x[size:])
@@ -177,9 +210,13 @@ def _together(member: Conditional, bill: Conditional, sign: jax.Array, offset: j
     pull = sign * slope
     slope_s = slope_s + pull * d
     cross = (bend * s[:, None] * d[None, :] - pull * jnp.eye(size)) * s[None, :]
-    bend_y = s[:, None] * (bend_s + bend * d[:, None] * d[None, :]) * s[None, :] - jnp.diag(s * slope_s)
+    bend_y = s[:, None] * (bend_s + bend * d[:, None] * d[None, :]) * s[None, :] - jnp.diag(
+        s * slope_s
+    )
     minus_hessian = jnp.block([[bend_d + bend * s[:, None] * s[None, :], cross], [cross.T, bend_y]])
-    gradient = jnp.concatenate([slope_d + pull * s, s * slope_s + 1])  # the 1 is the Jacobian of s = exp(y)
+    gradient = jnp.concatenate(
+        [slope_d + pull * s, s * slope_s + 1]
+    )  # the 1 is the Jacobian of s = exp(y)
     return height_d + height_s + value + jnp.sum(x[size:]), gradient, minus_hessian
 
 
@@ -200,22 +237,31 @@ def _climb(at: Any, start: jax.Array) -> Search:
     def improve(carry):
         number, now = carry
         scale = jnp.maximum(jnp.abs(jnp.diagonal(now.curvature, axis1=1, axis2=2)), 1e-6)
-        held = now.curvature + (now.damping[:, None] * scale)[:, None, :] * jnp.eye(start.shape[1], dtype=start.dtype)
+        held = now.curvature + (now.damping[:, None] * scale)[:, None, :] * jnp.eye(
+            start.shape[1], dtype=start.dtype
+        )
         factor = jnp.linalg.cholesky(held)
         step = jax.scipy.linalg.cho_solve((factor, True), now.gradient[..., None])[..., 0]
         sound = jnp.all(jnp.isfinite(step), 1)
         step = jnp.where(sound[:, None], jnp.clip(step, -2, 2), 0)
         new = at(now.x + step)
         rises = sound & (new[0] >= now.height)  # never for nan
-        chosen = [jnp.where(jnp.reshape(rises, (-1,) + (1,) * (a.ndim - 1)), a, b) for a, b in zip((now.x + step, *new), now[:4], strict=True)]
+        chosen = [
+            jnp.where(jnp.reshape(rises, (-1,) + (1,) * (a.ndim - 1)), a, b)
+            for a, b in zip((now.x + step, *new), now[:4], strict=True)
+        ]
         gain = jnp.where(sound, jnp.sum(step * now.gradient, 1), jnp.inf)
-        damping = jnp.clip(jnp.where(rises, now.damping / 10, jnp.maximum(10 * now.damping, 1e-3)), 0, 1e6)
+        damping = jnp.clip(
+            jnp.where(rises, now.damping / 10, jnp.maximum(10 * now.damping, 1e-3)), 0, 1e6
+        )
         return number + 1, Search(*chosen, damping, gain)
 
     nothing = jnp.zeros(len(start), start.dtype)
     height, gradient, curvature = at(start)
     begin = Search(start, height, gradient, curvature, nothing, nothing + jnp.inf)
-    return jax.lax.while_loop(lambda carry: (carry[0] < STEPS) & jnp.any(carry[1].gain > REST), improve, (0, begin))[1]
+    return jax.lax.while_loop(
+        lambda carry: (carry[0] < STEPS) & jnp.any(carry[1].gain > REST), improve, (0, begin)
+    )[1]
 
 
 def _log_integral(found: Search) -> jax.Array:
@@ -232,8 +278,15 @@ def _odds(model, hyper, part, fitted, batch, options):
     members of a bill are searched for side by side.
     """
     start = obj.start_local(model, hyper, batch, "log_mode")
-    s = obj.local_part(model, hyper, part.shared, batch, start, options, "log_mode").stats["s"].first
-    members, bills = _members(hyper, part.shared, part.bills, fitted), _bills(hyper, part.shared, batch)
+    s = (
+        obj.local_part(model, hyper, part.shared, batch, start, options, "log_mode")
+        .stats["s"]
+        .first
+    )
+    members, bills = (
+        _members(hyper, part.shared, part.bills, fitted),
+        _bills(hyper, part.shared, batch),
+    )
     offset, tastes = _offsets(hyper, len(part.members.first)), part.members.first
 
     def one(each):
@@ -263,7 +316,10 @@ def _tastes(model, hyper, shared, bills, batch):
 
 
 def _at(fit: Any, values: dict[str, Any]) -> Sites:
-    return {site: fit.model.families[site].stats(jnp.asarray(values[site], float)) for site in fit.model.shared}
+    return {
+        site: fit.model.families[site].stats(jnp.asarray(values[site], float))
+        for site in fit.model.shared
+    }
 
 
 def _point_part(fit: Any, rows: str) -> Part:
@@ -276,15 +332,26 @@ def _point_part(fit: Any, rows: str) -> Part:
 
 
 def _grid_part(fit: Any, m: int) -> Part:
-    values, natural = fit.posterior.values(m), jax.tree.map(jnp.asarray, fit.posterior.natural[m]["d2"])
-    return Part(float(fit.posterior.weights[m]), _at(fit, values), fam.normal.mean(natural), jnp.asarray(values["s"], float))
+    values, natural = (
+        fit.posterior.values(m),
+        jax.tree.map(jnp.asarray, fit.posterior.natural[m]["d2"]),
+    )
+    return Part(
+        float(fit.posterior.weights[m]),
+        _at(fit, values),
+        fam.normal.mean(natural),
+        jnp.asarray(values["s"], float),
+    )
 
 
 def _parts(fit: Any, num_draws: int, rows: str) -> tuple[list[Part], str]:
     """The points of (13), and the summary that stands for bills there."""
     posterior, families, sites = fit.posterior, fit.model.families, fit.model.shared
     if posterior.kind == "variational":
-        shared = {site: families[site].mean(jax.tree.map(jnp.asarray, posterior.natural(site))) for site in sites}
+        shared = {
+            site: families[site].mean(jax.tree.map(jnp.asarray, posterior.natural(site)))
+            for site in sites
+        }
         return [Part(1.0, shared, shared["d2"], None)], "mean"
     if posterior.kind == "point":
         return [_point_part(fit, rows)], "mode"
@@ -297,17 +364,27 @@ def _parts(fit: Any, num_draws: int, rows: str) -> tuple[list[Part], str]:
 
 def _check(fit: Any, data: Any, rows: str | None) -> str:
     """How rows are integrated out, once everything was found to be in order."""
-    if fit.model.name != "lg_nmf_votes" or not isinstance(data, Data) or data.kind != "text_and_votes":
-        raise InputError("predict_votes needs a fit of lg_nmf_votes and data made with pp_models.data.text_and_votes.")
+    if (
+        fit.model.name != "lg_nmf_votes"
+        or not isinstance(data, Data)
+        or data.kind != "text_and_votes"
+    ):
+        raise InputError(
+            "predict_votes needs a fit of lg_nmf_votes and data made with pp_models.data.text_and_votes."
+        )
     kind = fit.posterior.kind
     if rows is None:
         rows = "plug_in" if kind == "point" else "gaussian"
     if rows not in ROWS:
         raise unknown("rows", rows, ROWS)
     if rows == "nested" and kind not in ("point", "mixture"):
-        raise InputError(f"rows='nested' expands about modes, which map, laplace and inla find and {fit.engine} does not: use rows='gaussian'.")
+        raise InputError(
+            f"rows='nested' expands about modes, which map, laplace and inla find and {fit.engine} does not: use rows='gaussian'."
+        )
     if fit.data is None and (rows == "nested" or (rows == "gaussian" and kind == "point")):
-        raise InputError(f"rows={rows!r} needs the votes that were fitted, which this fit was loaded without: pass data= to inference.load.")
+        raise InputError(
+            f"rows={rows!r} needs the votes that were fitted, which this fit was loaded without: pass data= to inference.load."
+        )
     members = len(fit.posterior.mean("d2"))
     if (data.num_columns, data.num_members) != (fit.provenance["columns"], members):
         raise InputError(
@@ -317,7 +394,9 @@ def _check(fit: Any, data: Any, rows: str | None) -> str:
     return rows
 
 
-def predict_votes(fit: Any, data: Data, rows: str | None = None, num_draws: int = 50, num_local: int = 200) -> np.ndarray:
+def predict_votes(
+    fit: Any, data: Data, rows: str | None = None, num_draws: int = 50, num_local: int = 200
+) -> np.ndarray:
     """(bills, members) probabilities of yea for the bills of `data`, whose known votes, if any, are used. Missing ones are nan there.
 
     rows: how members and bills are integrated out, "gaussian", "plug_in" or "nested", and what is the default; see the module. num_draws: of a
@@ -332,8 +411,12 @@ def predict_votes(fit: Any, data: Data, rows: str | None = None, num_draws: int 
     parts, summary = _parts(fit, num_draws, rows)
     if rows == "nested":
         fitted = problem.data.pack(np.arange(problem.data.num_rows))
-        return np.asarray(sum(part.weight * _odds(*known, part, fitted, batch, options) for part in parts))
-    return np.asarray(sum(part.weight * _yea(*known, part, batch, options, rows, summary) for part in parts))
+        return np.asarray(
+            sum(part.weight * _odds(*known, part, fitted, batch, options) for part in parts)
+        )
+    return np.asarray(
+        sum(part.weight * _yea(*known, part, batch, options, rows, summary) for part in parts)
+    )
 
 
 # Members judged by what bills say -----------------------------------------------------------------------------------------------------------------
@@ -344,7 +427,13 @@ NEWTON = 12  # steps from zero, where all of a member's votes pull alike; the de
 @partial(jax.jit, static_argnames=("model",))
 def _refitted(model, hyper, shared, alpha2, text, fitted, options):
     """(s of the bills from their text alone, d2 at its mode given these)."""
-    s = obj.local_part(model, hyper, shared, text, obj.start_local(model, hyper, text, "mode"), options, "mode").stats["s"].first
+    s = (
+        obj.local_part(
+            model, hyper, shared, text, obj.start_local(model, hyper, text, "mode"), options, "mode"
+        )
+        .stats["s"]
+        .first
+    )
     members = _members(hyper, shared, s, fitted)._replace(precision=alpha2 * jnp.eye(s.shape[1]))
 
     def newton(_, d2):
@@ -360,21 +449,40 @@ def refit_members(fit: Any, alpha2: float | None = None, num_local: int = 200) -
     The weights of bills that were fitted have seen the votes, those of new bills have not; tastes fitted to the former are too sure of the latter.
     alpha2: the tastes' precision, by default the fit's; it is relative to the text's s and so is chosen anew, on bills that were held out.
     """
-    if fit.model.name != "lg_nmf_votes" or fit.posterior.kind != "point" or fit.data is None or not fit.data.num_columns:
-        raise InputError("refit_members needs a fit of lg_nmf_votes by map to bills that have text, with these data.")
+    if (
+        fit.model.name != "lg_nmf_votes"
+        or fit.posterior.kind != "point"
+        or fit.data is None
+        or not fit.data.num_columns
+    ):
+        raise InputError(
+            "refit_members needs a fit of lg_nmf_votes by map to bills that have text, with these data."
+        )
     check_count("num_local", num_local)
     problem, data = fit.problem, fit.data
     values = {site: fit.posterior.mean(site) for site in fit.posterior.sites}
     shared = _at(fit, values)
-    precision = lg.precision(fit.hyper, shared, "alpha2").second if alpha2 is None else positive_number("alpha2", alpha2)
+    precision = (
+        lg.precision(fit.hyper, shared, "alpha2").second
+        if alpha2 is None
+        else positive_number("alpha2", alpha2)
+    )
     fitted = data.pack(np.arange(data.num_rows))
     text = fitted.replace(votes=fitted.votes.emptied())
     known = problem.model, problem.hyper
-    s, d2 = _refitted(*known, shared, jnp.asarray(precision, float), text, fitted, RowOptions(num_local, 1e-4))
-    changed = {"s": s, "d2": d2} | ({"alpha2": np.reshape(precision, (1,))} if "alpha2" in values else {})
+    s, d2 = _refitted(
+        *known, shared, jnp.asarray(precision, float), text, fitted, RowOptions(num_local, 1e-4)
+    )
+    changed = {"s": s, "d2": d2} | (
+        {"alpha2": np.reshape(precision, (1,))} if "alpha2" in values else {}
+    )
     new = copy.copy(fit)
     new.posterior = copy.copy(fit.posterior)
-    new.posterior.values = values | {site: np.asarray(x, values[site].dtype) for site, x in changed.items()}
+    new.posterior.values = values | {
+        site: np.asarray(x, values[site].dtype) for site, x in changed.items()
+    }
     if "alpha2" not in values:
-        new.problem = problem._replace(hyper=problem.hyper._replace(alpha2=jnp.asarray(precision, float)))
+        new.problem = problem._replace(
+            hyper=problem.hyper._replace(alpha2=jnp.asarray(precision, float))
+        )
     return new

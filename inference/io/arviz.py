@@ -20,10 +20,14 @@ INTERVAL = (0.05, 0.95)  # whose quantiles the tail effective sample size is abo
 MOST_CELLS = 20_000_000  # draws x rows x columns for which the pointwise log likelihood is computed
 
 
-def from_groups(groups: dict[str, dict[str, np.ndarray]], dims: dict[str, list[str]], coords: dict[str, Any]) -> Any:
+def from_groups(
+    groups: dict[str, dict[str, np.ndarray]], dims: dict[str, list[str]], coords: dict[str, Any]
+) -> Any:
     """InferenceData or DataTree from group -> variable -> (chain, draw, ...) arrays (observed_data without chain and draw)."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # "more chains than draws" on single-draw posteriors
+        warnings.simplefilter(
+            "ignore", UserWarning
+        )  # "more chains than draws" on single-draw posteriors
         if MODERN:
             return arviz.from_dict(groups, dims=dims, coords=coords)
         return arviz.from_dict(**groups, dims=dims, coords=coords)  # type: ignore[arg-type]
@@ -46,7 +50,9 @@ def smoothed_weights(log_ratios: np.ndarray) -> tuple[np.ndarray | None, float |
         return np.full(len(log_ratios), 1 / len(log_ratios)), 0.0
     stats = array_stats()
     centred = log_ratios - log_ratios.max()
-    logs, khat = stats.psislw(-centred if MODERN else centred)  # 1.x takes log likelihoods, whose weights are their inverse
+    logs, khat = stats.psislw(
+        -centred if MODERN else centred
+    )  # 1.x takes log likelihoods, whose weights are their inverse
     weights = np.exp(np.asarray(logs) - np.max(logs))
     return weights / weights.sum(), float(khat)
 
@@ -101,11 +107,15 @@ def affordable(fit: Any) -> tuple[int, list[str] | None]:
         return number, None
     if fit.data is None:
         return number, None if len(posterior.at_hand) == len(posterior.sites) else posterior.at_hand
-    sizes = {site: math.prod(shape) for site, shape in value_shapes(model, fit.hyper, fit.data).items()}
+    sizes = {
+        site: math.prod(shape) for site, shape in value_shapes(model, fit.hyper, fit.data).items()
+    }
     room = MOST_NUMBERS // sum(sizes.values())
     if room >= min(number, FEWEST):
         return min(number, room), None
-    return max(1, min(number, MOST_NUMBERS // max(1, sum(sizes[site] for site in model.shared)))), list(model.shared)
+    return max(
+        1, min(number, MOST_NUMBERS // max(1, sum(sizes[site] for site in model.shared)))
+    ), list(model.shared)
 
 
 def convert(fit: Any, num_draws: int | None = None) -> Any:
@@ -117,8 +127,16 @@ def convert(fit: Any, num_draws: int | None = None) -> Any:
     if posterior.kind == "draws":
         draws, stats = posterior.draws, dict(posterior.sample_stats)
     else:
-        number, sites = affordable(fit) if num_draws is None else (1 if posterior.kind == "point" else num_draws, None)
-        sample = posterior.sample(jax.random.key(0), number) if sites is None else posterior.sample(jax.random.key(0), number, sites)
+        number, sites = (
+            affordable(fit)
+            if num_draws is None
+            else (1 if posterior.kind == "point" else num_draws, None)
+        )
+        sample = (
+            posterior.sample(jax.random.key(0), number)
+            if sites is None
+            else posterior.sample(jax.random.key(0), number, sites)
+        )
         draws, stats = {site: x[None] for site, x in sample.items()}, {}
         if sites is None and posterior.kind == "variational":
             stats["log_q"] = posterior.log_density(sample)[None]
@@ -133,7 +151,9 @@ def convert(fit: Any, num_draws: int | None = None) -> Any:
     return from_groups(groups, dims, coords)
 
 
-def _names(model: Model, data: Any, draws: dict[str, np.ndarray]) -> tuple[dict[str, list[str]], dict[str, Any]]:
+def _names(
+    model: Model, data: Any, draws: dict[str, np.ndarray]
+) -> tuple[dict[str, list[str]], dict[str, Any]]:
     """Dimension names, and vocabulary and row names as coordinates where sites have such a dimension."""
     sizes = None if data is None else (data.num_rows, data.num_columns)
     dims = {site: site_dimensions(model, site, x.shape[2:], sizes) for site, x in draws.items()}
@@ -146,7 +166,9 @@ def _names(model: Model, data: Any, draws: dict[str, np.ndarray]) -> tuple[dict[
     return dims, coords
 
 
-def site_dimensions(model: Model, site: str, shape: tuple[int, ...], sizes: tuple[int, int] | None = None) -> list[str]:
+def site_dimensions(
+    model: Model, site: str, shape: tuple[int, ...], sizes: tuple[int, int] | None = None
+) -> list[str]:
     """A name for each axis of a site: "row", "factor" or "column" where it is one, and its own otherwise. sizes: (rows, columns) of the data."""
     factors = {len(shape) + axis for axis in factor_axes(model)[site]}
     names = []
@@ -155,7 +177,9 @@ def site_dimensions(model: Model, site: str, shape: tuple[int, ...], sizes: tupl
             name = "row"
         elif axis in factors and "factor" not in names:
             name = "factor"
-        elif axis not in factors and sizes is not None and size == sizes[1] and "column" not in names:
+        elif (
+            axis not in factors and sizes is not None and size == sizes[1] and "column" not in names
+        ):
             name = "column"
         else:
             name = f"{site}_dim_{axis}"
@@ -163,17 +187,26 @@ def site_dimensions(model: Model, site: str, shape: tuple[int, ...], sizes: tupl
     return names
 
 
-def _data_groups(fit: Any, draws: dict[str, np.ndarray], dims: dict[str, list[str]]) -> dict[str, dict[str, np.ndarray]]:
+def _data_groups(
+    fit: Any, draws: dict[str, np.ndarray], dims: dict[str, list[str]]
+) -> dict[str, dict[str, np.ndarray]]:
     """The observations and each row's log likelihood under each draw, where a dense matrix of them is affordable."""
     data, model = fit.data, fit.model
     chains, count = next(iter(draws.values())).shape[:2]
-    if data.num_rows * data.num_columns * chains * count > MOST_CELLS or not model.proper(fit.hyper):
+    if data.num_rows * data.num_columns * chains * count > MOST_CELLS or not model.proper(
+        fit.hyper
+    ):
         return {}
-    per_row = likelihood_of_rows(fit, {site: x.reshape(-1, *x.shape[2:]) for site, x in draws.items()}).reshape(chains, count, -1)
+    per_row = likelihood_of_rows(
+        fit, {site: x.reshape(-1, *x.shape[2:]) for site, x in draws.items()}
+    ).reshape(chains, count, -1)
     dims[model.observed] = ["row"]
     batch = data.pack()
     observed = np.asarray(batch.totals if batch.dense is None else batch.dense)
-    return {"log_likelihood": {model.observed: per_row}, "observed_data": {model.observed: observed}}
+    return {
+        "log_likelihood": {model.observed: per_row},
+        "observed_data": {model.observed: observed},
+    }
 
 
 def likelihood_of_rows(fit: Any, flat: dict[str, np.ndarray], data: Any = None) -> np.ndarray:
@@ -187,7 +220,9 @@ def likelihood_of_rows(fit: Any, flat: dict[str, np.ndarray], data: Any = None) 
 def _row_logs(model, hyper, draws, batch):
 
     def one(draw):
-        trace = handlers.trace(handlers.substitute(handlers.seed(model.generate, jax.random.key(0)), data=draw)).get_trace(hyper, batch)
+        trace = handlers.trace(
+            handlers.substitute(handlers.seed(model.generate, jax.random.key(0)), data=draw)
+        ).get_trace(hyper, batch)
         logs = trace[model.observed]["fn"].log_prob(trace[model.observed]["value"])
         return jnp.sum(logs.reshape(batch.num_rows, -1), axis=1)
 

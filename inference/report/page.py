@@ -36,7 +36,10 @@ def write(comparison: "Comparison", folder: str | Path, command: str | None = No
     text = json.dumps(comparison.summary, indent=2, allow_nan=False) + "\n"
     write_whole(folder / "summary.json", lambda path: path.write_text(text, encoding="utf-8"))
     tidy = comparison.quantities.to_dataframe().reset_index()
-    write_whole(folder / "agreement.csv", lambda path: tidy.to_csv(path, index=False, lineterminator="\n", errors="backslashreplace"))
+    write_whole(
+        folder / "agreement.csv",
+        lambda path: tidy.to_csv(path, index=False, lineterminator="\n", errors="backslashreplace"),
+    )
     page = render(comparison, command)
     write_whole(folder / "report.html", lambda path: path.write_text(page, encoding="utf-8"))
     for engine, fit in comparison.fits.items():
@@ -47,7 +50,9 @@ def write(comparison: "Comparison", folder: str | Path, command: str | None = No
 def _write_tree(tree: Any, path: Path) -> None:
     try:
         tree.to_netcdf(str(path))
-    except ValueError as error:  # of names: NetCDF's strings hold neither null characters nor half a surrogate pair
+    except (
+        ValueError
+    ) as error:  # of names: NetCDF's strings hold neither null characters nor half a surrogate pair
         raise InputError(
             f"The posteriors cannot be written as .nc files ({error}): change the names of rows and columns. The report is written."
         ) from error
@@ -58,8 +63,19 @@ def table(comparison: "Comparison") -> str:
     rows = comparison.summary["engines"].values()
     meant = "W1 and mean error: distance from the reference in its posterior sds, 0 is right. sd ratio: 1 is right, less is too narrow."
     meant = meant if any(row.get("wasserstein_sd") is not None for row in rows) else ""
-    said = [words for words in (meant, comparison.summary.get("partial"), _not_converged(comparison), _no_reference(comparison)) if words]
-    return "\n".join([*tables.for_terminal(comparison.summary["engines"]), *(["", *said] if said else [])])
+    said = [
+        words
+        for words in (
+            meant,
+            comparison.summary.get("partial"),
+            _not_converged(comparison),
+            _no_reference(comparison),
+        )
+        if words
+    ]
+    return "\n".join(
+        [*tables.for_terminal(comparison.summary["engines"]), *(["", *said] if said else [])]
+    )
 
 
 def _not_converged(comparison: "Comparison") -> str:
@@ -73,9 +89,19 @@ def _no_reference(comparison: "Comparison") -> str:
     if comparison.reference is not None:
         return ""
     rows = comparison.summary["engines"]
-    failed = [engine for engine in ("gibbs", "collapsed_gibbs", "nuts") if rows.get(engine, {}).get("error")]
+    failed = [
+        engine
+        for engine in ("gibbs", "collapsed_gibbs", "nuts")
+        if rows.get(engine, {}).get("error")
+    ]
     asked = any(row.get("kind") == "draws" for row in rows.values())
-    why = f"{' and '.join(failed)} failed" if failed else "none was asked for" if asked else "no sampler was run or applies to this model"
+    why = (
+        f"{' and '.join(failed)} failed"
+        if failed
+        else "none was asked for"
+        if asked
+        else "no sampler was run or applies to this model"
+    )
     return f"There is no reference ({why}), so engines stand side by side and none is judged."
 
 
@@ -100,12 +126,23 @@ def render(comparison: "Comparison", command: str | None = None) -> str:
         "How to reproduce": _reproduce(comparison, command),
     }
     sections = {heading: content for heading, content in sections.items() if content}
-    body = "\n".join(f'<section id="{_anchor(heading)}"><h2>{escape(heading)}</h2>\n{content}</section>' for heading, content in sections.items())
-    contents = "".join(f'<li><a href="#{_anchor(heading)}">{escape(heading)}</a></li>' for heading in sections)
+    body = "\n".join(
+        f'<section id="{_anchor(heading)}"><h2>{escape(heading)}</h2>\n{content}</section>'
+        for heading, content in sections.items()
+    )
+    contents = "".join(
+        f'<li><a href="#{_anchor(heading)}">{escape(heading)}</a></li>' for heading in sections
+    )
     engines = [*comparison.summary["engines"], "truth"]
-    title = comparison.summary["title"] + (f": engines against {comparison.reference}" if comparison.reference else ": engines side by side")
+    title = comparison.summary["title"] + (
+        f": engines against {comparison.reference}"
+        if comparison.reference
+        else ": engines side by side"
+    )
     script = _package_text("page.js")
-    policy = CONTENT_POLICY.format(script="sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode())
+    policy = CONTENT_POLICY.format(
+        script="sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    )
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}"><link rel="icon" href="data:,">'
@@ -117,7 +154,9 @@ def render(comparison: "Comparison", command: str | None = None) -> str:
 
 
 def _package_text(name: str) -> str:
-    return resources.files("inference.report").joinpath("templates", name).read_text(encoding="utf-8")
+    return (
+        resources.files("inference.report").joinpath("templates", name).read_text(encoding="utf-8")
+    )
 
 
 def _anchor(heading: str) -> str:
@@ -127,9 +166,13 @@ def _anchor(heading: str) -> str:
 def _headline(comparison: "Comparison") -> str:
     """The title, what must be known before anything else, the reference's quality, and the best approximation in one sentence."""
     summary = comparison.summary
-    rest = ", ".join(chip(engine) for engine in summary["engines"] if engine != comparison.reference)
+    rest = ", ".join(
+        chip(engine) for engine in summary["engines"] if engine != comparison.reference
+    )
     against = (
-        f"{rest} against {chip(comparison.reference)}" if comparison.reference is not None and rest else rest or chip(comparison.reference or "")
+        f"{rest} against {chip(comparison.reference)}"
+        if comparison.reference is not None and rest
+        else rest or chip(comparison.reference or "")
     )
     return (
         f'<header><h1>{escape(summary["title"])}</h1><p class="lead">{against}</p>{_banners(comparison)}'
@@ -140,7 +183,11 @@ def _headline(comparison: "Comparison") -> str:
 def _banners(comparison: "Comparison") -> str:
     urgent = _not_converged(comparison)
     boxes = [f'<p class="warning" role="alert">{escape(urgent)}</p>'] if urgent else []
-    quick = "A quick run: short fits and chains, for teaching; figures are rough." if comparison.summary.get("quick") else ""
+    quick = (
+        "A quick run: short fits and chains, for teaching; figures are rough."
+        if comparison.summary.get("quick")
+        else ""
+    )
     said = (comparison.summary.get("partial"), _no_reference(comparison), quick)
     boxes += [f'<p class="banner" role="status">{escape(words)}</p>' for words in said if words]
     return "".join(boxes)
@@ -161,13 +208,23 @@ def _badges(comparison: "Comparison") -> str:
     parts = [f'<span class="badge">reference {chip(comparison.reference)}</span>']
     for name, (words, form, good, fair) in limits.items():
         if row.get(name) is not None:
-            tone, sign = ("good", "✓") if good(row[name]) else ("fair", "≈") if fair(row[name]) else ("bad", "!")
-            parts.append(f'<span class="badge {tone}"><b aria-hidden="true">{sign}</b> {words} {form.format(row[name])}</span>')
+            tone, sign = (
+                ("good", "✓")
+                if good(row[name])
+                else ("fair", "≈")
+                if fair(row[name])
+                else ("bad", "!")
+            )
+            parts.append(
+                f'<span class="badge {tone}"><b aria-hidden="true">{sign}</b> {words} {form.format(row[name])}</span>'
+            )
     evidence = comparison.summary.get("evidence")
     if evidence and evidence.get("log_evidence") is not None:
         error = "" if evidence.get("error") is None else f" ± {evidence['error']:.2g}"
         value = tables.shown(evidence["log_evidence"], "{:,.1f}")
-        parts.append(f'<span class="badge" title="{escape(str(evidence.get("method", "")))}">log evidence {value}{error}</span>')
+        parts.append(
+            f'<span class="badge" title="{escape(str(evidence.get("method", "")))}">log evidence {value}{error}</span>'
+        )
     return f'<p class="badges">{"".join(parts)}</p>'
 
 
@@ -176,9 +233,21 @@ def _best(comparison: "Comparison") -> str:
     if comparison.reference is None or comparison.summary.get("converged") is False:
         return "No engine is judged here; the figures below show where they differ."
     for engine, row in comparison.summary["engines"].items():
-        if engine != comparison.reference and row.get("wasserstein_sd") is not None and row.get("kind") != "draws":
-            figures_said = [f"means {row['mean_error_sd']:.2f} sd off" if row.get("mean_error_sd") is not None else ""]
-            figures_said += [f"{row['sd_ratio']:.2f} of the width" if row.get("sd_ratio") is not None else "no width"]
+        if (
+            engine != comparison.reference
+            and row.get("wasserstein_sd") is not None
+            and row.get("kind") != "draws"
+        ):
+            figures_said = [
+                f"means {row['mean_error_sd']:.2f} sd off"
+                if row.get("mean_error_sd") is not None
+                else ""
+            ]
+            figures_said += [
+                f"{row['sd_ratio']:.2f} of the width"
+                if row.get("sd_ratio") is not None
+                else "no width"
+            ]
             figures_said += [f"{row['seconds']:.1f} s" if row.get("seconds") is not None else ""]
             return f"Nearest approximation: {chip(engine)} – {escape(row['verdict'])} ({', '.join(filter(None, figures_said))})."
     return "No approximation was judged: only Markov chains, or nothing that could be compared."
@@ -191,10 +260,25 @@ def _model(comparison: "Comparison") -> str:
     module = sys.modules.get(comparison.model.log_local.__module__)
     lines, rest = typeset.split_story((module.__doc__ if module is not None else None) or "")
     rows = "".join(_equation(one) for one in typeset.process(lines))
-    equations = f'<div class="scroll plainbox"><table class="equations"><tbody>{rows}</tbody></table></div>' if rows else ""
-    story = f'<details><summary>The whole story of the model</summary><pre class="story">{escape(rest)}</pre></details>' if rest else ""
+    equations = (
+        f'<div class="scroll plainbox"><table class="equations"><tbody>{rows}</tbody></table></div>'
+        if rows
+        else ""
+    )
+    story = (
+        f'<details><summary>The whole story of the model</summary><pre class="story">{escape(rest)}</pre></details>'
+        if rest
+        else ""
+    )
     cards = {"Generative process": equations + story, "Data": _data(comparison)}
-    return '<div class="cards">' + "".join(f'<div class="card"><h3>{heading}</h3>{content}</div>' for heading, content in cards.items()) + "</div>"
+    return (
+        '<div class="cards">'
+        + "".join(
+            f'<div class="card"><h3>{heading}</h3>{content}</div>'
+            for heading, content in cards.items()
+        )
+        + "</div>"
+    )
 
 
 def _equation(one: typeset.Equation) -> str:
@@ -212,15 +296,27 @@ def _data(comparison: "Comparison") -> str:
     unit = "rating" if of_entries else "row"
     counted = data["kind"] in ("counts", "text_and_votes") and data.get("total") is not None
     facts = {
-        "kind": data["kind"].replace("_", " ") + (", synthetic: the values that made them are known" if comparison.truth is not None else ""),
+        "kind": data["kind"].replace("_", " ")
+        + (
+            ", synthetic: the values that made them are known"
+            if comparison.truth is not None
+            else ""
+        ),
         "size": f"{data['rows']:,} rows × {data['columns']:,} columns",
-        "entries": f"{data['entries']:,}" + (f", {data['entries'] / cells:.1%} of the cells" if cells else ""),
+        "entries": f"{data['entries']:,}"
+        + (f", {data['entries'] / cells:.1%} of the cells" if cells else ""),
         "tokens": f"{data['total']:,.0f}" if counted else "",
         "fitted": _several(fitted, unit) if fitted is not None else "",
         "held out": f"{_several(heldout, unit)}, to score" if heldout else "nothing",
     }
-    hyper = "".join(f"<li>{typeset.symbol(name)} = {escape(_value(value))}</li>" for name, value in summary["hyper"].items() if value is not None)
-    terms = "".join(f"<dt>{name}</dt><dd>{escape(words)}</dd>" for name, words in facts.items() if words)
+    hyper = "".join(
+        f"<li>{typeset.symbol(name)} = {escape(_value(value))}</li>"
+        for name, value in summary["hyper"].items()
+        if value is not None
+    )
+    terms = "".join(
+        f"<dt>{name}</dt><dd>{escape(words)}</dd>" for name, words in facts.items() if words
+    )
     pictures = svg.gallery(chains.data(comparison), "grid small")
     return f'<dl class="facts">{terms}<dt>settings</dt><dd><ul class="hyper">{hyper}</ul></dd></dl>{pictures}'
 
@@ -242,9 +338,23 @@ def _against_time(comparison: "Comparison") -> str:
     curves, scores = common.bounds(comparison), common.heldout(comparison)
     if not curves and not scores:
         return ""
-    said = ["Bounds rise to the log evidence as q nears the posterior."] if curves and comparison.summary.get("evidence") else []
-    said += ["Engines that see some rows at a time, or draw from q, estimate bounds with noise."] if curves else []
-    said += ["Held-out scores are larger for better predictions, their bars one standard error; far lower ones are at the edge."] if scores else []
+    said = (
+        ["Bounds rise to the log evidence as q nears the posterior."]
+        if curves and comparison.summary.get("evidence")
+        else []
+    )
+    said += (
+        ["Engines that see some rows at a time, or draw from q, estimate bounds with noise."]
+        if curves
+        else []
+    )
+    said += (
+        [
+            "Held-out scores are larger for better predictions, their bars one standard error; far lower ones are at the edge."
+        ]
+        if scores
+        else []
+    )
     rows = [engine for engine in comparison.summary["engines"] if engine in comparison.fits]
     hint = f'<p class="hint">{" ".join(said)}</p>' if said else ""
     return tables.legend(rows) + hint + svg.gallery([*curves, *scores])
@@ -265,19 +375,29 @@ def _parameters(comparison: "Comparison") -> str:
 def _widths(comparison: "Comparison") -> str:
     found = common.widths(comparison)
     hint = "Posterior sd over the reference's: median (marker), middle half (thick) and 90% (thin) of the entries. Left of the line is too narrow, "
-    hint += "which is what mean-field posteriors are known for; the band is within 5%." + _unjudged(comparison)
+    hint += "which is what mean-field posteriors are known for; the band is within 5%." + _unjudged(
+        comparison
+    )
     return f'<p class="hint">{hint}</p>{svg.gallery(found)}' if found else ""
 
 
 def _unjudged(comparison: "Comparison") -> str:
-    return " The reference has not converged: these are differences, not errors." if comparison.summary.get("converged") is False else ""
+    return (
+        " The reference has not converged: these are differences, not errors."
+        if comparison.summary.get("converged") is False
+        else ""
+    )
 
 
 def _means(comparison: "Comparison") -> str:
     found = common.means(comparison)
     hint = "Posterior means with one sd either way, against the reference; the line is equality. All panels of a site have the same axes."
     hint += _unjudged(comparison)
-    parts = "".join(f"<h3>{typeset.symbol(site)}</h3>{svg.gallery(panels)}" for site, panels in found.items() if panels)
+    parts = "".join(
+        f"<h3>{typeset.symbol(site)}</h3>{svg.gallery(panels)}"
+        for site, panels in found.items()
+        if panels
+    )
     return f'<p class="hint">{hint}</p>{parts}' if parts else ""
 
 
@@ -301,8 +421,16 @@ def _maps(comparison: "Comparison") -> str:
     engine = selection.anchor(comparison)
     hint = f"Posterior means in the first two principal axes of those of {escape(engine or '')}, to which lines tie them; ellipses are one sd."
     what = {site: f"{selection.ROWS.get(site, 'location')}s" for site in found}
-    parts = "".join(f"<h3>{typeset.symbol(site)}: {what[site]}</h3>{svg.gallery(panels)}" for site, panels in found.items() if panels)
-    return f'{tables.legend(selection.shown(comparison))}<p class="hint">{hint}</p>{parts}' if parts else ""
+    parts = "".join(
+        f"<h3>{typeset.symbol(site)}: {what[site]}</h3>{svg.gallery(panels)}"
+        for site, panels in found.items()
+        if panels
+    )
+    return (
+        f'{tables.legend(selection.shown(comparison))}<p class="hint">{hint}</p>{parts}'
+        if parts
+        else ""
+    )
 
 
 def _grids(comparison: "Comparison") -> str:
@@ -322,10 +450,18 @@ def _notes(comparison: "Comparison") -> str:
     items = []
     for engine, row in comparison.summary["engines"].items():
         said = [("failed: " + row["error"], "bad")] if row.get("error") else []
-        said += [(row["modes"]["text"], "bad")] if row.get("modes") and row["modes"].get("text") else []
-        said += [(words, "") for words in (_khat_words(row), _psis_words(row), *map(str, row.get("notes") or [])) if words]
+        said += (
+            [(row["modes"]["text"], "bad")] if row.get("modes") and row["modes"].get("text") else []
+        )
+        said += [
+            (words, "")
+            for words in (_khat_words(row), _psis_words(row), *map(str, row.get("notes") or []))
+            if words
+        ]
         if said:
-            lines = "".join(f'<li class="{css or "said"}">{escape(words)}</li>' for words, css in said)
+            lines = "".join(
+                f'<li class="{css or "said"}">{escape(words)}</li>' for words, css in said
+            )
             items.append(f'<div class="engine-notes">{chip(engine)}<ul>{lines}</ul></div>')
     return "".join(items)
 
@@ -346,7 +482,11 @@ def _psis_words(row: Mapping[str, Any]) -> str:
     psis = row.get("psis")
     if not psis or psis.get("mean_error_sd") is None:
         return ""
-    ratio = "" if psis.get("sd_ratio") is None else f" and widths {psis['sd_ratio']:.2f} of the reference's"
+    ratio = (
+        ""
+        if psis.get("sd_ratio") is None
+        else f" and widths {psis['sd_ratio']:.2f} of the reference's"
+    )
     return f"After Pareto-smoothed importance weighting means are {psis['mean_error_sd']:.2f} reference sd off{ratio}."
 
 
@@ -357,12 +497,20 @@ def _reproduce(comparison: "Comparison", command: str | None) -> str:
         "versions": ", ".join(f"{name} {version}" for name, version in summary["versions"].items()),
         "seed": str(summary["seed"]),
         "data (SHA-256)": summary["data_hash"],
-        "engine options": json.dumps({engine: given for engine, given in (summary.get("options") or {}).items() if engine in summary["engines"]}),
+        "engine options": json.dumps(
+            {
+                engine: given
+                for engine, given in (summary.get("options") or {}).items()
+                if engine in summary["engines"]
+            }
+        ),
         "draws": f"{summary['num_draws']:,} of each posterior" if summary.get("num_draws") else "",
         "budget": f"{summary['budget']:g} s" if summary.get("budget") else "",
         "alignment": summary.get("pivot") or "",
     }
-    terms = "".join(f"<dt>{escape(name)}</dt><dd>{escape(words)}</dd>" for name, words in facts.items() if words)
+    terms = "".join(
+        f"<dt>{escape(name)}</dt><dd>{escape(words)}</dd>" for name, words in facts.items() if words
+    )
     return (
         f'<div class="command"><pre id="command">{escape(line)}</pre>'
         '<button type="button" class="copy" data-copy="command" hidden>copy</button></div>'
@@ -375,11 +523,17 @@ def default_command(comparison: "Comparison") -> str:
     """The command line that repeats this comparison, as far as the comparison itself knows it."""
     summary = comparison.summary
     others = ",".join(engine for engine in summary["engines"] if engine != comparison.reference)
-    settings = " ".join(f"{name}={_plain_setting(value)}" for name, value in summary["hyper"].items() if value is not None)
+    settings = " ".join(
+        f"{name}={_plain_setting(value)}"
+        for name, value in summary["hyper"].items()
+        if value is not None
+    )
     data = "" if comparison.truth is not None else " --data PATH"
     reference = f" --reference {comparison.reference}" if comparison.reference is not None else ""
     engines = f" --engines {others}" if others else ""
-    how = (" --quick" if summary.get("quick") else "") + (f" --budget {summary['budget']:g}" if summary.get("budget") else "")
+    how = (" --quick" if summary.get("quick") else "") + (
+        f" --budget {summary['budget']:g}" if summary.get("budget") else ""
+    )
     return f"python -m pp_models compare {summary['model']}{data}{reference}{engines}{how} --seed {summary['seed']} --set {settings} --out DIR"
 
 

@@ -22,7 +22,12 @@ SHADES = {  # hue -> on light paper, on dark paper
     "wine": ("#8a1f45", "#e07a9c"),
     "olive": ("#7a7a1e", "#c9c95a"),
 }
-SPARE = (Look("olive", SOLID, "down", True), Look("olive", DASHED, "star", True), Look("olive", DOTTED, "circle"), Look("olive", MIXED, "square"))
+SPARE = (
+    Look("olive", SOLID, "down", True),
+    Look("olive", DASHED, "star", True),
+    Look("olive", DOTTED, "circle"),
+    Look("olive", MIXED, "square"),
+)
 TRUTH = Look("grey", SOLID, "up")
 MARKERS = {  # outlines about the origin, all of about the same area
     "circle": "M3.6 0A3.6 3.6 0 1 1 -3.6 0A3.6 3.6 0 1 1 3.6 0Z",

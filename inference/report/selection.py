@@ -82,7 +82,9 @@ def mean(comparison: "Comparison", engine: str, site: str) -> np.ndarray:
 def column_name(comparison: "Comparison", column: int) -> str:
     """A word, an item, a variable: by its name, else by its number."""
     names = comparison.data.column_names
-    letter = {"counts": "w", "text_and_votes": "w", "ratings": "item "}.get(comparison.data.kind, "x")
+    letter = {"counts": "w", "text_and_votes": "w", "ratings": "item "}.get(
+        comparison.data.kind, "x"
+    )
     return f"{letter}{column + 1}" if names is None else str(names[column])
 
 
@@ -106,7 +108,15 @@ def row_label(comparison: "Comparison", site: str, row: int) -> str:
     return str(names[row]) if names is not None else f"{ROWS.get(site, plain(site))} {row + 1}"
 
 
-ROWS = {"v": "item", "u": "row", "d1": "word", "d2": "member", "s": "row", "ell": "topic", "y": "row"}
+ROWS = {
+    "v": "item",
+    "u": "row",
+    "d1": "word",
+    "d2": "member",
+    "s": "row",
+    "ell": "topic",
+    "y": "row",
+}
 
 
 # Topics -----------------------------------------------------------------------------------------------------------------------
@@ -131,7 +141,11 @@ def topics(comparison: "Comparison") -> Topics | None:
     engine = anchor(comparison)
     if engine is None or comparison.model.symmetry == "rotation":
         return None
-    draws, axes, columns = comparison.draws[engine], factor_axes(comparison.model), comparison.data.num_columns
+    draws, axes, columns = (
+        comparison.draws[engine],
+        factor_axes(comparison.model),
+        comparison.data.num_columns,
+    )
     for site in comparison.model.shared:
         if site in draws and draws[site].ndim == 3 and axes[site] in ((-1,), (-2,)):
             axis = axes[site][0]
@@ -164,11 +178,17 @@ def chosen(comparison: "Comparison") -> dict[str, list[Quantity]]:
     draws, found, groups = comparison.draws[engine], topics(comparison), {}
     small = [site for site in comparison.model.shared if site in draws and draws[site][0].size == 1]
     if small:
-        groups["Hyper-parameters"] = [Quantity(site, (0,) * (draws[site].ndim - 1), plain(site)) for site in small]
+        groups["Hyper-parameters"] = [
+            Quantity(site, (0,) * (draws[site].ndim - 1), plain(site)) for site in small
+        ]
     for site in comparison.model.shared:
         if site in small or site not in draws:
             continue
-        quantities = _of_topics(comparison, found) if found is not None and site == found.site else _of_site(comparison, engine, site)
+        quantities = (
+            _of_topics(comparison, found)
+            if found is not None and site == found.site
+            else _of_site(comparison, engine, site)
+        )
         if quantities:
             groups[_heading(comparison, site, found)] = quantities
     return groups
@@ -177,7 +197,9 @@ def chosen(comparison: "Comparison") -> dict[str, list[Quantity]]:
 def _heading(comparison: "Comparison", site: str, found: Topics | None) -> str:
     if found is not None and site == found.site:
         return (
-            f"{plain(site)}: profiles of the components" if comparison.data.kind == "dense" else f"{plain(site)}: largest words of the largest topics"
+            f"{plain(site)}: profiles of the components"
+            if comparison.data.kind == "dense"
+            else f"{plain(site)}: largest words of the largest topics"
         )
     if site == "pi":
         return f"{plain(site)}: weights of the components"
@@ -194,10 +216,19 @@ def _of_topics(comparison: "Comparison", found: Topics) -> list[Quantity]:
     differ = np.argsort(-beta.std(0), kind="stable")[:MAX_WORDS]
     quantities = []
     for topic in largest_topics(comparison, found)[:MAX_TOPICS]:
-        columns = differ if comparison.data.kind == "dense" else np.argsort(-beta[topic], kind="stable")[:MAX_WORDS]
+        columns = (
+            differ
+            if comparison.data.kind == "dense"
+            else np.argsort(-beta[topic], kind="stable")[:MAX_WORDS]
+        )
         part = "component" if comparison.data.kind == "dense" else "topic"
         quantities += [
-            Quantity(found.site, found.place(int(topic), int(v)), f"{column_name(comparison, int(v))} · {part} {topic + 1}") for v in columns
+            Quantity(
+                found.site,
+                found.place(int(topic), int(v)),
+                f"{column_name(comparison, int(v))} · {part} {topic + 1}",
+            )
+            for v in columns
         ]
     return quantities
 
@@ -223,7 +254,9 @@ def _entry_label(comparison: "Comparison", site: str, index: tuple[int, ...]) ->
     """What an entry of a matrix is called. A mean packed with its precision, as row 0 above the rest, is taken apart."""
     if comparison.model.families[site].name == "normal_wishart":
         *before, row, column = index
-        owner = " ".join(["component" if site == "components" else plain(site), *(str(i + 1) for i in before)])
+        owner = " ".join(
+            ["component" if site == "components" else plain(site), *(str(i + 1) for i in before)]
+        )
         return f"{owner} μ[{column + 1}]" if row == 0 else f"{owner} Λ[{row}, {column + 1}]"
     rest = ", ".join(str(i + 1) for i in index[1:])
     return f"{row_label(comparison, site, index[0])} [{rest}]"

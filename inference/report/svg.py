@@ -41,7 +41,13 @@ def number(value: float) -> str:
     if value is None or not math.isfinite(value):
         return "-"
     size = abs(value)
-    text = f"{value:,.0f}" if size >= 999.5 else f"{value:.3g}" if size >= 1e-4 or size == 0 else f"{value:.1e}"
+    text = (
+        f"{value:,.0f}"
+        if size >= 999.5
+        else f"{value:.3g}"
+        if size >= 1e-4 or size == 0
+        else f"{value:.1e}"
+    )
     return text.replace("-", "−") if size > 0 else "0"
 
 
@@ -72,7 +78,9 @@ class Scale(NamedTuple):
         return np.clip(values, self.low, self.high)
 
 
-def make_scale(values: Any, start: float, end: float, log: bool = False, pad: float = 0.05) -> Scale:
+def make_scale(
+    values: Any, start: float, end: float, log: bool = False, pad: float = 0.05
+) -> Scale:
     """A scale on which all finite values lie, with some air at its ends."""
     x = np.asarray(values, float).ravel()
     x = x[np.isfinite(x) & ((x > 0) | (not log))]
@@ -93,15 +101,25 @@ def ticks(scale: Scale, most: int = 5) -> list[float]:
     """Round numbers inside a scale, at most so many."""
     if scale.log:
         for parts in ((1, 2, 5), (1, 3), (1,)):
-            exponents = range(math.floor(math.log10(scale.low)), math.ceil(math.log10(scale.high)) + 1)
-            found = [part * 10.0**e for e in exponents for part in parts if scale.low <= part * 10.0**e <= scale.high]
+            exponents = range(
+                math.floor(math.log10(scale.low)), math.ceil(math.log10(scale.high)) + 1
+            )
+            found = [
+                part * 10.0**e
+                for e in exponents
+                for part in parts
+                if scale.low <= part * 10.0**e <= scale.high
+            ]
             if len(found) <= most:
                 break
         if len(found) >= 2:
             return found[:: math.ceil(len(found) / most)]
     step = _round_step((scale.high - scale.low) / most)
     first = math.ceil(scale.low / step - 1e-9)
-    return [round(i * step, 12) if abs(step) > 1e-9 else i * step for i in range(first, math.floor(scale.high / step + 1e-9) + 1)]
+    return [
+        round(i * step, 12) if abs(step) > 1e-9 else i * step
+        for i in range(first, math.floor(scale.high / step + 1e-9) + 1)
+    ]
 
 
 def _round_step(least: float) -> float:
@@ -113,9 +131,28 @@ def tick_labels(places: Sequence[float]) -> list[str]:
     """Labels with as many digits as tell neighbours apart."""
     largest = max((abs(place) for place in places), default=0.0)
     if largest >= 1e6 or 0 < largest < 1e-3:
-        digits = next((n for n in range(3, 12) if len({f"{place:.{n}g}" for place in places}) == len(set(places))), 12)
-        return [f"{place:.{digits}g}".replace("-", "−").replace("e−0", "e−").replace("e+0", "e") for place in places]
-    digits = next((n for n in range(9) if all(math.isclose(round(place, n), place, rel_tol=1e-6, abs_tol=1e-9) for place in places)), 9)
+        digits = next(
+            (
+                n
+                for n in range(3, 12)
+                if len({f"{place:.{n}g}" for place in places}) == len(set(places))
+            ),
+            12,
+        )
+        return [
+            f"{place:.{digits}g}".replace("-", "−").replace("e−0", "e−").replace("e+0", "e")
+            for place in places
+        ]
+    digits = next(
+        (
+            n
+            for n in range(9)
+            if all(
+                math.isclose(round(place, n), place, rel_tol=1e-6, abs_tol=1e-9) for place in places
+            )
+        ),
+        9,
+    )
     return [_tidy(f"{place:,.{digits}f}") for place in places]
 
 
@@ -159,12 +196,18 @@ def path(x: Any, y: Any, css: str, tip: str = "", closed: bool = False) -> str:
             continue
         parts.append(f"{pen}{_short(one)} {_short(other)}")
         pen = "L"
-    return f'<path d="{"".join(parts)}{"Z" if closed and parts else ""}"{_class(css)}>{title(tip)}</path>' if parts else ""
+    return (
+        f'<path d="{"".join(parts)}{"Z" if closed and parts else ""}"{_class(css)}>{title(tip)}</path>'
+        if parts
+        else ""
+    )
 
 
 def segments(x1: Any, y1: Any, x2: Any, y2: Any, css: str) -> str:
     """Many separate lines as one element."""
-    rows = np.stack(np.broadcast_arrays(*(np.asarray(a, float) for a in (x1, y1, x2, y2))), -1).reshape(-1, 4)
+    rows = np.stack(
+        np.broadcast_arrays(*(np.asarray(a, float) for a in (x1, y1, x2, y2))), -1
+    ).reshape(-1, 4)
     rows = rows[np.isfinite(rows).all(1)]
     d = "".join(f"M{_short(a)} {_short(b)}L{_short(c)} {_short(e)}" for a, b, c, e in rows)
     return f'<path d="{d}"{_class(css)}/>' if d else ""
@@ -178,7 +221,9 @@ def mark(engine: str, x: float, y: float, tip: str = "") -> str:
     """The engine's marker at a point in pixels."""
     if not (math.isfinite(x) and math.isfinite(y)):
         return ""
-    return f'<use href="#m-{look(engine).marker}" x="{_short(x)}" y="{_short(y)}">{title(tip)}</use>'
+    return (
+        f'<use href="#m-{look(engine).marker}" x="{_short(x)}" y="{_short(y)}">{title(tip)}</use>'
+    )
 
 
 def of(engine: str, *parts: str) -> str:
@@ -190,7 +235,9 @@ def of(engine: str, *parts: str) -> str:
 def key(engine: str) -> str:
     """A little sample of an engine's line and marker."""
     drawn = f'<path class="l" d="M1 7H27"/><use href="#m-{look(engine).marker}" x="14" y="7"/>'
-    return f'<svg class="key {css_class(engine)}" viewBox="0 0 28 14" aria-hidden="true">{drawn}</svg>'
+    return (
+        f'<svg class="key {css_class(engine)}" viewBox="0 0 28 14" aria-hidden="true">{drawn}</svg>'
+    )
 
 
 def frame(x: Scale, y: Scale, x_label: str = "", y_label: str = "", most: int = 5) -> str:
@@ -201,8 +248,14 @@ def frame(x: Scale, y: Scale, x_label: str = "", y_label: str = "", most: int = 
 def y_axis(x: Scale, y: Scale, y_label: str = "", most: int = 5) -> str:
     """Lines across at round numbers, which stand on the left."""
     places = ticks(y, most)
-    parts = [line(x.start, y.start, x.end, y.start, "axis"), segments(x.start, y(places), x.end, y(places), "grid")]
-    parts += [text(x.start - 5, float(y(place)) + 4, label, "tick", "end") for place, label in zip(places, tick_labels(places), strict=True)]
+    parts = [
+        line(x.start, y.start, x.end, y.start, "axis"),
+        segments(x.start, y(places), x.end, y(places), "grid"),
+    ]
+    parts += [
+        text(x.start - 5, float(y(place)) + 4, label, "tick", "end")
+        for place, label in zip(places, tick_labels(places), strict=True)
+    ]
     return "".join(parts) + (text(2, y.end - 12, y_label, "label") if y_label else "")
 
 
@@ -210,10 +263,15 @@ def x_axis(x: Scale, bottom: float, x_label: str = "", most: int = 5) -> str:
     """Ticks and their numbers below a line, as many as there is room for."""
     places = ticks(x, most)
     labels = tick_labels(places)
-    while len(places) > 2 and sum(len(label) + 2 for label in labels) * CHARACTER > abs(x.end - x.start):
+    while len(places) > 2 and sum(len(label) + 2 for label in labels) * CHARACTER > abs(
+        x.end - x.start
+    ):
         places, labels = places[::2], labels[::2]
     parts = [segments(x(places), bottom, x(places), bottom + 4, "axis")]
-    parts += [text(float(x(place)), bottom + 16, label, "tick", "middle") for place, label in zip(places, labels, strict=True)]
+    parts += [
+        text(float(x(place)), bottom + 16, label, "tick", "middle")
+        for place, label in zip(places, labels, strict=True)
+    ]
     if x_label:
         parts.append(text((x.start + x.end) / 2, bottom + 32, x_label, "label", "middle"))
     return "".join(parts)
@@ -229,13 +287,19 @@ def ellipse(centre: Any, covariance: Any, css: str, tip: str = "", points: int =
     values, vectors = np.linalg.eigh(np.asarray(covariance, float))
     angle = np.linspace(0, 2 * np.pi, points, endpoint=False)
     circle = np.stack([np.cos(angle), np.sin(angle)])
-    outline = np.asarray(centre, float)[:, None] + vectors @ (np.sqrt(np.maximum(values, 0))[:, None] * circle)
+    outline = np.asarray(centre, float)[:, None] + vectors @ (
+        np.sqrt(np.maximum(values, 0))[:, None] * circle
+    )
     return path(outline[0], outline[1], css, tip, closed=True)
 
 
 def thin(length: int, most: int) -> np.ndarray:
     """At most so many places of a sequence, evenly spread, the first and the last among them."""
-    return np.arange(length) if length <= most else np.unique(np.linspace(0, length - 1, most).round().astype(int))
+    return (
+        np.arange(length)
+        if length <= most
+        else np.unique(np.linspace(0, length - 1, most).round().astype(int))
+    )
 
 
 def gallery(figures: Iterable[Figure], css: str = "grid") -> str:

@@ -35,39 +35,138 @@ COLUMNS = {
             "{:.2f}",
             "1-Wasserstein distance to the reference in reference sd, mean over quantities; 0 is right. Engines are ordered by it",
         ),
-        Column("mean_error_sd", "mean error", "{:.2f}", "mean distance of posterior means, in reference sd; 0 is right"),
+        Column(
+            "mean_error_sd",
+            "mean error",
+            "{:.2f}",
+            "mean distance of posterior means, in reference sd; 0 is right",
+        ),
         Column(
             "sd_ratio",
             "sd ratio",
             "{:.2f}",
             "median posterior sd over the reference's; 1 is right, less is too narrow. The dot is on a log scale from 1/4 to 4",
         ),
-        Column("coverage50", "cover 50%", "{:.2f}", "share of reference draws in the engine's central 50% interval; 0.50 is right"),
         Column(
-            "coverage90", "cover 90%", "{:.2f}", "share of reference draws in the engine's central 90% interval; 0.90 is right, the stroke on the bar"
+            "coverage50",
+            "cover 50%",
+            "{:.2f}",
+            "share of reference draws in the engine's central 50% interval; 0.50 is right",
         ),
-        Column("tail_error_sd", "tail error", "{:.2f}", "distance of the tail quantiles, in reference sd; 0 is right"),
-        Column("correlation_error", "corr. error", "{:.2f}", "mean absolute error of correlations in small blocks; 0 is right"),
+        Column(
+            "coverage90",
+            "cover 90%",
+            "{:.2f}",
+            "share of reference draws in the engine's central 90% interval; 0.90 is right, the stroke on the bar",
+        ),
+        Column(
+            "tail_error_sd",
+            "tail error",
+            "{:.2f}",
+            "distance of the tail quantiles, in reference sd; 0 is right",
+        ),
+        Column(
+            "correlation_error",
+            "corr. error",
+            "{:.2f}",
+            "mean absolute error of correlations in small blocks; 0 is right",
+        ),
         Column("quantities", "quantities", "{:,d}", "how many numbers were compared"),
         Column("seconds", "seconds", "{:.1f}", "wall time of the fit, compilation included"),
-        Column("seconds_to_1pct", "s to 1%", "{:.1f}", "seconds until the bound was within 1% of where it ended"),
-        Column("heldout", "held-out", "{:.3f}", "log probability per held-out word, rating, vote or row, in nats; larger is better"),
+        Column(
+            "seconds_to_1pct",
+            "s to 1%",
+            "{:.1f}",
+            "seconds until the bound was within 1% of where it ended",
+        ),
+        Column(
+            "heldout",
+            "held-out",
+            "{:.3f}",
+            "log probability per held-out word, rating, vote or row, in nats; larger is better",
+        ),
         Column("bound", "bound", "{:,.1f}", "last lower bound of the log evidence (ELBO)"),
-        Column("bound_gap", "gap", "{:,.1f}", "log evidence minus bound: the divergence of q from the posterior, in nats"),
+        Column(
+            "bound_gap",
+            "gap",
+            "{:,.1f}",
+            "log evidence minus bound: the divergence of q from the posterior, in nats",
+        ),
         Column("log_joint", "log joint", "{:,.1f}", "log joint density, mean over draws"),
-        Column("khat", "k-hat", "{:.2f}", "Pareto k of the importance ratios; above 0.7 weighting cannot repair q"),
-        Column("rhat", "R-hat", "{:.3f}", "rank-normalised R-hat, worst over invariant functionals; 1.00 is converged"),
-        Column("ess_bulk", "ESS bulk", "{:,.0f}", "smallest effective sample size of invariant functionals"),
+        Column(
+            "khat",
+            "k-hat",
+            "{:.2f}",
+            "Pareto k of the importance ratios; above 0.7 weighting cannot repair q",
+        ),
+        Column(
+            "rhat",
+            "R-hat",
+            "{:.3f}",
+            "rank-normalised R-hat, worst over invariant functionals; 1.00 is converged",
+        ),
+        Column(
+            "ess_bulk",
+            "ESS bulk",
+            "{:,.0f}",
+            "smallest effective sample size of invariant functionals",
+        ),
         Column("ess_tail", "ESS tail", "{:,.0f}", "the same for 5% and 95% quantiles"),
-        Column("divergences", "divergences", "{:,d}", "divergent transitions of the sampler; 0 is right"),
-        Column("ebfmi", "E-BFMI", "{:.2f}", "energy fraction of missing information, worst chain; below 0.3 the sampler explores badly"),
+        Column(
+            "divergences",
+            "divergences",
+            "{:,d}",
+            "divergent transitions of the sampler; 0 is right",
+        ),
+        Column(
+            "ebfmi",
+            "E-BFMI",
+            "{:.2f}",
+            "energy fraction of missing information, worst chain; below 0.3 the sampler explores badly",
+        ),
     )
 }
-MAIN = ("wasserstein_sd", "mean_error_sd", "sd_ratio", "coverage90", "khat", "heldout", "bound", "bound_gap", "seconds")
-MORE = ("coverage50", "tail_error_sd", "correlation_error", "log_joint", "seconds_to_1pct", "quantities")
+MAIN = (
+    "wasserstein_sd",
+    "mean_error_sd",
+    "sd_ratio",
+    "coverage90",
+    "khat",
+    "heldout",
+    "bound",
+    "bound_gap",
+    "seconds",
+)
+MORE = (
+    "coverage50",
+    "tail_error_sd",
+    "correlation_error",
+    "log_joint",
+    "seconds_to_1pct",
+    "quantities",
+)
 CHAINS = ("rhat", "ess_bulk", "ess_tail", "divergences", "ebfmi")
-AGREEMENT = ("wasserstein_sd", "mean_error_sd", "sd_ratio", "coverage50", "coverage90", "tail_error_sd", "correlation_error", "quantities")
-TERMINAL = ("seconds", "bound", "wasserstein_sd", "mean_error_sd", "sd_ratio", "coverage90", "khat", "heldout", "rhat")
+AGREEMENT = (
+    "wasserstein_sd",
+    "mean_error_sd",
+    "sd_ratio",
+    "coverage50",
+    "coverage90",
+    "tail_error_sd",
+    "correlation_error",
+    "quantities",
+)
+TERMINAL = (
+    "seconds",
+    "bound",
+    "wasserstein_sd",
+    "mean_error_sd",
+    "sd_ratio",
+    "coverage90",
+    "khat",
+    "heldout",
+    "rhat",
+)
 TERMINAL_WIDTH = 140
 
 
@@ -95,13 +194,21 @@ def for_terminal(rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
     lines = [["engine", *(column.heading for column in columns), "verdict"]]
     for engine, row in rows.items():
         words = f"failed: {row['error']}" if row.get("error") else row["verdict"]
-        lines.append([engine, *(shown(row.get(c.key), c.form).replace("−", "-") for c in columns), " ".join(words.split())])
+        lines.append(
+            [
+                engine,
+                *(shown(row.get(c.key), c.form).replace("−", "-") for c in columns),
+                " ".join(words.split()),
+            ]
+        )
     widths = [max(len(line[i]) for line in lines) for i in range(len(columns) + 1)]
     texts = []
     for line in lines:
         cells = [cell.rjust(width) for cell, width in zip(line[1:-1], widths[1:], strict=True)]
         text = "  ".join([line[0].ljust(widths[0]), *cells, line[-1]])
-        texts.append(text if len(text) <= TERMINAL_WIDTH else text[: TERMINAL_WIDTH - 3].rstrip() + "...")
+        texts.append(
+            text if len(text) <= TERMINAL_WIDTH else text[: TERMINAL_WIDTH - 3].rstrip() + "..."
+        )
     return texts
 
 
@@ -112,8 +219,15 @@ def engine_table(comparison: "Comparison") -> str:
     """Engines in order of agreement with their verdicts; every head is a button that sorts."""
     rows = comparison.summary["engines"]
     columns = present(rows.values(), MAIN)
-    heads = _head("engine") + _head("verdict", "words") + "".join(_head(c.heading, "", c.meaning) for c in columns)
-    body = "".join(_engine_row(place, engine, row, columns, engine == comparison.reference) for place, (engine, row) in enumerate(rows.items()))
+    heads = (
+        _head("engine")
+        + _head("verdict", "words")
+        + "".join(_head(c.heading, "", c.meaning) for c in columns)
+    )
+    body = "".join(
+        _engine_row(place, engine, row, columns, engine == comparison.reference)
+        for place, (engine, row) in enumerate(rows.items())
+    )
     return f'{scroll(f"<thead><tr>{heads}</tr></thead><tbody>{body}</tbody>", "engines sortable")}<p class="sr" aria-live="polite" id="sorted"></p>'
 
 
@@ -123,10 +237,16 @@ def _head(heading: str, css: str = "", meaning: str = "") -> str:
     return f'<th scope="col" aria-sort="none"{classed}><button type="button"{about}>{escape(heading)}</button></th>'
 
 
-def _engine_row(place: int, engine: str, row: Mapping[str, Any], columns: list[Column], is_reference: bool) -> str:
+def _engine_row(
+    place: int, engine: str, row: Mapping[str, Any], columns: list[Column], is_reference: bool
+) -> str:
     failed = bool(row.get("error"))
     words = f"failed: {row['error']}" if failed else row["verdict"]
-    rule = f'<details class="rule"><summary>why</summary><p>{escape(row["rule"])}</p></details>' if row.get("rule") and not failed else ""
+    rule = (
+        f'<details class="rule"><summary>why</summary><p>{escape(row["rule"])}</p></details>'
+        if row.get("rule") and not failed
+        else ""
+    )
     cells = "".join(_figure_cell(row.get(column.key), column) for column in columns)
     css = ' class="reference"' if is_reference else ' class="failed"' if failed else ""
     return (
@@ -168,7 +288,11 @@ def scroll(content: str, css: str = "") -> str:
 def details_tables(comparison: "Comparison") -> str:
     """More figures, chains' diagnostics, agreement site by site and of invariant functionals, and what the columns mean."""
     rows = comparison.summary["engines"]
-    chains = {engine: row for engine, row in rows.items() if row.get("rhat") is not None or row.get("ess_bulk") is not None}
+    chains = {
+        engine: row
+        for engine, row in rows.items()
+        if row.get("rhat") is not None or row.get("ess_bulk") is not None
+    }
     parts = [
         _fold("Markov chains: how well they mixed", _figures_table(chains, CHAINS)),
         _fold("More figures of every engine", _figures_table(rows, MORE)),
@@ -206,7 +330,11 @@ def _parts_table(comparison: "Comparison", kind: str) -> str:
     columns = present((record for _, _, record in records), AGREEMENT)
     if not columns:
         return ""
-    heads = _head("engine") + _head("site" if kind == "sites" else "functional", "words") + "".join(_head(c.heading, "", c.meaning) for c in columns)
+    heads = (
+        _head("engine")
+        + _head("site" if kind == "sites" else "functional", "words")
+        + "".join(_head(c.heading, "", c.meaning) for c in columns)
+    )
     body = "".join(
         f'<tr><th scope="row" data-v="{place}">{chip(engine)}</th>'
         f'<td class="words" data-v="{escape(name)}">{symbol(name) if kind == "sites" else escape(name)}</td>'
@@ -218,7 +346,11 @@ def _parts_table(comparison: "Comparison", kind: str) -> str:
 
 def _meanings(rows: Mapping[str, Mapping[str, Any]]) -> str:
     columns = present(rows.values(), dict.fromkeys((*MAIN, *MORE, *CHAINS)))
-    return "<dl>" + "".join(f"<dt>{escape(c.heading)}</dt><dd>{escape(c.meaning)}.</dd>" for c in columns) + "</dl>"
+    return (
+        "<dl>"
+        + "".join(f"<dt>{escape(c.heading)}</dt><dd>{escape(c.meaning)}.</dd>" for c in columns)
+        + "</dl>"
+    )
 
 
 # Topics -----------------------------------------------------------------------------------------------------------------------
@@ -229,34 +361,58 @@ def topic_tables(comparison: "Comparison") -> str:
     found, engine = selection.topics(comparison), selection.anchor(comparison)
     if found is None or engine is None or comparison.data.kind not in ("counts", "text_and_votes"):
         return ""
-    means = {other: found.rows(selection.mean(comparison, other, found.site)) for other in selection.shown(comparison)}
+    means = {
+        other: found.rows(selection.mean(comparison, other, found.site))
+        for other in selection.shown(comparison)
+    }
     if comparison.truth is not None and found.site in comparison.truth:
         means["truth"] = found.rows(comparison.truth[found.site])
     tops = {other: topics.largest(value, NUM_WORDS) for other, value in means.items()}
     order = selection.largest_topics(comparison, found)
-    tables = [_topic_table(comparison, int(topic), tops, means, engine) for topic in order[:MOST_TOPICS]]
+    tables = [
+        _topic_table(comparison, int(topic), tops, means, engine) for topic in order[:MOST_TOPICS]
+    ]
     left = len(order) - len(tables)
     rest = f"<p>{left} smaller topics are not shown.</p>" if left > 0 else ""
     folded = (
-        _fold(f"{len(tables) - MAX_TOPICS} smaller topics", f'<div class="topicgrid">{"".join(tables[MAX_TOPICS:])}</div>{rest}')
+        _fold(
+            f"{len(tables) - MAX_TOPICS} smaller topics",
+            f'<div class="topicgrid">{"".join(tables[MAX_TOPICS:])}</div>{rest}',
+        )
         if tables[MAX_TOPICS:]
         else ""
     )
     return f'<div class="topicgrid">{"".join(tables[:MAX_TOPICS])}</div>{folded}'
 
 
-def _topic_table(comparison: "Comparison", topic: int, tops: Mapping[str, Any], means: Mapping[str, Any], engine: str) -> str:
+def _topic_table(
+    comparison: "Comparison",
+    topic: int,
+    tops: Mapping[str, Any],
+    means: Mapping[str, Any],
+    engine: str,
+) -> str:
     known = set(tops[engine][topic].tolist())
     head = "".join(f'<th scope="col">{chip(other)}</th>' for other in tops)
     body = "".join(
         "<tr>"
         + "".join(
-            _word(comparison, int(top[topic, rank]), float(means[other][topic, top[topic, rank]]), known, engine) for other, top in tops.items()
+            _word(
+                comparison,
+                int(top[topic, rank]),
+                float(means[other][topic, top[topic, rank]]),
+                known,
+                engine,
+            )
+            for other, top in tops.items()
         )
         + "</tr>"
         for rank in range(tops[engine].shape[1])
     )
-    return scroll(f"<caption>Topic {topic + 1}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody>", "topics")
+    return scroll(
+        f"<caption>Topic {topic + 1}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody>",
+        "topics",
+    )
 
 
 def _word(comparison: "Comparison", column: int, value: float, known: set[int], engine: str) -> str:

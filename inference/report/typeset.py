@@ -14,24 +14,93 @@ from html import escape as _escape
 from typing import NamedTuple
 
 GREEK = {
-    **{"alpha": "α", "beta": "β", "gamma": "γ", "delta": "δ", "epsilon": "ε", "zeta": "ζ", "eta": "η", "theta": "θ", "iota": "ι", "kappa": "κ"},
-    **{"lambda": "λ", "lam": "λ", "mu": "μ", "nu": "ν", "xi": "ξ", "pi": "π", "rho": "ρ", "sigma": "σ", "tau": "τ", "upsilon": "υ", "phi": "φ"},
+    **{
+        "alpha": "α",
+        "beta": "β",
+        "gamma": "γ",
+        "delta": "δ",
+        "epsilon": "ε",
+        "zeta": "ζ",
+        "eta": "η",
+        "theta": "θ",
+        "iota": "ι",
+        "kappa": "κ",
+    },
+    **{
+        "lambda": "λ",
+        "lam": "λ",
+        "mu": "μ",
+        "nu": "ν",
+        "xi": "ξ",
+        "pi": "π",
+        "rho": "ρ",
+        "sigma": "σ",
+        "tau": "τ",
+        "upsilon": "υ",
+        "phi": "φ",
+    },
     **{"chi": "χ", "psi": "ψ", "omega": "ω", "ell": "ℓ"},
-    **{"Gamma": "Γ", "Delta": "Δ", "Theta": "Θ", "Lambda": "Λ", "Xi": "Ξ", "Pi": "Π", "Sigma": "Σ", "Phi": "Φ", "Psi": "Ψ", "Omega": "Ω"},
+    **{
+        "Gamma": "Γ",
+        "Delta": "Δ",
+        "Theta": "Θ",
+        "Lambda": "Λ",
+        "Xi": "Ξ",
+        "Pi": "Π",
+        "Sigma": "Σ",
+        "Phi": "Φ",
+        "Psi": "Ψ",
+        "Omega": "Ω",
+    },
 }
 LAWS = frozenset(
     (
-        *("Dirichlet", "Discrete", "Categorical", "Normal", "N", "Gamma", "Beta", "Poisson", "Bernoulli", "Binomial", "Multinomial"),
-        *("Exponential", "Uniform", "Wishart", "invWishart", "NormalWishart", "invGamma", "LogNormal"),
+        *(
+            "Dirichlet",
+            "Discrete",
+            "Categorical",
+            "Normal",
+            "N",
+            "Gamma",
+            "Beta",
+            "Poisson",
+            "Bernoulli",
+            "Binomial",
+            "Multinomial",
+        ),
+        *(
+            "Exponential",
+            "Uniform",
+            "Wishart",
+            "invWishart",
+            "NormalWishart",
+            "invGamma",
+            "LogNormal",
+        ),
     )
 )
 FUNCTIONS = frozenset(("log", "exp", "softmax", "tr", "diag", "det", "min", "max", "sqrt", "Dir"))
 WORDS = frozenset(("if", "and", "for", "otherwise"))
-OPERATORS = {"-": "−", "*": "·", "<=": "≤", ">=": "≥", "<-": "←", "~": "∼", "||": "‖", "|": "∣", "in": "∈", "..": "…", "...": "…", "->": "→"}
+OPERATORS = {
+    "-": "−",
+    "*": "·",
+    "<=": "≤",
+    ">=": "≥",
+    "<-": "←",
+    "~": "∼",
+    "||": "‖",
+    "|": "∣",
+    "in": "∈",
+    "..": "…",
+    "...": "…",
+    "->": "→",
+}
 RELATIONS = ("~", "=", "<-")
 MOST_BRACKETS = 50  # in an expression, so that reading it never goes too deep
 SUBSCRIPT_DIGITS = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
-_TOKEN = re.compile(r"\s*(?:(?P<number>\d+(?:\.\d+)?)|(?P<name>[A-Za-z]+\d*)|(?P<sign>\.\.\.|\.\.|<=|>=|<-|->|\|\||[-+*/<>=~|,;:!?()\[\]{}_^']))")
+_TOKEN = re.compile(
+    r"\s*(?:(?P<number>\d+(?:\.\d+)?)|(?P<name>[A-Za-z]+\d*)|(?P<sign>\.\.\.|\.\.|<=|>=|<-|->|\|\||[-+*/<>=~|,;:!?()\[\]{}_^']))"
+)
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 
 
@@ -58,7 +127,9 @@ class Token(NamedTuple):
 
 def escape(text: str) -> str:
     """The text in HTML or XML, without the control characters that neither may hold."""
-    return _escape(re.sub(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "\ufffd", text))
+    return _escape(
+        re.sub(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "\ufffd", text)
+    )
 
 
 # A model's process ------------------------------------------------------------------------------------------------------------
@@ -99,13 +170,21 @@ def _equations(line: str) -> Iterator[Equation]:
     goes_on = False
     for cell in (cell.strip() for cell in re.split(r"\s{2,}", line)):
         equation = _sides(cell)
-        drawn = equation is not None and (goes_on or " ~ " in cell or not any(one.relation for one in found))
+        drawn = equation is not None and (
+            goes_on or " ~ " in cell or not any(one.relation for one in found)
+        )
         if equation is not None and drawn and not _is_range(cell):
             found.append(equation)
         elif not found or (not found[-1].relation and not found[-1].right and _readable(cell)):
-            found.append(Equation("", "", mathml(cell), "") if _readable(cell) and found else Equation(_remark(cell.rstrip(",")), "", "", ""))
+            found.append(
+                Equation("", "", mathml(cell), "")
+                if _readable(cell) and found
+                else Equation(_remark(cell.rstrip(",")), "", "", "")
+            )
         else:
-            found[-1] = found[-1]._replace(comment=", ".join(filter(None, (found[-1].comment, _remark(cell.rstrip(","))))))
+            found[-1] = found[-1]._replace(
+                comment=", ".join(filter(None, (found[-1].comment, _remark(cell.rstrip(",")))))
+            )
         goes_on = cell.endswith(",")
     yield from found
 
@@ -125,7 +204,9 @@ def _sides(cell: str) -> Equation | None:
     clauses = _clauses(right.rstrip(","))
     said = [clause for clause in clauses[1:] if not _readable(clause)]
     kept = [clause for clause in clauses if clause not in said]
-    return Equation(mathml(left), mathml(relation), ", ".join(map(mathml, kept)), ", ".join(map(_remark, said)))
+    return Equation(
+        mathml(left), mathml(relation), ", ".join(map(mathml, kept)), ", ".join(map(_remark, said))
+    )
 
 
 def _clauses(text: str) -> list[str]:
@@ -151,7 +232,9 @@ def _piece(part: str, special: bool) -> str:
 
 
 _LETTER = rf"(?:{'|'.join(sorted(GREEK, key=len, reverse=True))})\d?(?:_[a-z]{{1,2}})?"
-_SPECIAL = re.compile(rf"(`[^`]+`|\b\w = 1\.\.\w\b|^\(\w, \w\) in \w+$|\b{_LETTER}(?:' {_LETTER})?\b(?!\())")
+_SPECIAL = re.compile(
+    rf"(`[^`]+`|\b\w = 1\.\.\w\b|^\(\w, \w\) in \w+$|\b{_LETTER}(?:' {_LETTER})?\b(?!\())"
+)
 
 
 # Expressions ------------------------------------------------------------------------------------------------------------------
@@ -178,7 +261,9 @@ def plain(name: str) -> str:
     match = re.fullmatch(r"([A-Za-z]+)(\d*)(_prime)?", name)
     if match is None or (match[1] not in GREEK and len(match[1]) > 1):
         return name
-    digits = "²" if match[1] == "sigma" and match[2] == "2" else match[2].translate(SUBSCRIPT_DIGITS)
+    digits = (
+        "²" if match[1] == "sigma" and match[2] == "2" else match[2].translate(SUBSCRIPT_DIGITS)
+    )
     return GREEK.get(match[1], match[1]) + digits + ("′" if match[3] else "")
 
 
@@ -248,7 +333,13 @@ def _sequence(tokens: list[Token], place: int, closing: str) -> tuple[str, int]:
 
 def _is_word(name: str) -> bool:
     base = name.rstrip("0123456789")
-    return len(base) > 1 and base not in GREEK and base not in LAWS and base not in FUNCTIONS and base not in ("sum", "inf")
+    return (
+        len(base) > 1
+        and base not in GREEK
+        and base not in LAWS
+        and base not in FUNCTIONS
+        and base not in ("sum", "inf")
+    )
 
 
 def _factor(tokens: list[Token], place: int, previous: str) -> tuple[str, int]:
@@ -258,7 +349,10 @@ def _factor(tokens: list[Token], place: int, previous: str) -> tuple[str, int]:
     digits = ""
     if token.text in _CLOSING and token.kind == "sign":
         inside, after = _bracket(tokens, place)
-        base, place = f"<mrow>{_fence(token.text)}{inside}{_fence(_CLOSING[token.text])}</mrow>", after
+        base, place = (
+            f"<mrow>{_fence(token.text)}{inside}{_fence(_CLOSING[token.text])}</mrow>",
+            after,
+        )
     elif token.text == "sum":
         return _sum(tokens, place + 1)
     elif token.kind == "number":
@@ -295,12 +389,16 @@ def _sum(tokens: list[Token], place: int) -> tuple[str, int]:
     return f"<munder><mo>∑</mo>{index}</munder>", place
 
 
-def _scripts(tokens: list[Token], place: int, base: str, digits: str, previous: str) -> tuple[str, int]:
+def _scripts(
+    tokens: list[Token], place: int, base: str, digits: str, previous: str
+) -> tuple[str, int]:
     """Subscripts and superscripts that follow without a space."""
     square = base == "<mi>σ</mi>" and digits == "2"
     below = "" if square else f"<mn>{digits}</mn>" if digits else ""
     above = "<mn>2</mn>" if square else ""
-    while place < len(tokens) and tokens[place].text in ("_", "^", "'") and not tokens[place].spaced:
+    while (
+        place < len(tokens) and tokens[place].text in ("_", "^", "'") and not tokens[place].spaced
+    ):
         sign = tokens[place].text
         if sign == "_":
             index, place = _script(tokens, place + 1)
@@ -310,20 +408,30 @@ def _scripts(tokens: list[Token], place: int, base: str, digits: str, previous: 
             above += power
         else:
             place += 1
-            above += "<mo>⊤</mo>" if _is_factor(tokens, place) or _attach(base, below, above) == previous else "<mo>′</mo>"
+            above += (
+                "<mo>⊤</mo>"
+                if _is_factor(tokens, place) or _attach(base, below, above) == previous
+                else "<mo>′</mo>"
+            )
     return _attach(base, below, above), place
 
 
 def _is_factor(tokens: list[Token], place: int) -> bool:
     """Whether something to multiply with begins here."""
-    return place < len(tokens) and (tokens[place].kind in ("name", "number") or tokens[place].text == "(") and tokens[place].text not in WORDS
+    return (
+        place < len(tokens)
+        and (tokens[place].kind in ("name", "number") or tokens[place].text == "(")
+        and tokens[place].text not in WORDS
+    )
 
 
 def _attach(base: str, below: str, above: str) -> str:
     below, above = (f"<mrow>{part}</mrow>" if part else "" for part in (below, above))
     if below and above:
         return f"<msubsup>{base}{below}{above}</msubsup>"
-    return f"<msub>{base}{below}</msub>" if below else f"<msup>{base}{above}</msup>" if above else base
+    return (
+        f"<msub>{base}{below}</msub>" if below else f"<msup>{base}{above}</msup>" if above else base
+    )
 
 
 def _script(tokens: list[Token], place: int) -> tuple[str, int]:
@@ -334,7 +442,11 @@ def _script(tokens: list[Token], place: int) -> tuple[str, int]:
     if token.kind == "sign" and token.text in "({[":
         inside, place = _bracket(tokens, place)
         return f"<mrow>{inside}</mrow>", place
-    if token.text == "-" and place + 1 < len(tokens) and tokens[place + 1].kind in ("number", "name"):
+    if (
+        token.text == "-"
+        and place + 1 < len(tokens)
+        and tokens[place + 1].kind in ("number", "name")
+    ):
         inside, place = _script(tokens, place + 1)
         return f"<mrow><mo>−</mo>{inside}</mrow>", place
     if token.kind == "number":
@@ -343,7 +455,9 @@ def _script(tokens: list[Token], place: int) -> tuple[str, int]:
         raise Unreadable(token.text)
     if token.text in GREEK:
         return f"<mi>{GREEK[token.text]}</mi>", place + 1
-    letters = "".join(f"<mn>{sign}</mn>" if sign.isdigit() else f"<mi>{sign}</mi>" for sign in token.text)
+    letters = "".join(
+        f"<mn>{sign}</mn>" if sign.isdigit() else f"<mi>{sign}</mi>" for sign in token.text
+    )
     return f"<mrow>{letters}</mrow>", place + 1
 
 

@@ -82,7 +82,9 @@ def stream(
     """
     check_when(checkpoint_seconds, checkpoint_every, "checkpoint_every")
     when = checkpoints.Plan(Path(path or ""), checkpoint_seconds, checkpoint_every)
-    return Stream(model, num_columns, engine, hyper, key, path, column_names, devices, when, options)
+    return Stream(
+        model, num_columns, engine, hyper, key, path, column_names, devices, when, options
+    )
 
 
 class Stream:
@@ -105,12 +107,20 @@ class Stream:
         self.engine = load_engine(engine)
         if self.engine.stream is None:
             able = ", ".join(name for name in engines() if load_engine(name).stream)
-            raise InputError(f"Engine {engine!r} needs all its data at once and cannot follow a stream: use one of {able}.")
+            raise InputError(
+                f"Engine {engine!r} needs all its data at once and cannot follow a stream: use one of {able}."
+            )
         idle = sorted({"num_steps", "num_present", "arrivals", "num_epochs"} & set(options))
         if idle:
-            raise InputError(f"{', '.join(idle)} belong to inference.fit, which plays a stream from a data set: here rows come by append.")
-        if key is not None and not (hasattr(key, "dtype") and jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key)):
-            raise InputError(f"key must be a JAX random key, such as jax.random.key(0), not {key!r}.")
+            raise InputError(
+                f"{', '.join(idle)} belong to inference.fit, which plays a stream from a data set: here rows come by append."
+            )
+        if key is not None and not (
+            hasattr(key, "dtype") and jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key)
+        ):
+            raise InputError(
+                f"key must be a JAX random key, such as jax.random.key(0), not {key!r}."
+            )
         self.options = self.engine.settle(make_options(self.engine, options), _Endless())
         for name in split_learned(self.model, hyper)[0] or {}:
             if name not in self.model.Hyper._fields:
@@ -176,14 +186,19 @@ class Stream:
 
     # Learning -----------------------------------------------------------------------------------------------------------------
 
-    def step(self, num_steps: int = 1, *, flush: bool = False, progress: bool | None = False) -> int:
+    def step(
+        self, num_steps: int = 1, *, flush: bool = False, progress: bool | None = False
+    ) -> int:
         """Make updates on what is in the database; returns how many were made.
 
         svb makes one for each batch of rows it has not seen yet, and waits for a batch to fill; `flush` takes what there is.
         """
         _check_whole("num_steps", num_steps)
         made = 0
-        with Progress(self._title, num_steps, progress) as bar, Interruption(self.database.path is not None) as asked:
+        with (
+            Progress(self._title, num_steps, progress) as bar,
+            Interruption(self.database.path is not None) as asked,
+        ):
             while made < num_steps:
                 rows = self._choose(flush)
                 if not len(rows):
@@ -193,7 +208,10 @@ class Stream:
                 if asked.signal or self._due():
                     self.checkpoint()
                 if asked.signal:
-                    raise Stopped(asked.signal, f"{self._title} was stopped after step {self.num_steps - 1}, and is safe in {self.database.path}.")
+                    raise Stopped(
+                        asked.signal,
+                        f"{self._title} was stopped after step {self.num_steps - 1}, and is safe in {self.database.path}.",
+                    )
         return made
 
     @property
@@ -201,15 +219,29 @@ class Stream:
         return f"{self.model.name} by {self.engine.name}"
 
     def _due(self) -> bool:
-        return self.num_steps % self._when.steps == 0 if self._when.steps else time.perf_counter() >= self._next_time
+        return (
+            self.num_steps % self._when.steps == 0
+            if self._when.steps
+            else time.perf_counter() >= self._next_time
+        )
 
     def _choose(self, flush: bool) -> np.ndarray:
         size, present = self.options.batch_size, self.num_rows
         if self.engine.order == "next":
             waiting = present - self._seen
-            return np.arange(self._seen, self._seen + min(size, waiting)) if waiting >= size or flush else np.empty(0, np.int64)
-        seed = np.asarray(jax.random.key_data(jax.random.fold_in(self._key, self.num_steps))).ravel()
-        return np.sort(np.random.default_rng(seed).choice(present, min(size, present), replace=False)) if present else np.empty(0, np.int64)
+            return (
+                np.arange(self._seen, self._seen + min(size, waiting))
+                if waiting >= size or flush
+                else np.empty(0, np.int64)
+            )
+        seed = np.asarray(
+            jax.random.key_data(jax.random.fold_in(self._key, self.num_steps))
+        ).ravel()
+        return (
+            np.sort(np.random.default_rng(seed).choice(present, min(size, present), replace=False))
+            if present
+            else np.empty(0, np.int64)
+        )
 
     def _update(self, rows: np.ndarray) -> dict[str, Any]:
         begin = time.perf_counter()
@@ -218,11 +250,21 @@ class Stream:
         assert self.problem is not None
         assert self.engine.stream is not None
         data, present = self.database.data(rows), self.num_rows
-        layout = growing_layout(self.database.sizes if data.kind == "counts" else np.zeros((2, 0), int), self.options.batch_size)
-        batches = data.shards(np.arange(len(rows)), min(self.options.batch_size, max(64, power_of_two(len(rows)))), self._devices, layout)
+        layout = growing_layout(
+            self.database.sizes if data.kind == "counts" else np.zeros((2, 0), int),
+            self.options.batch_size,
+        )
+        batches = data.shards(
+            np.arange(len(rows)),
+            min(self.options.batch_size, max(64, power_of_two(len(rows)))),
+            self._devices,
+            layout,
+        )
         key = jax.random.fold_in(jax.random.fold_in(self._key, self.num_steps), 1)
         here = self.problem._replace(data=data)
-        state, info = self.engine.stream(here, self.options, key, self._state, batches, present, present - self._first_rows)
+        state, info = self.engine.stream(
+            here, self.options, key, self._state, batches, present, present - self._first_rows
+        )
         row = {"step": self.num_steps, **info._asdict(), "rows": float(present)}
         numbers = read_numbers(row)  # waits for the step
         row["seconds"] = self._seconds + time.perf_counter() - begin
@@ -232,7 +274,11 @@ class Stream:
             told, good = guards.explained(self._title, here, [self._state, state], str(error))
             told.fit = self.fit(rows) if good is self._state else None
             raise told from None
-        self._state, self._seconds, self._seen = state, row["seconds"], max(self._seen, int(rows[-1]) + 1)
+        self._state, self._seconds, self._seen = (
+            state,
+            row["seconds"],
+            max(self._seen, int(rows[-1]) + 1),
+        )
         self._remember(row)
         return row
 
@@ -255,7 +301,9 @@ class Stream:
         first = self.database.data(np.arange(min(self.num_rows, MOST_FIRST)))
         problem = make_problem(self.model.name, first, self._hyper, self._devices)
         check_suits(self.engine, problem)
-        state = self.engine.build(problem, self.options).init(jax.random.fold_in(self._key, 2**31 - 1), {})
+        state = self.engine.build(problem, self.options).init(
+            jax.random.fold_in(self._key, 2**31 - 1), {}
+        )
         self.problem, self._state, self._first_rows = problem, state, self.num_rows
 
     # What was learned ---------------------------------------------------------------------------------------------------------
@@ -265,7 +313,14 @@ class Stream:
         if self.problem is None:
             raise InputError("Nothing has been learned yet: append rows and call step.")
         problem = self.problem._replace(data=self.database.data(rows), hyper=self._state.hyper)
-        return Fit(problem, self.engine.name, self.options._asdict(), Variational(problem, self._state.shared), self.history, self._seconds)
+        return Fit(
+            problem,
+            self.engine.name,
+            self.options._asdict(),
+            Variational(problem, self._state.shared),
+            self.history,
+            self._seconds,
+        )
 
     # On disk ------------------------------------------------------------------------------------------------------------------
 
@@ -277,7 +332,9 @@ class Stream:
             return
         problem, state = self.problem, self._state._asdict()
         if bad := guards.bad_sites(problem.model, self._state):
-            raise Diverged(f"What was learned of {' and '.join(bad)} is not finite any more: the last checkpoint in {self.database.path} is kept.")
+            raise Diverged(
+                f"What was learned of {' and '.join(bad)} is not finite any more: the last checkpoint in {self.database.path} is kept."
+            )
         header = {
             "format": FORMAT,
             "model": self.model.name,
@@ -292,15 +349,32 @@ class Stream:
             "seen": self._seen,
             "seconds": self._seconds,
         }
-        arrays = {f"problem/{name}/0": np.asarray(x) for name, x in values_of(problem.hyper).items()}
-        arrays |= {f"hyper/{name}/0": np.asarray(x) for name, x in values_of(self._state.hyper).items()}
+        arrays = {
+            f"problem/{name}/0": np.asarray(x) for name, x in values_of(problem.hyper).items()
+        }
+        arrays |= {
+            f"hyper/{name}/0": np.asarray(x) for name, x in values_of(self._state.hyper).items()
+        }
         arrays |= {f"history/{name}": column for name, column in self.history.items()}
         for field, sites in state.items():
             if isinstance(sites, dict):
-                arrays |= {f"{field}/{site}/{i}": np.asarray(leaf) for site, tree in sites.items() for i, leaf in enumerate(jax.tree.leaves(tree))}
-        checkpoints.persist(self.database.path / "learned.npz", header, arrays, self._title, self.num_steps - 1, self._written)
+                arrays |= {
+                    f"{field}/{site}/{i}": np.asarray(leaf)
+                    for site, tree in sites.items()
+                    for i, leaf in enumerate(jax.tree.leaves(tree))
+                }
+        checkpoints.persist(
+            self.database.path / "learned.npz",
+            header,
+            arrays,
+            self._title,
+            self.num_steps - 1,
+            self._written,
+        )
         self._written = self.num_steps - 1
-        self._next_time = time.perf_counter() + max(self._when.seconds, checkpoints.SHARE * (time.perf_counter() - begin))
+        self._next_time = time.perf_counter() + max(
+            self._when.seconds, checkpoints.SHARE * (time.perf_counter() - begin)
+        )
 
     def _resume(self) -> None:
         """Go on from the folder's last checkpoint, if there is one."""
@@ -312,18 +386,40 @@ class Stream:
             self._go_on(file, header, arrays)
 
     def _go_on(self, file: Path, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-        for name, kind in {"options": dict, "structure": dict, "learn": list, "key": list, "numbers": dict}.items():
+        for name, kind in {
+            "options": dict,
+            "structure": dict,
+            "learn": list,
+            "key": list,
+            "numbers": dict,
+        }.items():
             require(isinstance(header.get(name), kind), f"its header has no {name}")
-        asked = {"model": self.model.name, "engine": self.engine.name, "options": self.options._asdict(), "hyper": _plain(self._hyper)}
+        asked = {
+            "model": self.model.name,
+            "engine": self.engine.name,
+            "options": self.options._asdict(),
+            "hyper": _plain(self._hyper),
+        }
         for name, value in asked.items():
             if header.get(name) != value and not (name == "hyper" and value is None):
-                raise InputError(f"{file.parent} was learned with {name} {header.get(name)}, but now {name} is {value}: open it with the same.")
+                raise InputError(
+                    f"{file.parent} was learned with {name} {header.get(name)}, but now {name} is {value}: open it with the same."
+                )
         if header["key"] != np.asarray(jax.random.key_data(self._key)).tolist():
-            raise InputError(f"{file.parent} was learned with another key: open it with the same, so that it goes on as it began.")
-        require(is_whole(header.get("first_rows")) and is_whole(header.get("seen")) and is_time(header.get("seconds")), "its header is not complete")
+            raise InputError(
+                f"{file.parent} was learned with another key: open it with the same, so that it goes on as it began."
+            )
+        require(
+            is_whole(header.get("first_rows"))
+            and is_whole(header.get("seen"))
+            and is_time(header.get("seconds")),
+            "its header is not complete",
+        )
         known = max(header["first_rows"], header["seen"])
         if known > self.num_rows:
-            raise InputError(f"{file.parent} was learned from {known} rows, but the database holds {self.num_rows}: restore it.")
+            raise InputError(
+                f"{file.parent} was learned from {known} rows, but the database holds {self.num_rows}: restore it."
+            )
 
         def sites(field: str) -> dict[str, Any] | None:
             found: dict[str, list[Any]] = {}
@@ -333,26 +429,47 @@ class Stream:
                     found.setdefault(parts[1], []).append(jnp.asarray(array))
             if field in ("problem", "hyper"):  # hyper-parameters, one array each
                 return {name: leaves[0] for name, leaves in found.items()}
-            trees = {name: jax.tree.structure(family.base) for name, family in self.model.families.items()}
-            return {name: jax.tree.unflatten(trees[name], leaves) for name, leaves in found.items()} or None
+            trees = {
+                name: jax.tree.structure(family.base)
+                for name, family in self.model.families.items()
+            }
+            return {
+                name: jax.tree.unflatten(trees[name], leaves) for name, leaves in found.items()
+            } or None
 
         values = sites("problem") or {}
         check_sizes(header["structure"], arrays)
         hyper = self.model.Hyper(**header["structure"], **values)
         model = choose_variant(self.model, hyper, self.model.kind)
         self.problem = obj.Problem(model, hyper, None, self._devices, tuple(header["learn"]))
-        require(all(is_whole(number) for number in header["numbers"].values()), "its numbers of steps are odd")
+        require(
+            all(is_whole(number) for number in header["numbers"].values()),
+            "its numbers of steps are odd",
+        )
         now = sites("hyper") or {}
         found = {name: x.shape for name, x in now.items() if np.all(np.isfinite(x))}
-        parts = {name: header["numbers"].get(name, sites(name)) for name in self.engine.State._fields}
+        parts = {
+            name: header["numbers"].get(name, sites(name)) for name in self.engine.State._fields
+        }
         self._state = self.engine.State(**parts | {"hyper": hyper._replace(**now)})
-        require(is_whole(self._state.step) and found == {name: x.shape for name, x in values.items()}, "its hyper-parameters are not complete")
+        require(
+            is_whole(self._state.step) and found == {name: x.shape for name, x in values.items()},
+            "its hyper-parameters are not complete",
+        )
         check_shared(model, self.problem.hyper, self._state.shared, self.database)
-        self._first_rows, self._seen, self._seconds = header["first_rows"], header["seen"], header["seconds"]
+        self._first_rows, self._seen, self._seconds = (
+            header["first_rows"],
+            header["seen"],
+            header["seconds"],
+        )
         self._written = self._state.step - 1
-        columns = {name.split("/", 1)[1]: x for name, x in arrays.items() if name.startswith("history/")}
+        columns = {
+            name.split("/", 1)[1]: x for name, x in arrays.items() if name.startswith("history/")
+        }
         check_history(columns)
-        self._history = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        self._history = [
+            dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)
+        ]
 
     def close(self) -> None:
         """Checkpoint and close the database. Closing twice is no error."""

@@ -49,18 +49,26 @@ class Arrivals:
     shuffle:      take the documents in random order; otherwise as they come in the data
     """
 
-    def __init__(self, data: Data, rate: float, probability: float, seed: Any = 0, shuffle: bool = True) -> None:
+    def __init__(
+        self, data: Data, rate: float, probability: float, seed: Any = 0, shuffle: bool = True
+    ) -> None:
         if not isinstance(data, Data) or data.kind != "counts":
-            raise InputError(f"Only counts arrive word by word, not {getattr(data, 'kind', type(data).__name__)}: make the data with data.counts.")
+            raise InputError(
+                f"Only counts arrive word by word, not {getattr(data, 'kind', type(data).__name__)}: make the data with data.counts."
+            )
         if not isinstance(rate, int | float | np.number) or not 0 < rate <= LARGEST_RATE:
-            raise InputError(f"rate must be above 0 and at most {LARGEST_RATE:g} documents a tick, not {rate!r}.")
+            raise InputError(
+                f"rate must be above 0 and at most {LARGEST_RATE:g} documents a tick, not {rate!r}."
+            )
         if not isinstance(probability, int | float | np.number) or not 0 < probability <= 1:
             raise InputError(f"probability must be above 0 and at most 1, not {probability!r}.")
         self.rate, self.probability = float(rate), float(probability)
         self._random = np.random.default_rng(_seed(seed))
         counts = data.matrix.data.astype(np.int64)
         ends = np.cumsum(np.append(0, counts))[data.matrix.indptr]
-        self._tokens = np.repeat(data.matrix.indices, counts)  # of a document: those shown, then the others
+        self._tokens = np.repeat(
+            data.matrix.indices, counts
+        )  # of a document: those shown, then the others
         self._next, self._ends, self._starts = ends[:-1].copy(), ends[1:], ends[:-1]
         waiting = np.flatnonzero(self._ends > self._starts)
         self._waiting = self._random.permutation(waiting) if shuffle else waiting
@@ -87,21 +95,31 @@ class Arrivals:
         self._waiting = self._waiting[number:]
         rows = np.sort(self._active[self._random.random(self.num_active) < self.probability])
         here = self._next[rows]
-        chosen = self._random.integers(here, self._ends[rows])  # one step of Fisher and Yates's shuffle in each document
+        chosen = self._random.integers(
+            here, self._ends[rows]
+        )  # one step of Fisher and Yates's shuffle in each document
         columns = self._tokens[chosen]
         self._tokens[chosen] = self._tokens[here]
         self._tokens[here] = columns
         self._next[rows] += 1
         self._active = self._active[self._next[self._active] < self._ends[self._active]]
-        return Tick(rows[here == self._starts[rows]], Words(rows, columns, np.ones(len(rows), np.int64)))
+        return Tick(
+            rows[here == self._starts[rows]], Words(rows, columns, np.ones(len(rows), np.int64))
+        )
 
 
 def _seed(seed: Any) -> Any:
     if isinstance(seed, jax.Array):
-        key = jax.random.key_data(seed) if jax.dtypes.issubdtype(seed.dtype, jax.dtypes.prng_key) else seed
+        key = (
+            jax.random.key_data(seed)
+            if jax.dtypes.issubdtype(seed.dtype, jax.dtypes.prng_key)
+            else seed
+        )
         return np.asarray(key).ravel()
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
-        raise InputError(f"seed must be a whole number, 0 or more, or a JAX random key, not {seed!r}.")
+        raise InputError(
+            f"seed must be a whole number, 0 or more, or a JAX random key, not {seed!r}."
+        )
     return int(seed)
 
 
@@ -114,7 +132,11 @@ def feed(database: Database, tick: Tick, ids: np.ndarray) -> np.ndarray:
     """Add a tick to the database in one commit, and the ids of its new documents to `ids`. Returns the database ids that changed."""
     rows = ids[tick.words.rows]
     if not np.array_equal(tick.new_documents, tick.words.rows[rows < 0]):
-        raise InputError("The new documents of the tick are not those that the database lacks: feed every tick once, in order, with the same ids.")
+        raise InputError(
+            "The new documents of the tick are not those that the database lacks: feed every tick once, in order, with the same ids."
+        )
     rows[rows < 0] = database.num_rows + np.arange(len(tick.new_documents))
-    ids[tick.new_documents] = database.add(rows, tick.words.columns, tick.words.counts, new_rows=len(tick.new_documents))
+    ids[tick.new_documents] = database.add(
+        rows, tick.words.columns, tick.words.counts, new_rows=len(tick.new_documents)
+    )
     return rows

@@ -97,7 +97,11 @@ class Batch:
         return dataclasses.replace(self, **changes)
 
 
-jax.tree_util.register_dataclass(Entries, ["columns", "values", "rows", "starts", "lengths", "order", "sizes", "solved"], ["widths"])
+jax.tree_util.register_dataclass(
+    Entries,
+    ["columns", "values", "rows", "starts", "lengths", "order", "sizes", "solved"],
+    ["widths"],
+)
 jax.tree_util.register_dataclass(
     Batch,
     ["positions", "mask", "entries", "by_column", "votes", "dense", "totals", "log_factorials"],
@@ -127,7 +131,12 @@ def growing_layout(sizes: np.ndarray, batch_size: int) -> Layout:
     lengths, rows = sizes
     longest = power_of_two(max(16, int(lengths.max(initial=1))))
     widths = tuple(16 << i for i in range((longest // 16).bit_length()))
-    return Layout({"matrix": widths}, {"matrix": power_of_two(max(1024, _capacity(lengths, rows, batch_size)))}, batch_size, 1)
+    return Layout(
+        {"matrix": widths},
+        {"matrix": power_of_two(max(1024, _capacity(lengths, rows, batch_size)))},
+        batch_size,
+        1,
+    )
 
 
 def power_of_two(size: int) -> int:
@@ -155,7 +164,9 @@ def window_widths(lengths: np.ndarray, most: int = 8) -> tuple[int, ...]:
         widths = widths[levels]
     up_to = np.concatenate([[0], np.cumsum(rows)]).astype(float)
     ends = np.arange(len(widths) + 1)
-    pairs = np.where(ends[:-1, None] < ends[None, 1:], widths * (up_to[None, 1:] - up_to[:-1, None]), np.inf)  # rows after i and up to j, in width j
+    pairs = np.where(
+        ends[:-1, None] < ends[None, 1:], widths * (up_to[None, 1:] - up_to[:-1, None]), np.inf
+    )  # rows after i and up to j, in width j
     least, choices = pairs[0], [np.zeros(len(widths), int)]
     for _ in range(most - 1):
         options = np.concatenate([[0.0], least])[:-1, None] + pairs
@@ -174,7 +185,9 @@ def part_widths(lengths: np.ndarray, share: float, most: int) -> tuple[int, ...]
     """Window widths for columns of these lengths when only some `share` of the rows is there, at most `most` of them in a column."""
     if share >= 1:
         return window_widths(lengths)
-    usual = np.minimum(np.ceil(share * lengths + np.sqrt(share * (1 - share) * lengths)), most).astype(int)
+    usual = np.minimum(
+        np.ceil(share * lengths + np.sqrt(share * (1 - share) * lengths)), most
+    ).astype(int)
     longest = -(-min(int(lengths.max()), most) // LANES) * LANES
     return tuple(sorted({*window_widths(usual), longest}))
 
@@ -189,7 +202,9 @@ def _capacity(lengths: np.ndarray, rows: np.ndarray, batch_size: int) -> int:
     total = int(rows.sum())
     if batch_size >= total:
         return int(lengths @ rows)
-    left = batch_size - np.minimum(np.cumsum(rows[::-1]), batch_size)[::-1]  # places that longer rows and these leave
+    left = (
+        batch_size - np.minimum(np.cumsum(rows[::-1]), batch_size)[::-1]
+    )  # places that longer rows and these leave
     taken = np.diff(left, append=batch_size)  # of the longest rows
     mean = lengths @ rows / total
     deviation = np.sqrt((lengths - mean) ** 2 @ rows / total)
@@ -197,7 +212,9 @@ def _capacity(lengths: np.ndarray, rows: np.ndarray, batch_size: int) -> int:
     return min(int(taken @ lengths), likely)
 
 
-def pack_entries(matrix: Any, rows: np.ndarray, num_rows: int, widths: tuple[int, ...], capacity: int, dtype: Any) -> Entries:
+def pack_entries(
+    matrix: Any, rows: np.ndarray, num_rows: int, widths: tuple[int, ...], capacity: int, dtype: Any
+) -> Entries:
     """The entries of `rows` of a CSR matrix as host arrays of fixed shape."""
     lengths = np.zeros(num_rows, np.int32)
     first = matrix.indptr[rows]
@@ -205,7 +222,9 @@ def pack_entries(matrix: Any, rows: np.ndarray, num_rows: int, widths: tuple[int
     starts = np.zeros(num_rows, np.int64)
     starts[1:] = np.cumsum(lengths)[:-1]
     used = int(lengths.sum())
-    capacity = max(capacity, used) + max(widths)  # windows may read past the last entry, never past the array
+    capacity = max(capacity, used) + max(
+        widths
+    )  # windows may read past the last entry, never past the array
     columns = np.zeros(capacity, np.int32)
     owners = np.full(capacity, num_rows, np.int32)
     owners[:used] = np.repeat(np.arange(num_rows, dtype=np.int32), lengths)
@@ -220,10 +239,14 @@ def pack_entries(matrix: Any, rows: np.ndarray, num_rows: int, widths: tuple[int
     sizes = np.bincount(window[lengths[: len(rows)] > 0], minlength=len(widths)).astype(np.int32)
     for w in range(len(widths)):  # a handful of windows, not a loop over rows
         order[w, : sizes[w]] = np.flatnonzero((window == w) & (lengths[: len(rows)] > 0))
-    return Entries(columns, values, owners, starts.astype(np.int32), lengths, order, sizes, None, widths)
+    return Entries(
+        columns, values, owners, starts.astype(np.int32), lengths, order, sizes, None, widths
+    )
 
 
-def shuffled(key: jax.Array, num_rows: int, batch_size: int, drop_last: bool = False) -> Iterator[np.ndarray]:
+def shuffled(
+    key: jax.Array, num_rows: int, batch_size: int, drop_last: bool = False
+) -> Iterator[np.ndarray]:
     """Row indices of the batches of one pass over the data in random order."""
     seed = np.asarray(jax.random.key_data(key)).ravel()
     order = np.random.default_rng(seed).permutation(num_rows)

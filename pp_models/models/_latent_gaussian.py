@@ -30,18 +30,24 @@ PRECISIONS = ("alpha1", "alpha2")
 
 def given(hyper):
     """The precisions that are numbers."""
-    return {name: getattr(hyper, name) for name in PRECISIONS if getattr(hyper, name, None) is not None}
+    return {
+        name: getattr(hyper, name) for name in PRECISIONS if getattr(hyper, name, None) is not None
+    }
 
 
 def with_given(model, **precisions):
     """The model with these precisions given and not sites; their values are those of its example."""
     families = {site: family for site, family in model.families.items() if site not in precisions}
-    return dataclasses.replace(model, families=families, example=otherwise(model.example, **precisions))
+    return dataclasses.replace(
+        model, families=families, example=otherwise(model.example, **precisions)
+    )
 
 
 def latent(hyper):
     """The precisions that are sites."""
-    return tuple(name for name in PRECISIONS if name in hyper._fields and getattr(hyper, name) is None)
+    return tuple(
+        name for name in PRECISIONS if name in hyper._fields and getattr(hyper, name) is None
+    )
 
 
 # The generative process ----------------------------------------------------------------------------------------------------------
@@ -57,7 +63,9 @@ def sample_precision(hyper, name):
 def locations(precision, size, positive):
     """A row of `size` centred normals, or of their positive halves."""
     scale = 1 / jnp.sqrt(precision)
-    return (dist.HalfNormal(scale) if positive else dist.Normal(0, scale)).expand([size]).to_event(1)
+    return (
+        (dist.HalfNormal(scale) if positive else dist.Normal(0, scale)).expand([size]).to_event(1)
+    )
 
 
 def sample_rows(name, distribution, size, num_topics):
@@ -77,8 +85,12 @@ def guide_precisions(hyper):
 
 def guide_positive(name, size, num_topics):
     """Parameters of independent positive normals."""
-    loc = numpyro.param(f"{name}_loc", lambda key: 0.5 + 0.5 * jax.random.uniform(key, (size, num_topics)))
-    scale = numpyro.param(f"{name}_scale", 0.3 * jnp.ones((size, num_topics)), constraint=constraints.positive)
+    loc = numpyro.param(
+        f"{name}_loc", lambda key: 0.5 + 0.5 * jax.random.uniform(key, (size, num_topics))
+    )
+    scale = numpyro.param(
+        f"{name}_scale", 0.3 * jnp.ones((size, num_topics)), constraint=constraints.positive
+    )
     return lambda rows=slice(None): PositiveNormal(loc[rows], scale[rows]).to_event(1)
 
 
@@ -96,14 +108,18 @@ def precision(hyper, t, name) -> Pair:
 def log_rows(x: Pair, alpha: Pair, positive: bool) -> jax.Array:
     """E log N(x_j | 0, I / alpha) of every row, or of the positive half, of statistics (x_j, x_j x_j')."""
     size = x.first.shape[1]
-    traces = jnp.sum(x.second * jnp.eye(size, dtype=x.second.dtype), (1, 2))  # of outer products a sum of squares to the compiler, as `trace` is not
+    traces = jnp.sum(
+        x.second * jnp.eye(size, dtype=x.second.dtype), (1, 2)
+    )  # of outer products a sum of squares to the compiler, as `trace` is not
     return 0.5 * size * _per_element(alpha, positive) - 0.5 * alpha.second * traces
 
 
 def log_table(x: Pair, alpha: Pair, positive: bool) -> jax.Array:
     """The same of all rows together, the second statistic added up or not."""
     num_rows, size = x.first.shape
-    return 0.5 * num_rows * size * _per_element(alpha, positive) - 0.5 * alpha.second * jnp.sum(jnp.trace(x.second, axis1=1, axis2=2))
+    return 0.5 * num_rows * size * _per_element(alpha, positive) - 0.5 * alpha.second * jnp.sum(
+        jnp.trace(x.second, axis1=1, axis2=2)
+    )
 
 
 def log_batch(x: Pair, alpha: Pair, positive: bool, batch) -> jax.Array:
@@ -111,7 +127,9 @@ def log_batch(x: Pair, alpha: Pair, positive: bool, batch) -> jax.Array:
     if len(x.second) == len(x.first):
         return batch.sum(log_rows(x, alpha, positive))
     size = x.first.shape[1]
-    return 0.5 * jnp.sum(batch.mask) * size * _per_element(alpha, positive) - 0.5 * alpha.second * jnp.trace(x.second[0])
+    return 0.5 * jnp.sum(batch.mask) * size * _per_element(
+        alpha, positive
+    ) - 0.5 * alpha.second * jnp.trace(x.second[0])
 
 
 def _per_element(alpha: Pair, positive: bool):
@@ -120,13 +138,21 @@ def _per_element(alpha: Pair, positive: bool):
 
 def log_precisions(hyper, t) -> jax.Array:
     """The hyper-priors of the precisions that are sites."""
-    prior = Pair(jnp.reshape(jnp.asarray(hyper.a0), (1,)), -jnp.reshape(jnp.asarray(hyper.b0), (1,)))
-    return sum((jnp.sum(fam.log_prior(fam.gamma, prior, t[name])) for name in latent(hyper)), jnp.zeros(()))
+    prior = Pair(
+        jnp.reshape(jnp.asarray(hyper.a0), (1,)), -jnp.reshape(jnp.asarray(hyper.b0), (1,))
+    )
+    return sum(
+        (jnp.sum(fam.log_prior(fam.gamma, prior, t[name])) for name in latent(hyper)), jnp.zeros(())
+    )
 
 
 def products(rows: Pair, columns: Pair, batch) -> jax.Array:
     """sum_ij E (rows_j'columns_i)^2 over the batch's rows and all columns."""
-    real = jnp.where(batch.mask[:, None, None] > 0, rows.second, 0) if len(rows.second) == len(rows.first) else rows.second
+    real = (
+        jnp.where(batch.mask[:, None, None] > 0, rows.second, 0)
+        if len(rows.second) == len(rows.first)
+        else rows.second
+    )
     return jnp.sum(jnp.sum(columns.second, 0) * jnp.sum(real, 0))
 
 
@@ -152,14 +178,23 @@ def start(key, hyper, data) -> dict[str, Any]:
     size = 1 / jnp.sqrt(num_topics)
     words = size * (0.2 + jax.random.uniform(key, (data.num_columns, num_topics)))
     weight = jnp.maximum(mean, SMALLEST) / (num_topics * 0.7 * size)
-    return {"d1": words, "s": weight * jnp.ones((data.num_rows, num_topics)), **{name: jnp.ones(1) for name in latent(hyper)}}
+    return {
+        "d1": words,
+        "s": weight * jnp.ones((data.num_rows, num_topics)),
+        **{name: jnp.ones(1) for name in latent(hyper)},
+    }
 
 
 def around(value, spread, tied: bool) -> Pair:
     """Natural parameters of rows near `value`, with this sd in every coordinate."""
     num_rows, size = value.shape
     held = 1 / jnp.asarray(spread) ** 2  # a number, or one for each row: (rows, 1)
-    return Pair(held * value, -0.5 * held[..., None] * jnp.broadcast_to(jnp.eye(size), (1 if tied else num_rows, size, size)))
+    return Pair(
+        held * value,
+        -0.5
+        * held[..., None]
+        * jnp.broadcast_to(jnp.eye(size), (1 if tied else num_rows, size, size)),
+    )
 
 
 # Moves along the scales' lines -------------------------------------------------------------------------------------------------------
@@ -167,7 +202,10 @@ def around(value, spread, tied: bool) -> Pair:
 
 def precisions_at(hyper, values):
     """Both precisions as numbers: given, or of the sites; None where the model has none."""
-    return {name: values[name][0] if name in values else getattr(hyper, name, None) for name in PRECISIONS}
+    return {
+        name: values[name][0] if name in values else getattr(hyper, name, None)
+        for name in PRECISIONS
+    }
 
 
 def rows_of_text(d1: Pair, alpha1, batch) -> Pair:
@@ -176,7 +214,9 @@ def rows_of_text(d1: Pair, alpha1, batch) -> Pair:
     first = jnp.zeros((batch.num_rows, size), words.dtype)
     if batch.num_columns:  # else votes alone
         first = jax.grad(lambda rows: inner(rows, words.T, batch.entries))(first)
-    return Pair(first, -0.5 * (alpha1 * jnp.eye(size, dtype=words.dtype) + jnp.sum(d1.second, 0))[None])
+    return Pair(
+        first, -0.5 * (alpha1 * jnp.eye(size, dtype=words.dtype) + jnp.sum(d1.second, 0))[None]
+    )
 
 
 def scale_moves(hyper, key, values, batch):
@@ -203,7 +243,9 @@ def scale_moves(hyper, key, values, batch):
     values["s"] = values["s"] * jnp.exp(-half)
     if "alpha1" in values:
         shape = 0.5 * size * hyper.num_topics + hyper.a0
-        v = jnp.exp(fam.log_gamma_draw(joint_key, jnp.asarray(shape, a.dtype))) / (0.5 * jnp.sum(squares()) + hyper.b0 * known["alpha1"])
+        v = jnp.exp(fam.log_gamma_draw(joint_key, jnp.asarray(shape, a.dtype))) / (
+            0.5 * jnp.sum(squares()) + hyper.b0 * known["alpha1"]
+        )
         values |= {site: values[site] * jnp.sqrt(v) for site in up}
         values |= {"s": values["s"] / jnp.sqrt(v), "alpha1": values["alpha1"] * v}
     return values

@@ -78,7 +78,10 @@ def check_rank(rank: int, num_topics: int, used: bool = True) -> int:
 
 def isotropic(variance: Any, t: Pair) -> jax.Array:
     """log Normal(0, variance I) per row."""
-    return -0.5 * (jnp.trace(t.second, axis1=-2, axis2=-1) / variance + t.first.shape[-1] * jnp.log(2 * jnp.pi * variance))
+    return -0.5 * (
+        jnp.trace(t.second, axis1=-2, axis2=-1) / variance
+        + t.first.shape[-1] * jnp.log(2 * jnp.pi * variance)
+    )
 
 
 def natural_at(location: jax.Array, precision: jax.Array) -> Pair:
@@ -96,7 +99,11 @@ def _half_variances(f, covariance):
     if f.places is None:
         return 0.5 * jnp.diagonal(covariance, axis1=1, axis2=2)
     size = f.places.shape[1] ** 2
-    return 0.5 * covariance.reshape(-1, size) @ (f.places[:, :, None] * f.places[:, None, :]).reshape(-1, size).T
+    return (
+        0.5
+        * covariance.reshape(-1, size)
+        @ (f.places[:, :, None] * f.places[:, None, :]).reshape(-1, size).T
+    )
 
 
 def log_weights(f: Factors, q: Rows) -> jax.Array:
@@ -112,9 +119,16 @@ def log_rate(f: Factors, weights: jax.Array) -> jax.Array:
 def _make(location, precision, is_point):
     """q(u) from a precision; a point has no covariance."""
     if is_point:
-        return Rows(location, jnp.zeros_like(precision), precision, jnp.zeros(len(location), location.dtype))
+        return Rows(
+            location, jnp.zeros_like(precision), precision, jnp.zeros(len(location), location.dtype)
+        )
     _, covariance, factor = fam.normal_moments(Pair(location, -0.5 * precision))
-    return Rows(location, covariance, precision, -jnp.sum(jnp.log(jnp.diagonal(factor, axis1=1, axis2=2)), 1))
+    return Rows(
+        location,
+        covariance,
+        precision,
+        -jnp.sum(jnp.log(jnp.diagonal(factor, axis1=1, axis2=2)), 1),
+    )
 
 
 def _shared_out(f, q, tokens):
@@ -126,7 +140,10 @@ def _shared_out(f, q, tokens):
 def _curvature(f, weights, tokens=None):
     """P + sum_k w_dk ell_k ell_k', (rows, m, m); with the tokens given, the places taken from their weighted mean."""
     if f.places is None:
-        second, first = weights[:, :, None] * jnp.eye(weights.shape[1], dtype=weights.dtype), weights
+        second, first = (
+            weights[:, :, None] * jnp.eye(weights.shape[1], dtype=weights.dtype),
+            weights,
+        )
     else:
         size = f.places.shape[1]
         outer = (f.places[:, :, None] * f.places[:, None, :]).reshape(len(f.places), -1)
@@ -134,13 +151,20 @@ def _curvature(f, weights, tokens=None):
     if tokens is None:
         return f.precision + second
     size, limits = second.shape[-1], jnp.finfo(second.dtype)
-    rounding = 2 * size * limits.eps * jnp.max(jnp.diagonal(second, axis1=1, axis2=2), 1)  # what is left of large counts must stay positive
+    rounding = (
+        2 * size * limits.eps * jnp.max(jnp.diagonal(second, axis1=1, axis2=2), 1)
+    )  # what is left of large counts must stay positive
     mean = first[:, :, None] * first[:, None, :] / jnp.maximum(tokens, limits.tiny)[:, None, None]
-    return f.precision + (second - mean) + rounding[:, None, None] * jnp.eye(size, dtype=second.dtype)
+    return (
+        f.precision + (second - mean) + rounding[:, None, None] * jnp.eye(size, dtype=second.dtype)
+    )
 
 
 SHORTEST = 6  # halvings of a row's step before it stands still
-FRACTIONS = (1.0, 0.3)  # of the way to the precision asked for; a row that neither raises keeps its own
+FRACTIONS = (
+    1.0,
+    0.3,
+)  # of the way to the precision asked for; a row that neither raises keeps its own
 
 
 def _total(terms):
@@ -161,20 +185,30 @@ def _move(f, q, counts, tokens):
     def height(location):
         at_factors = logits(f, location)
         prior = -0.5 * jnp.sum(location * (location @ f.precision), 1)
-        return _total((jnp.sum(counts * at_factors, 1), -tokens * log_rate(f, at_factors + fixed), prior))
+        return _total(
+            (jnp.sum(counts * at_factors, 1), -tokens * log_rate(f, at_factors + fixed), prior)
+        )
 
     before, rounding = height(q.location)
 
     def rises(fraction):
-        return (height(q.location + fraction[:, None] * step)[0] >= before - rounding) | (fraction == 0)
+        return (height(q.location + fraction[:, None] * step)[0] >= before - rounding) | (
+            fraction == 0
+        )
 
     def halve(state):
         fraction, rising, halvings = state
-        fraction = jnp.where(rising, fraction, jnp.where(halvings == SHORTEST - 1, 0, 0.5 * fraction))
+        fraction = jnp.where(
+            rising, fraction, jnp.where(halvings == SHORTEST - 1, 0, 0.5 * fraction)
+        )
         return fraction, rises(fraction), halvings + 1
 
     everyone = jnp.ones(len(before), before.dtype)
-    fraction, _, _ = lax.while_loop(lambda state: (state[2] < SHORTEST) & ~jnp.all(state[1]), halve, (everyone, rises(everyone), 0))
+    fraction, _, _ = lax.while_loop(
+        lambda state: (state[2] < SHORTEST) & ~jnp.all(state[1]),
+        halve,
+        (everyone, rises(everyone), 0),
+    )
     return q.location + fraction[:, None] * step, jnp.max(jnp.abs(fraction[:, None] * step), 1)
 
 
@@ -184,7 +218,13 @@ def _spread(f, q, tokens):
 
     def height(rows):
         trace = -0.5 * jnp.einsum("dij,ij->d", rows.covariance, f.precision)
-        return _total((-tokens * log_rate(f, mean + _half_variances(f, rows.covariance)), trace, rows.half_log_det))
+        return _total(
+            (
+                -tokens * log_rate(f, mean + _half_variances(f, rows.covariance)),
+                trace,
+                rows.half_log_det,
+            )
+        )
 
     before, rounding = height(q)
 
@@ -196,12 +236,16 @@ def _spread(f, q, tokens):
         return tried + 1, _where(good, new, best), settled | good
 
     state = attempt((0, q, jnp.zeros(len(before), bool)))
-    return lax.while_loop(lambda state: (state[0] < len(FRACTIONS)) & ~jnp.all(state[2]), attempt, state)[1]
+    return lax.while_loop(
+        lambda state: (state[0] < len(FRACTIONS)) & ~jnp.all(state[2]), attempt, state
+    )[1]
 
 
 def _where(chosen, new, old):
     """Rows of `new` where chosen, of `old` elsewhere."""
-    return jax.tree.map(lambda a, b: jnp.where(jnp.reshape(chosen, (-1,) + (1,) * (a.ndim - 1)), a, b), new, old)
+    return jax.tree.map(
+        lambda a, b: jnp.where(jnp.reshape(chosen, (-1,) + (1,) * (a.ndim - 1)), a, b), new, old
+    )
 
 
 class Solution(NamedTuple):
@@ -212,7 +256,15 @@ class Solution(NamedTuple):
     info: RowInfo
 
 
-def solve(f: Factors, columns: jax.Array, batch: Batch, start: Pair, tokens: jax.Array, options: RowOptions, is_point: bool) -> Solution:
+def solve(
+    f: Factors,
+    columns: jax.Array,
+    batch: Batch,
+    start: Pair,
+    tokens: jax.Array,
+    options: RowOptions,
+    is_point: bool,
+) -> Solution:
     """Each row's location to its optimum: in turn the expected counts of P(11.24), and a Newton step given them.
 
     columns: (K, columns) logits of the factors. start: statistics of u. is_point: no covariance, P's estimate and `map`. A row rests when its
@@ -222,7 +274,9 @@ def solve(f: Factors, columns: jax.Array, batch: Batch, start: Pair, tokens: jax
 
     def improve(state):
         iterations, q, change = state
-        counts = jax.grad(lambda rows: allocate(rows, columns, batch.entries))(logits(f, q.location))
+        counts = jax.grad(lambda rows: allocate(rows, columns, batch.entries))(
+            logits(f, q.location)
+        )
         location, moved = _move(f, q, counts, tokens)
         new = q._replace(location=location)
         if not is_point:
@@ -235,10 +289,18 @@ def solve(f: Factors, columns: jax.Array, batch: Batch, start: Pair, tokens: jax
     def unfinished(state):
         return (jnp.max(state[0]) < options.num_local) & jnp.any(state[2] > options.tolerance)
 
-    begin = jnp.zeros(batch.num_rows, jnp.int32), q, jnp.full(batch.num_rows, jnp.inf, q.location.dtype)
+    begin = (
+        jnp.zeros(batch.num_rows, jnp.int32),
+        q,
+        jnp.full(batch.num_rows, jnp.inf, q.location.dtype),
+    )
     iterations, q, change = lax.while_loop(unfinished, improve, begin)
     precision = _curvature(f, _shared_out(f, q, tokens)) if is_point else q.precision
-    return Solution(natural_at(q.location, precision), log_rate(f, log_weights(f, q)), RowInfo(iterations, change))
+    return Solution(
+        natural_at(q.location, precision),
+        log_rate(f, log_weights(f, q)),
+        RowInfo(iterations, change),
+    )
 
 
 def _begin(f, u, tokens, is_point):

@@ -26,6 +26,8 @@ def along(key: jax.Array, volume: jax.Array | float, a: jax.Array, b: jax.Array)
     def attempt(i, y):
         move_key, accept_key = jax.random.split(jax.random.fold_in(key, i))
         new = y + spread * jax.random.normal(move_key, y.shape, y.dtype)
-        return jnp.where(-jax.random.exponential(accept_key, y.shape, y.dtype) < height(new) - height(y), new, y)
+        return jnp.where(
+            -jax.random.exponential(accept_key, y.shape, y.dtype) < height(new) - height(y), new, y
+        )
 
     return jax.lax.fori_loop(0, TRIES, attempt, jnp.zeros_like(a))

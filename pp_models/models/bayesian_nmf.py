@@ -53,26 +53,42 @@ class Hyper(NamedTuple):
 
 
 def resolve(hyper, data):
-    defaults = {"a0": 1 / hyper.num_topics, "b0": 1 / hyper.num_topics, "c0": 0.05 * data.num_columns}
+    defaults = {
+        "a0": 1 / hyper.num_topics,
+        "b0": 1 / hyper.num_topics,
+        "c0": 0.05 * data.num_columns,
+    }
     return fill_in(hyper, defaults)
 
 
 def generate(hyper, data):
-    with numpyro.plate("topics", hyper.num_topics, dim=-2), numpyro.plate("words", data.num_columns):
+    with (
+        numpyro.plate("topics", hyper.num_topics, dim=-2),
+        numpyro.plate("words", data.num_columns),
+    ):
         beta = numpyro.sample("beta", dist.Gamma(hyper.c0 / data.num_columns, hyper.c0))
     with documents(data):
-        theta = numpyro.sample("theta", dist.Gamma(hyper.a0, hyper.b0).expand([hyper.num_topics]).to_event(1))
+        theta = numpyro.sample(
+            "theta", dist.Gamma(hyper.a0, hyper.b0).expand([hyper.num_topics]).to_event(1)
+        )
         words = dist.Poisson(theta @ beta).to_event(1)
         numpyro.sample("counts", words, obs=data.entries.dense(data.num_columns))
 
 
 def guide(hyper, data):
-    g = numpyro.param("g", lambda key: init(key, hyper, data)["beta"].first, constraint=constraints.positive)
-    h = numpyro.param("h", lambda key: -init(key, hyper, data)["beta"].second, constraint=constraints.positive)
+    g = numpyro.param(
+        "g", lambda key: init(key, hyper, data)["beta"].first, constraint=constraints.positive
+    )
+    h = numpyro.param(
+        "h", lambda key: -init(key, hyper, data)["beta"].second, constraint=constraints.positive
+    )
     everyone = jnp.full((data.num_data_rows, hyper.num_topics), 1 + hyper.a0)
     a = numpyro.param("a", everyone, constraint=constraints.positive)
     b = numpyro.param("b", everyone, constraint=constraints.positive)
-    with numpyro.plate("topics", hyper.num_topics, dim=-2), numpyro.plate("words", data.num_columns):
+    with (
+        numpyro.plate("topics", hyper.num_topics, dim=-2),
+        numpyro.plate("words", data.num_columns),
+    ):
         numpyro.sample("beta", dist.Gamma(g, h))
     with documents(data):
         numpyro.sample("theta", dist.Gamma(a[data.positions], b[data.positions]).to_event(1))
@@ -91,17 +107,23 @@ def _theta_prior(hyper):
 
 
 def log_global(hyper, t):
-    return jnp.sum(fam.log_prior(fam.gamma_tied, _beta_prior(hyper, t["beta"].first.shape[1]), t["beta"]))
+    return jnp.sum(
+        fam.log_prior(fam.gamma_tied, _beta_prior(hyper, t["beta"].first.shape[1]), t["beta"])
+    )
 
 
 def log_local(hyper, t, batch, key=None):
-    return batch.sum(fam.log_prior(fam.gamma, _theta_prior(hyper), t["theta"])) + log_likelihood(t["theta"], t["beta"], batch, key)
+    return batch.sum(fam.log_prior(fam.gamma, _theta_prior(hyper), t["theta"])) + log_likelihood(
+        t["theta"], t["beta"], batch, key
+    )
 
 
 def log_likelihood(theta, beta, batch, key=None):
     """The Poisson part of F: minus the divergence D(X || theta beta) of C18, less the log factorials."""
     rates = (theta.second @ beta.second)[:, 0]
-    return batch.sum(-rates - batch.log_factorials) + allocate(theta.first, beta.first, batch.entries, key)
+    return batch.sum(-rates - batch.log_factorials) + allocate(
+        theta.first, beta.first, batch.entries, key
+    )
 
 
 def init(key, hyper, data):
@@ -110,18 +132,29 @@ def init(key, hyper, data):
     spread = data.total / (hyper.num_topics * size)
     noise = jax.random.uniform(key, (hyper.num_topics, size))
     length = data.total / data.num_rows
-    shape = jnp.full((data.num_rows, hyper.num_topics), 1.0 if hyper.flat else hyper.a0) + length / hyper.num_topics
+    shape = (
+        jnp.full((data.num_rows, hyper.num_topics), 1.0 if hyper.flat else hyper.a0)
+        + length / hyper.num_topics
+    )
     prior = _beta_prior(hyper, size)
     return {
         "theta": Pair(shape, -jnp.ones_like(shape)),
-        "beta": Pair(prior.first + 2 * spread * noise, jnp.broadcast_to(prior.second, (hyper.num_topics, 1)) - spread * size),
+        "beta": Pair(
+            prior.first + 2 * spread * noise,
+            jnp.broadcast_to(prior.second, (hyper.num_topics, 1)) - spread * size,
+        ),
     }
 
 
 def begin(hyper, data, topics):
     """As many tokens of each topic as there would be if all were of one size, the topics' sums near one."""
     tokens, prior = data.total / hyper.num_topics, _beta_prior(hyper, data.num_columns)
-    return {"beta": Pair(prior.first + tokens * topics, jnp.broadcast_to(prior.second, (hyper.num_topics, 1)) - tokens)}
+    return {
+        "beta": Pair(
+            prior.first + tokens * topics,
+            jnp.broadcast_to(prior.second, (hyper.num_topics, 1)) - tokens,
+        )
+    }
 
 
 def odds(hyper, t, batch, summary="collapsed"):
@@ -134,9 +167,15 @@ def odds(hyper, t, batch, summary="collapsed"):
 def solve_local(hyper, t, batch, start, options, summary):
     """P(11.24), (11.28) and (11.29) for every document of the batch, in turn until a rests."""
     given = odds(hyper, t, batch, summary)
-    counts, info, entries = converge_rows(*given, batch.entries, start["theta"].first, options, summary)
+    counts, info, entries = converge_rows(
+        *given, batch.entries, start["theta"].first, options, summary
+    )
     rate = jnp.broadcast_to(jnp.exp(-given.log_scale), counts.shape)
-    return {"theta": Pair(given.concentration + counts, -rate)}, info, batch.replace(entries=entries)
+    return (
+        {"theta": Pair(given.concentration + counts, -rate)},
+        info,
+        batch.replace(entries=entries),
+    )
 
 
 def moves(hyper, key, values, batch):
@@ -180,5 +219,7 @@ MODEL = Model(
     solve_local=solve_local,
     tokens=Tokens(odds, begin),
     proper=lambda hyper: not hyper.flat,
-    learning=Learning(lambda hyper: {} if hyper.flat else {"a0": hyper.a0, "b0": hyper.b0, "c0": hyper.c0}),
+    learning=Learning(
+        lambda hyper: {} if hyper.flat else {"a0": hyper.a0, "b0": hyper.b0, "c0": hyper.c0}
+    ),
 )

@@ -35,7 +35,18 @@ import numpyro.distributions as dist
 from pp_models import families as fam
 from pp_models.errors import InputError
 from pp_models.families import MeanPrecision, NormalWishart, Pair, unpack
-from pp_models.model import Count, Finite, Flag, Learning, Model, Positive, Ratings, Rotation, documents, fill_in
+from pp_models.model import (
+    Count,
+    Finite,
+    Flag,
+    Learning,
+    Model,
+    Positive,
+    Ratings,
+    Rotation,
+    documents,
+    fill_in,
+)
 from pp_models.models import pmf
 
 
@@ -83,20 +94,30 @@ def generate(hyper, data):
 
 def _log_locations(x: Pair, prior: MeanPrecision):
     """E log N(x | mu, Lambda^-1) per row."""
-    linear = x.first @ prior.weighted[0] - 0.5 * jnp.einsum("nij,ij->n", x.second, prior.precision[0])
-    return linear + 0.5 * (prior.log_det[0] - prior.quadratic[0] - x.first.shape[1] * jnp.log(2 * jnp.pi))
+    linear = x.first @ prior.weighted[0] - 0.5 * jnp.einsum(
+        "nij,ij->n", x.second, prior.precision[0]
+    )
+    return linear + 0.5 * (
+        prior.log_det[0] - prior.quadratic[0] - x.first.shape[1] * jnp.log(2 * jnp.pi)
+    )
 
 
 def log_global(hyper, t):
     prior = fam.normal_wishart.natural(_hyper_prior(hyper))
-    hyper_priors = sum(jnp.sum(fam.log_prior(fam.normal_wishart, prior, t[site])) for site in ("users", "items"))
-    noise = fam.log_prior(fam.gamma, Pair(jnp.reshape(hyper.a, (1,)), jnp.reshape(-hyper.b, (1,))), t["tau"])
+    hyper_priors = sum(
+        jnp.sum(fam.log_prior(fam.normal_wishart, prior, t[site])) for site in ("users", "items")
+    )
+    noise = fam.log_prior(
+        fam.gamma, Pair(jnp.reshape(hyper.a, (1,)), jnp.reshape(-hyper.b, (1,))), t["tau"]
+    )
     return hyper_priors + jnp.sum(noise) + jnp.sum(_log_locations(t["v"], t["items"]))
 
 
 def log_local(hyper, t, batch, key=None):
     size = jnp.sum(batch.entries.lengths)
-    noise = size * (t["tau"].first[0] - jnp.log(2 * jnp.pi)) - t["tau"].second[0] * pmf.error(hyper, t, batch)
+    noise = size * (t["tau"].first[0] - jnp.log(2 * jnp.pi)) - t["tau"].second[0] * pmf.error(
+        hyper, t, batch
+    )
     return batch.sum(_log_locations(t["u"], t["users"])) + 0.5 * noise
 
 
@@ -104,7 +125,14 @@ def init(key, hyper, data):
     """Locations of about unit size, known well; the precisions' beliefs are those of ten locations."""
     natural = fam.normal_wishart.natural
     eye = jnp.eye(hyper.rank)[None]
-    belief = natural(NormalWishart(jnp.zeros((1, hyper.rank)), 10.0 * jnp.ones(1), jnp.full(1, hyper.nu + 10.0), jnp.sqrt(hyper.nu + 10.0) * eye))
+    belief = natural(
+        NormalWishart(
+            jnp.zeros((1, hyper.rank)),
+            10.0 * jnp.ones(1),
+            jnp.full(1, hyper.nu + 10.0),
+            jnp.sqrt(hyper.nu + 10.0) * eye,
+        )
+    )
     start = jax.random.normal(key, (data.num_columns, hyper.rank))
     noise = Pair(jnp.full(1, hyper.a + 10.0), -jnp.full(1, hyper.b * (hyper.a + 10.0)))
     return {
@@ -128,7 +156,13 @@ def example(key):
 MODEL = Model(
     Hyper=Hyper,
     generate=generate,
-    families={"u": fam.normal, "v": fam.normal, "users": fam.normal_wishart, "items": fam.normal_wishart, "tau": fam.gamma},
+    families={
+        "u": fam.normal,
+        "v": fam.normal,
+        "users": fam.normal_wishart,
+        "items": fam.normal_wishart,
+        "tau": fam.gamma,
+    },
     log_global=log_global,
     log_local=log_local,
     init=init,
@@ -139,5 +173,8 @@ MODEL = Model(
     resolve=resolve,
     solve_local=solve_local,
     ratings=Ratings(lambda hyper, values: 1 / values["tau"][0]),
-    learning=Learning(lambda hyper: {name: getattr(hyper, name) for name in ("kappa", "scale", "a", "b")}, pmf.fix_rows),
+    learning=Learning(
+        lambda hyper: {name: getattr(hyper, name) for name in ("kappa", "scale", "a", "b")},
+        pmf.fix_rows,
+    ),
 )

@@ -52,21 +52,30 @@ def check_rows(data):
     values = getattr(data, "values", None)  # a fit that was stored knows only the shape of its data
     if values is not None and not np.all((values == 0) | (values == 1)):
         other = values[(values != 0) & (values != 1)][0]
-        raise InputError(f"bernoulli_mixture explains observations that are 0 or 1, but one is {other:g}: binarise them first.")
+        raise InputError(
+            f"bernoulli_mixture explains observations that are 0 or 1, but one is {other:g}: binarise them first."
+        )
 
 
 def generate(hyper, data):
     pi = numpyro.sample("pi", dist.Dirichlet(jnp.full(hyper.num_components, hyper.concentration)))
-    with numpyro.plate("components", hyper.num_components, dim=-2), numpyro.plate("columns", data.num_columns):
+    with (
+        numpyro.plate("components", hyper.num_components, dim=-2),
+        numpyro.plate("columns", data.num_columns),
+    ):
         beta = numpyro.sample("beta", dist.Beta(hyper.a, hyper.b))
     with documents(data):
-        rows = dist.MixtureSameFamily(dist.Categorical(probs=pi), dist.Bernoulli(probs=beta).to_event(1))
+        rows = dist.MixtureSameFamily(
+            dist.Categorical(probs=pi), dist.Bernoulli(probs=beta).to_event(1)
+        )
         numpyro.sample("observations", rows, obs=data.dense)
 
 
 def log_global(hyper, t):
     weights = fam.log_prior(fam.dirichlet, jnp.reshape(hyper.concentration, (1,)), t["pi"])
-    probabilities = fam.log_prior(fam.beta, Pair(jnp.reshape(hyper.a, (1, 1)), jnp.reshape(hyper.b, (1, 1))), t["beta"])
+    probabilities = fam.log_prior(
+        fam.beta, Pair(jnp.reshape(hyper.a, (1, 1)), jnp.reshape(hyper.b, (1, 1))), t["beta"]
+    )
     return jnp.sum(weights) + jnp.sum(probabilities)
 
 

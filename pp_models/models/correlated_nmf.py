@@ -54,7 +54,18 @@ from pp_models.data import types as data_
 from pp_models.elimination import starts
 from pp_models.elimination.allocate import allocate
 from pp_models.families import Pair
-from pp_models.model import Count, Flag, Learning, Model, Positive, Rotation, Topics, documents, fill_in, otherwise
+from pp_models.model import (
+    Count,
+    Flag,
+    Learning,
+    Model,
+    Positive,
+    Rotation,
+    Topics,
+    documents,
+    fill_in,
+    otherwise,
+)
 from pp_models.models import _log_normal as log_normal
 from pp_models.models._log_normal import exponents, isotropic
 
@@ -80,10 +91,15 @@ def resolve(hyper, data):
 
 
 def generate(hyper, data):
-    with numpyro.plate("topics", hyper.num_topics, dim=-2), numpyro.plate("words", data.num_columns):
+    with (
+        numpyro.plate("topics", hyper.num_topics, dim=-2),
+        numpyro.plate("words", data.num_columns),
+    ):
         beta = numpyro.sample("beta", dist.Gamma(hyper.c0 / data.num_columns, hyper.c0))
     with numpyro.plate("locations", hyper.num_topics):
-        ell = numpyro.sample("ell", dist.Normal(0, jnp.sqrt(hyper.sigma2)).expand([hyper.rank]).to_event(1))
+        ell = numpyro.sample(
+            "ell", dist.Normal(0, jnp.sqrt(hyper.sigma2)).expand([hyper.rank]).to_event(1)
+        )
     with documents(data):
         s = numpyro.sample("s", dist.Gamma(hyper.a0, hyper.b0))
         u = numpyro.sample("u", dist.Normal(0, 1).expand([hyper.rank]).to_event(1))
@@ -92,37 +108,64 @@ def generate(hyper, data):
 
 
 def guide(hyper, data):
-    g = numpyro.param("g", lambda key: init(key, hyper, data)["beta"].first, constraint=constraints.positive)
-    h = numpyro.param("h", lambda key: -init(key, hyper, data)["beta"].second, constraint=constraints.positive)
-    places = numpyro.param("ell_at", lambda key: fam.point.mean(init(key, hyper, data)["ell"]).first)
+    g = numpyro.param(
+        "g", lambda key: init(key, hyper, data)["beta"].first, constraint=constraints.positive
+    )
+    h = numpyro.param(
+        "h", lambda key: -init(key, hyper, data)["beta"].second, constraint=constraints.positive
+    )
+    places = numpyro.param(
+        "ell_at", lambda key: fam.point.mean(init(key, hyper, data)["ell"]).first
+    )
     size, length = data.num_data_rows, data.total / data.num_rows
     a = numpyro.param("a", jnp.full(size, hyper.a0 + length), constraint=constraints.positive)
-    b = numpyro.param("b", jnp.full(size, hyper.b0 + hyper.num_topics), constraint=constraints.positive)
+    b = numpyro.param(
+        "b", jnp.full(size, hyper.b0 + hyper.num_topics), constraint=constraints.positive
+    )
     loc = numpyro.param("loc", jnp.zeros((size, hyper.rank)))
-    with numpyro.plate("topics", hyper.num_topics, dim=-2), numpyro.plate("words", data.num_columns):
+    with (
+        numpyro.plate("topics", hyper.num_topics, dim=-2),
+        numpyro.plate("words", data.num_columns),
+    ):
         numpyro.sample("beta", dist.Gamma(g, h))
     with numpyro.plate("locations", hyper.num_topics):
         numpyro.sample("ell", dist.Delta(places, event_dim=1))
     if not hyper.point_u:
-        spread = jnp.broadcast_to(jnp.eye(hyper.rank) / jnp.sqrt(1 + length * hyper.sigma2), (size, hyper.rank, hyper.rank))
+        spread = jnp.broadcast_to(
+            jnp.eye(hyper.rank) / jnp.sqrt(1 + length * hyper.sigma2),
+            (size, hyper.rank, hyper.rank),
+        )
         scale_tril = numpyro.param("scale_tril", spread, constraint=constraints.lower_cholesky)
     with documents(data):
         numpyro.sample("s", dist.Gamma(a[data.positions], b[data.positions]))
         here = loc[data.positions]
-        numpyro.sample("u", dist.Delta(here, event_dim=1) if hyper.point_u else dist.MultivariateNormal(here, scale_tril=scale_tril[data.positions]))
+        numpyro.sample(
+            "u",
+            dist.Delta(here, event_dim=1)
+            if hyper.point_u
+            else dist.MultivariateNormal(here, scale_tril=scale_tril[data.positions]),
+        )
 
 
 def log_global(hyper, t):
-    prior = Pair(jnp.reshape(hyper.c0 / t["beta"].first.shape[1], (1, 1)), jnp.reshape(-hyper.c0, (1, 1)))
-    return jnp.sum(fam.log_prior(fam.gamma_tied, prior, t["beta"])) + jnp.sum(isotropic(hyper.sigma2, t["ell"]))
+    prior = Pair(
+        jnp.reshape(hyper.c0 / t["beta"].first.shape[1], (1, 1)), jnp.reshape(-hyper.c0, (1, 1))
+    )
+    return jnp.sum(fam.log_prior(fam.gamma_tied, prior, t["beta"])) + jnp.sum(
+        isotropic(hyper.sigma2, t["ell"])
+    )
 
 
 def log_local(hyper, t, batch, key=None):
     s, u, beta, ell = t["s"], t["u"], t["beta"], t["ell"]
-    prior = fam.log_prior(fam.gamma, Pair(jnp.reshape(hyper.a0, (1,)), jnp.reshape(-hyper.b0, (1,))), s) + isotropic(1.0, u)
+    prior = fam.log_prior(
+        fam.gamma, Pair(jnp.reshape(hyper.a0, (1,)), jnp.reshape(-hyper.b0, (1,))), s
+    ) + isotropic(1.0, u)
     rates = s.second * (jnp.exp(exponents(u, ell)) @ beta.second)[:, 0]
     logits = s.first[:, None] + u.first @ ell.first.T
-    return batch.sum(prior - rates - batch.log_factorials) + allocate(logits, beta.first, batch.entries, key)
+    return batch.sum(prior - rates - batch.log_factorials) + allocate(
+        logits, beta.first, batch.entries, key
+    )
 
 
 def init(key, hyper, data):
@@ -132,9 +175,17 @@ def init(key, hyper, data):
     topics, places = starts.topics_and_places(key, data, num_topics, rank)
     return {
         "s": Pair(hyper.a0 + totals, jnp.full_like(totals, -(hyper.b0 + num_topics))),
-        "u": Pair(jnp.zeros((data.num_rows, rank)), -0.5 * (1 + totals * hyper.sigma2)[:, None, None] * jnp.eye(rank)),
-        "beta": Pair(hyper.c0 / size + share * topics, -(hyper.c0 + share) * jnp.ones((num_topics, 1))),
-        "ell": log_normal.natural_at(places, jnp.broadcast_to((1 / hyper.sigma2 + share) * jnp.eye(rank), (num_topics, rank, rank))),
+        "u": Pair(
+            jnp.zeros((data.num_rows, rank)),
+            -0.5 * (1 + totals * hyper.sigma2)[:, None, None] * jnp.eye(rank),
+        ),
+        "beta": Pair(
+            hyper.c0 / size + share * topics, -(hyper.c0 + share) * jnp.ones((num_topics, 1))
+        ),
+        "ell": log_normal.natural_at(
+            places,
+            jnp.broadcast_to((1 / hyper.sigma2 + share) * jnp.eye(rank), (num_topics, rank, rank)),
+        ),
     }
 
 
@@ -142,9 +193,21 @@ def solve_local(hyper, t, batch, start, options, summary):
     """Each document's location, its scale eliminated in closed form (P 11.32), and that scale."""
     ell, size = t["ell"].first, jnp.log(t["beta"].second[:, 0])
     shape = hyper.a0 + batch.totals
-    tokens = jnp.maximum(shape - 1, 1e-6) if summary == "mode" else shape  # what s times its rate is
-    factors = log_normal.Factors(ell, size, jnp.log(hyper.b0), jnp.eye(ell.shape[1], dtype=ell.dtype))
-    found = log_normal.solve(factors, t["beta"].first, batch, start["u"], tokens, options, hyper.point_u or summary != "mean")
+    tokens = (
+        jnp.maximum(shape - 1, 1e-6) if summary == "mode" else shape
+    )  # what s times its rate is
+    factors = log_normal.Factors(
+        ell, size, jnp.log(hyper.b0), jnp.eye(ell.shape[1], dtype=ell.dtype)
+    )
+    found = log_normal.solve(
+        factors,
+        t["beta"].first,
+        batch,
+        start["u"],
+        tokens,
+        options,
+        hyper.point_u or summary != "mean",
+    )
     return {"s": Pair(shape, -jnp.exp(found.log_rate)), "u": found.natural}, found.info, batch
 
 
@@ -161,7 +224,10 @@ def weights(hyper, values):
 def example(key):
     hyper = Hyper(num_topics=3, rank=2, sigma2=0.6, a0=2.0, b0=0.2, c0=9.0)
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
-    topics, places = rng.dirichlet(np.full(8, 0.4), 3), np.array([[1.2, 0.0], [-0.6, 1.0], [-0.6, -1.0]])
+    topics, places = (
+        rng.dirichlet(np.full(8, 0.4), 3),
+        np.array([[1.2, 0.0], [-0.6, 1.0], [-0.6, -1.0]]),
+    )
     weights = rng.gamma(4.0, 3.0, (13, 1)) * np.exp(rng.normal(size=(13, 2)) @ places.T)
     return hyper, data_.counts(rng.poisson(weights @ topics))
 
@@ -183,9 +249,13 @@ MODEL = Model(
     example=example,
     resolve=resolve,
     solve_local=solve_local,
-    learning=Learning(lambda hyper: {name: getattr(hyper, name) for name in ("c0", "a0", "b0")}),  # sigma2 and a point ell shrink together
+    learning=Learning(
+        lambda hyper: {name: getattr(hyper, name) for name in ("c0", "a0", "b0")}
+    ),  # sigma2 and a point ell shrink together
     rotation=Rotation(("ell", "u")),
     topics=Topics(weights, lambda hyper, values: values["beta"]),
     variant=_variant,
 )
-POINT_U = dataclasses.replace(MODEL, families={**MODEL.families, "u": fam.point}, example=otherwise(example, point_u=True))
+POINT_U = dataclasses.replace(
+    MODEL, families={**MODEL.families, "u": fam.point}, example=otherwise(example, point_u=True)
+)

@@ -46,7 +46,17 @@ from pp_models.elimination import starts
 from pp_models.elimination.allocate import allocate
 from pp_models.errors import InputError
 from pp_models.families import Pair
-from pp_models.model import Count, Learning, Model, Positive, Rotation, Topics, documents, fill_in, otherwise
+from pp_models.model import (
+    Count,
+    Learning,
+    Model,
+    Positive,
+    Rotation,
+    Topics,
+    documents,
+    fill_in,
+    otherwise,
+)
 from pp_models.models import _log_normal as log_normal
 
 
@@ -67,17 +77,23 @@ class Hyper(NamedTuple):
 
 
 def resolve(hyper, data):
-    hyper = hyper._replace(rank=log_normal.check_rank(hyper.rank, hyper.num_topics, hyper.prior == "locations"))
+    hyper = hyper._replace(
+        rank=log_normal.check_rank(hyper.rank, hyper.num_topics, hyper.prior == "locations")
+    )
     hyper = fill_in(hyper, {"degrees": hyper.num_topics + 2.0, "sigma2": 1 / hyper.rank})
     if hyper.degrees <= hyper.num_topics - 1:
         least = hyper.num_topics - 1
-        raise InputError(f"degrees must be above num_topics - 1, here {least}, for a covariance to have a density, not {hyper.degrees:g}.")
+        raise InputError(
+            f"degrees must be above num_topics - 1, here {least}, for a covariance to have a density, not {hyper.degrees:g}."
+        )
     return hyper
 
 
 def _words(beta, y, data):
     """Documents' words given topics and log weights."""
-    words = dist.MultinomialProbs(jax.nn.softmax(y, -1) @ beta, data.totals.astype(int), total_count_max=data.max_total)
+    words = dist.MultinomialProbs(
+        jax.nn.softmax(y, -1) @ beta, data.totals.astype(int), total_count_max=data.max_total
+    )
     numpyro.sample("counts", words, obs=data.entries.dense(data.num_columns))
 
 
@@ -99,27 +115,43 @@ def _log_topics(hyper, t):
 
 def _prior(hyper, dtype=float):
     """The natural parameter of the precision's prior."""
-    return Pair(0.5 * (jnp.asarray(hyper.degrees, dtype) - hyper.num_topics - 1), -0.5 * hyper.scale * jnp.eye(hyper.num_topics, dtype=dtype))
+    return Pair(
+        0.5 * (jnp.asarray(hyper.degrees, dtype) - hyper.num_topics - 1),
+        -0.5 * hyper.scale * jnp.eye(hyper.num_topics, dtype=dtype),
+    )
 
 
 def generate(hyper, data):
     beta = _topics(jnp.full(data.num_columns, hyper.eta), hyper.num_topics)
-    precision = numpyro.sample("precision", dist.Wishart(hyper.degrees, rate_matrix=hyper.scale * jnp.eye(hyper.num_topics)))
+    precision = numpyro.sample(
+        "precision",
+        dist.Wishart(hyper.degrees, rate_matrix=hyper.scale * jnp.eye(hyper.num_topics)),
+    )
     with documents(data):
-        y = numpyro.sample("y", dist.MultivariateNormal(jnp.zeros(hyper.num_topics), precision_matrix=precision))
+        y = numpyro.sample(
+            "y", dist.MultivariateNormal(jnp.zeros(hyper.num_topics), precision_matrix=precision)
+        )
         _words(beta, y, data)
 
 
 def log_global(hyper, t):
-    return _log_topics(hyper, t) + jnp.sum(fam.log_prior(fam.wishart, _prior(hyper, t["precision"].second.dtype), t["precision"]))
+    return _log_topics(hyper, t) + jnp.sum(
+        fam.log_prior(fam.wishart, _prior(hyper, t["precision"].second.dtype), t["precision"])
+    )
 
 
 def log_local(hyper, t, batch, key=None):
     y, precision = t["y"], t["precision"]
-    prior = 0.5 * (precision.first - jnp.einsum("ij,dij->d", precision.second, y.second) - y.first.shape[1] * jnp.log(2 * jnp.pi))
+    prior = 0.5 * (
+        precision.first
+        - jnp.einsum("ij,dij->d", precision.second, y.second)
+        - y.first.shape[1] * jnp.log(2 * jnp.pi)
+    )
     spread = jnp.diagonal(y.second, axis1=1, axis2=2) - y.first**2
     log_sum = jax.nn.logsumexp(y.first + 0.5 * spread, 1)
-    return batch.sum(prior - batch.totals * log_sum + _coefficient(batch)) + allocate(y.first, t["beta"], batch.entries, key)
+    return batch.sum(prior - batch.totals * log_sum + _coefficient(batch)) + allocate(
+        y.first, t["beta"], batch.entries, key
+    )
 
 
 def init(key, hyper, data):
@@ -128,16 +160,24 @@ def init(key, hyper, data):
     topics, _ = starts.topics_and_places(key, data, K, 1)
     prior = _prior(hyper)
     return {
-        "y": Pair(jnp.zeros((data.num_rows, K)), -0.5 * (1 + totals / K)[:, None, None] * jnp.eye(K)),
+        "y": Pair(
+            jnp.zeros((data.num_rows, K)), -0.5 * (1 + totals / K)[:, None, None] * jnp.eye(K)
+        ),
         "beta": hyper.eta + data.total / K * topics,
-        "precision": Pair(prior.first + 0.5 * data.num_rows, prior.second - 0.5 * data.num_rows * jnp.eye(K)),
+        "precision": Pair(
+            prior.first + 0.5 * data.num_rows, prior.second - 0.5 * data.num_rows * jnp.eye(K)
+        ),
     }
 
 
 def solve_local(hyper, t, batch, start, options, summary):
     """Each document's y to its optimum (`log_normal`), the places of topics being the unit vectors."""
-    factors = log_normal.Factors(None, jnp.zeros(hyper.num_topics, batch.totals.dtype), -jnp.inf, t["precision"].second)
-    found = log_normal.solve(factors, t["beta"], batch, start["y"], batch.totals, options, summary != "mean")
+    factors = log_normal.Factors(
+        None, jnp.zeros(hyper.num_topics, batch.totals.dtype), -jnp.inf, t["precision"].second
+    )
+    found = log_normal.solve(
+        factors, t["beta"], batch, start["y"], batch.totals, options, summary != "mean"
+    )
     return {"y": found.natural}, found.info, batch
 
 
@@ -161,7 +201,9 @@ def _logits(values):
 def generate_locations(hyper, data):
     beta = _topics(jnp.full(data.num_columns, hyper.eta), hyper.num_topics)
     with numpyro.plate("locations", hyper.num_topics):
-        ell = numpyro.sample("ell", dist.Normal(0, jnp.sqrt(hyper.sigma2)).expand([hyper.rank]).to_event(1))
+        ell = numpyro.sample(
+            "ell", dist.Normal(0, jnp.sqrt(hyper.sigma2)).expand([hyper.rank]).to_event(1)
+        )
     with documents(data):
         u = numpyro.sample("u", dist.Normal(0, 1).expand([hyper.rank]).to_event(1))
         _words(beta, u @ ell.T, data)
@@ -184,27 +226,47 @@ def init_locations(key, hyper, data):
     topics, places = starts.topics_and_places(key, data, K, hyper.rank)
     share = data.total / K
     return {
-        "u": Pair(jnp.zeros((data.num_rows, hyper.rank)), -0.5 * (1 + totals * hyper.sigma2)[:, None, None] * jnp.eye(hyper.rank)),
+        "u": Pair(
+            jnp.zeros((data.num_rows, hyper.rank)),
+            -0.5 * (1 + totals * hyper.sigma2)[:, None, None] * jnp.eye(hyper.rank),
+        ),
         "beta": hyper.eta + share * topics,
-        "ell": log_normal.natural_at(places, jnp.broadcast_to((1 / hyper.sigma2 + share) * jnp.eye(hyper.rank), (K, hyper.rank, hyper.rank))),
+        "ell": log_normal.natural_at(
+            places,
+            jnp.broadcast_to(
+                (1 / hyper.sigma2 + share) * jnp.eye(hyper.rank), (K, hyper.rank, hyper.rank)
+            ),
+        ),
     }
 
 
 def solve_local_locations(hyper, t, batch, start, options, summary):
     """Each document's location to its optimum (`log_normal`)."""
     ell = t["ell"].first
-    factors = log_normal.Factors(ell, jnp.zeros(len(ell), ell.dtype), -jnp.inf, jnp.eye(ell.shape[1], dtype=ell.dtype))
-    found = log_normal.solve(factors, t["beta"], batch, start["u"], batch.totals, options, summary != "mean")
+    factors = log_normal.Factors(
+        ell, jnp.zeros(len(ell), ell.dtype), -jnp.inf, jnp.eye(ell.shape[1], dtype=ell.dtype)
+    )
+    found = log_normal.solve(
+        factors, t["beta"], batch, start["u"], batch.totals, options, summary != "mean"
+    )
     return {"u": found.natural}, found.info, batch
 
 
 def example(key):
     hyper = Hyper(num_topics=3, eta=1.2, degrees=6.0, scale=2.0, rank=2, sigma2=0.6)
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
-    topics, places = rng.dirichlet(np.full(9, 0.3), 3), np.array([[1.2, 0.0], [-0.6, 1.0], [-0.6, -1.0]])
+    topics, places = (
+        rng.dirichlet(np.full(9, 0.3), 3),
+        np.array([[1.2, 0.0], [-0.6, 1.0], [-0.6, -1.0]]),
+    )
     weights = np.exp(rng.normal(size=(13, 2)) @ places.T)
     proportions = weights / weights.sum(1, keepdims=True)
-    return hyper, data_.counts([rng.multinomial(n, p) for n, p in zip(rng.integers(5, 40, 13), proportions @ topics, strict=True)])
+    return hyper, data_.counts(
+        [
+            rng.multinomial(n, p)
+            for n, p in zip(rng.integers(5, 40, 13), proportions @ topics, strict=True)
+        ]
+    )
 
 
 def _variant(hyper, kind):
@@ -235,7 +297,9 @@ LOCATIONS = dataclasses.replace(
     log_local=log_local_locations,
     init=init_locations,
     solve_local=solve_local_locations,
-    learning=Learning(lambda hyper: {"eta": hyper.eta}),  # with ell a point, sigma2 and ell would shrink together
+    learning=Learning(
+        lambda hyper: {"eta": hyper.eta}
+    ),  # with ell a point, sigma2 and ell would shrink together
     rotation=Rotation(("ell", "u")),
     example=otherwise(example, prior="locations"),
 )

@@ -68,16 +68,26 @@ def resolve(hyper, data):
     size = data.num_columns
     hyper = fill_in(hyper, {"nu": size + 2.0})
     if not hyper.nu > size:
-        raise InputError(f"nu must be above the number of columns, {size}, or the precisions' prior has no mode, but it is {hyper.nu:g}.")
+        raise InputError(
+            f"nu must be above the number of columns, {size}, or the precisions' prior has no mode, but it is {hyper.nu:g}."
+        )
     if hyper.mean is None:
         hyper = hyper._replace(mean=np.mean(data.values, 0, dtype=np.float64))
     if hyper.scale is None:
-        hyper = hyper._replace(scale=_spread(data.values) / hyper.num_components ** (2 / size) * max(hyper.nu - size - 1, 1))
+        hyper = hyper._replace(
+            scale=_spread(data.values)
+            / hyper.num_components ** (2 / size)
+            * max(hyper.nu - size - 1, 1)
+        )
     for name in ("mean", "scale"):
         given = np.asarray(getattr(hyper, name), float)
         if given.size not in (1, size) or not np.all(np.isfinite(given)):
-            raise InputError(f"{name} must be one finite number, or one for each of the {size} columns.")
-        hyper = hyper._replace(**{name: tuple(float(x) for x in np.broadcast_to(given.ravel(), (size,)))})
+            raise InputError(
+                f"{name} must be one finite number, or one for each of the {size} columns."
+            )
+        hyper = hyper._replace(
+            **{name: tuple(float(x) for x in np.broadcast_to(given.ravel(), (size,)))}
+        )
     return hyper
 
 
@@ -89,7 +99,9 @@ def _spread(values):
 
 
 def _prior(hyper):
-    return NormalWishart(jnp.asarray(hyper.mean), hyper.kappa, hyper.nu, jnp.diag(jnp.sqrt(jnp.asarray(hyper.scale))))
+    return NormalWishart(
+        jnp.asarray(hyper.mean), hyper.kappa, hyper.nu, jnp.diag(jnp.sqrt(jnp.asarray(hyper.scale)))
+    )
 
 
 def generate(hyper, data):
@@ -98,7 +110,9 @@ def generate(hyper, data):
         components = numpyro.sample("components", _prior(hyper))
     mu, precision = unpack(components)
     with documents(data):
-        rows = dist.MixtureSameFamily(dist.Categorical(probs=pi), dist.MultivariateNormal(mu, precision_matrix=precision))
+        rows = dist.MixtureSameFamily(
+            dist.Categorical(probs=pi), dist.MultivariateNormal(mu, precision_matrix=precision)
+        )
         numpyro.sample("observations", rows, obs=data.dense)
 
 
@@ -122,7 +136,9 @@ def _distances(x, t):
         rest = one.quadratic - mean @ one.weighted  # D / kappa at the mean of q, 0 at a point
         return jnp.sum(((x - mean) @ factor) ** 2, 1) + rest
 
-    return lax.map(distance, t).T  # a component at a time: nothing larger than (rows, D), and see families._each
+    return lax.map(
+        distance, t
+    ).T  # a component at a time: nothing larger than (rows, D), and see families._each
 
 
 def _distances_forward(x, t):
@@ -132,7 +148,9 @@ def _distances_forward(x, t):
 def _distances_backward(x, cotangent):
     second = lax.map(lambda weights: (x * weights[:, None]).T @ x, cotangent.T)
     total = jnp.sum(cotangent, 0)
-    return jnp.zeros_like(x), fam.MeanPrecision(-2 * cotangent.T @ x, total, second, jnp.zeros_like(total))
+    return jnp.zeros_like(x), fam.MeanPrecision(
+        -2 * cotangent.T @ x, total, second, jnp.zeros_like(total)
+    )
 
 
 _distances.defvjp(_distances_forward, _distances_backward)
@@ -141,7 +159,9 @@ _distances.defvjp(_distances_forward, _distances_backward)
 def log_local(hyper, t, batch, key=None):
     components = t["components"]
     distances = _distances(lax.stop_gradient(batch.dense), components)
-    logits = t["pi"] + 0.5 * (components.log_det - batch.num_columns * jnp.log(2 * jnp.pi) - distances)
+    logits = t["pi"] + 0.5 * (
+        components.log_det - batch.num_columns * jnp.log(2 * jnp.pi) - distances
+    )
     return choose(logits, batch.mask, key)
 
 
@@ -162,7 +182,12 @@ def _scattered(key, x, mask, number):
         centre = x[jax.random.categorical(jax.random.fold_in(key, k), log_odds)]
         return centres.at[k].set(centre), jnp.minimum(nearest, jnp.sum((x - centre) ** 2, 1))
 
-    return lax.fori_loop(0, number, pick, (jnp.zeros((number, x.shape[1]), x.dtype), jnp.full(x.shape[0], jnp.finfo(x.dtype).max)))[0]
+    return lax.fori_loop(
+        0,
+        number,
+        pick,
+        (jnp.zeros((number, x.shape[1]), x.dtype), jnp.full(x.shape[0], jnp.finfo(x.dtype).max)),
+    )[0]
 
 
 def _start(key, hyper, data):
@@ -175,7 +200,12 @@ def _start(key, hyper, data):
     means = unit * _scattered(key, x / unit, mask, hyper.num_components)
     scatter = jnp.asarray(hyper.scale) + share * variance / hyper.num_components ** (2 / x.shape[1])
     everyone = jnp.ones(hyper.num_components)
-    return NormalWishart(means, (hyper.kappa + share) * everyone, (hyper.nu + share) * everyone, jnp.diag(jnp.sqrt(scatter)))
+    return NormalWishart(
+        means,
+        (hyper.kappa + share) * everyone,
+        (hyper.nu + share) * everyone,
+        jnp.diag(jnp.sqrt(scatter)),
+    )
 
 
 def init(key, hyper, data):
@@ -203,10 +233,15 @@ def predict(hyper, values):
 
 
 def example(key):
-    hyper = Hyper(num_components=2, concentration=1.5, kappa=0.5, nu=7.0, mean=(0.2, -0.1), scale=(2.0, 3.0))
+    hyper = Hyper(
+        num_components=2, concentration=1.5, kappa=0.5, nu=7.0, mean=(0.2, -0.1), scale=(2.0, 3.0)
+    )
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
     centres = np.array([[-2.0, 1.0], [2.0, 0.0]])
-    return hyper, data_.dense(centres[np.arange(12) % 3 % 2] + rng.normal(size=(12, 2)) @ np.array([[0.8, 0.3], [0.0, 0.6]]))
+    return hyper, data_.dense(
+        centres[np.arange(12) % 3 % 2]
+        + rng.normal(size=(12, 2)) @ np.array([[0.8, 0.3], [0.0, 0.6]])
+    )
 
 
 MODEL = Model(
@@ -220,5 +255,7 @@ MODEL = Model(
     symmetry="permutation",
     example=example,
     resolve=resolve,
-    learning=Learning(lambda hyper: {name: getattr(hyper, name) for name in ("concentration", "kappa", "scale")}),  # mean has no sign
+    learning=Learning(
+        lambda hyper: {name: getattr(hyper, name) for name in ("concentration", "kappa", "scale")}
+    ),  # mean has no sign
 )

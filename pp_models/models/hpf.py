@@ -66,12 +66,21 @@ class Hyper(NamedTuple):
 def generate(hyper, data):
     with numpyro.plate("words", data.num_columns):
         eta = numpyro.sample("eta", dist.Gamma(hyper.c_prime, hyper.d_prime))
-    with numpyro.plate("topics", hyper.num_topics, dim=-2), numpyro.plate("words", data.num_columns):
+    with (
+        numpyro.plate("topics", hyper.num_topics, dim=-2),
+        numpyro.plate("words", data.num_columns),
+    ):
         beta = numpyro.sample("beta", dist.Gamma(hyper.c, eta))
     with documents(data):
         xi = numpyro.sample("xi", dist.Gamma(hyper.a_prime, hyper.b_prime))
-        theta = numpyro.sample("theta", dist.Gamma(hyper.a, jnp.tile(xi[:, None], hyper.num_topics)).to_event(1))
-        numpyro.sample("counts", dist.Poisson(theta @ beta).to_event(1), obs=data.entries.dense(data.num_columns))
+        theta = numpyro.sample(
+            "theta", dist.Gamma(hyper.a, jnp.tile(xi[:, None], hyper.num_topics)).to_event(1)
+        )
+        numpyro.sample(
+            "counts",
+            dist.Poisson(theta @ beta).to_event(1),
+            obs=data.entries.dense(data.num_columns),
+        )
 
 
 def _rates_prior(shape, rate):
@@ -86,7 +95,9 @@ def _given_rates(shape, x, rate):
 
 def log_global(hyper, t):
     prior = fam.log_prior(fam.gamma, _rates_prior(hyper.c_prime, hyper.d_prime), t["eta"])
-    return jnp.sum(prior) + jnp.sum(_given_rates(hyper.c, t["beta"], jax.tree.map(lambda x: x[None], t["eta"])))
+    return jnp.sum(prior) + jnp.sum(
+        _given_rates(hyper.c, t["beta"], jax.tree.map(lambda x: x[None], t["eta"]))
+    )
 
 
 def log_local(hyper, t, batch, key=None):
@@ -94,7 +105,9 @@ def log_local(hyper, t, batch, key=None):
     prior = fam.log_prior(fam.gamma, _rates_prior(hyper.a_prime, hyper.b_prime), t["xi"])
     weights = jnp.sum(_given_rates(hyper.a, theta, jax.tree.map(lambda x: x[:, None], t["xi"])), 1)
     rates = theta.second @ jnp.sum(beta.second, 1)
-    return batch.sum(prior + weights - rates - batch.log_factorials) + allocate(theta.first, beta.first, batch.entries, key)
+    return batch.sum(prior + weights - rates - batch.log_factorials) + allocate(
+        theta.first, beta.first, batch.entries, key
+    )
 
 
 def init(key, hyper, data):
@@ -109,9 +122,15 @@ def init(key, hyper, data):
     beta = Pair(hyper.c + 2 * spread * noise, jnp.full((num_topics, size), -topic_rate))
     return {
         "theta": Pair(shape, jnp.full_like(shape, -rate)),
-        "xi": Pair(jnp.full(totals.shape, hyper.a_prime + num_topics * hyper.a), -hyper.b_prime - jnp.sum(shape, 1) / rate),
+        "xi": Pair(
+            jnp.full(totals.shape, hyper.a_prime + num_topics * hyper.a),
+            -hyper.b_prime - jnp.sum(shape, 1) / rate,
+        ),
         "beta": beta,
-        "eta": Pair(jnp.full(size, hyper.c_prime + num_topics * hyper.c), -hyper.d_prime - jnp.sum(beta.first, 0) / topic_rate),
+        "eta": Pair(
+            jnp.full(size, hyper.c_prime + num_topics * hyper.c),
+            -hyper.d_prime - jnp.sum(beta.first, 0) / topic_rate,
+        ),
     }
 
 

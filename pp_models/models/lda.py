@@ -52,7 +52,9 @@ class Hyper(NamedTuple):
 
 def resolve(hyper, data):
     if np.size(hyper.alpha) not in (1, hyper.num_topics):
-        raise InputError(f"alpha has {np.size(hyper.alpha)} numbers for {hyper.num_topics} topics: give one, or one per topic.")
+        raise InputError(
+            f"alpha has {np.size(hyper.alpha)} numbers for {hyper.num_topics} topics: give one, or one per topic."
+        )
     return hyper
 
 
@@ -65,12 +67,16 @@ def generate(hyper, data):
         beta = numpyro.sample("beta", dist.Dirichlet(jnp.full(data.num_columns, hyper.eta)))
     with documents(data):
         theta = numpyro.sample("theta", dist.Dirichlet(_alpha(hyper, hyper.num_topics)))
-        words = dist.MultinomialProbs(theta @ beta, data.totals.astype(int), total_count_max=data.max_total)
+        words = dist.MultinomialProbs(
+            theta @ beta, data.totals.astype(int), total_count_max=data.max_total
+        )
         numpyro.sample("counts", words, obs=data.entries.dense(data.num_columns))
 
 
 def guide(hyper, data):
-    topics = numpyro.param("lambda", lambda key: init(key, hyper, data)["beta"], constraint=constraints.positive)
+    topics = numpyro.param(
+        "lambda", lambda key: init(key, hyper, data)["beta"], constraint=constraints.positive
+    )
     everyone = jnp.ones((data.num_data_rows, hyper.num_topics)) + _alpha(hyper, hyper.num_topics)
     proportions = numpyro.param("gamma", everyone, constraint=constraints.positive)
     with numpyro.plate("topics", hyper.num_topics):
@@ -97,7 +103,8 @@ def init(key, hyper, data):
     scale = data.total / (hyper.num_topics * data.num_columns)
     noise = jax.random.uniform(key, (hyper.num_topics, data.num_columns))
     return {
-        "theta": _alpha(hyper, hyper.num_topics) + jnp.asarray(data.totals, float)[:, None] / hyper.num_topics,
+        "theta": _alpha(hyper, hyper.num_topics)
+        + jnp.asarray(data.totals, float)[:, None] / hyper.num_topics,
         "beta": hyper.eta + 2 * scale * noise,
     }
 
@@ -108,14 +115,23 @@ def begin(hyper, data, topics):
 
 
 _LOG_TOTAL = {"mean": digamma, "mode": jnp.log, "log_mode": jnp.log, "collapsed": jnp.log}
-_TAKEN = {"mode": lambda num_topics: num_topics, "collapsed": lambda num_topics: 1}  # from the total: one per topic at a mode, the token itself
+_TAKEN = {
+    "mode": lambda num_topics: num_topics,
+    "collapsed": lambda num_topics: 1,
+}  # from the total: one per topic at a mode, the token itself
 
 
 def odds(hyper, t, batch, summary="collapsed"):
     """A word's topic: phi of X 12, or with theta integrated out (alpha_k + N_dk) / (sum_k alpha_k + N_d) beta_kv, N without the word itself."""
     alpha = _alpha(hyper, t["beta"].shape[0])[None]
-    total = jnp.sum(alpha) + batch.totals - _TAKEN.get(summary, lambda num_topics: 0)(alpha.shape[1])
-    return Odds(alpha, -_LOG_TOTAL[summary](jnp.maximum(total, jnp.finfo(total.dtype).tiny))[:, None], t["beta"])
+    total = (
+        jnp.sum(alpha) + batch.totals - _TAKEN.get(summary, lambda num_topics: 0)(alpha.shape[1])
+    )
+    return Odds(
+        alpha,
+        -_LOG_TOTAL[summary](jnp.maximum(total, jnp.finfo(total.dtype).tiny))[:, None],
+        t["beta"],
+    )
 
 
 def solve_local(hyper, t, batch, start, options, summary):
@@ -134,7 +150,12 @@ def example(key):
     hyper = Hyper(num_topics=3, alpha=1.1, eta=1.2)
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
     topics, proportions = rng.dirichlet(np.full(9, 0.3), 3), rng.dirichlet(np.full(3, 0.5), 14)
-    return hyper, data_.counts([rng.multinomial(n, p) for n, p in zip(rng.integers(5, 40, 14), proportions @ topics, strict=True)])
+    return hyper, data_.counts(
+        [
+            rng.multinomial(n, p)
+            for n, p in zip(rng.integers(5, 40, 14), proportions @ topics, strict=True)
+        ]
+    )
 
 
 MODEL = Model(

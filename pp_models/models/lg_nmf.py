@@ -48,10 +48,19 @@ class Hyper(NamedTuple):
 
 def generate(hyper, data):
     alpha1 = lg.sample_precision(hyper, "alpha1")
-    d1 = lg.sample_rows("d1", lg.locations(hyper.num_topics, hyper.num_topics, True), data.num_columns, hyper.num_topics)
+    d1 = lg.sample_rows(
+        "d1",
+        lg.locations(hyper.num_topics, hyper.num_topics, True),
+        data.num_columns,
+        hyper.num_topics,
+    )
     with documents(data):
         s = numpyro.sample("s", lg.locations(alpha1, hyper.num_topics, True))
-        numpyro.sample("counts", dist.Normal(s @ d1.T, 1.0).to_event(1), obs=data.entries.dense(data.num_columns))
+        numpyro.sample(
+            "counts",
+            dist.Normal(s @ d1.T, 1.0).to_event(1),
+            obs=data.entries.dense(data.num_columns),
+        )
 
 
 def log_words(hyper, d1):
@@ -64,7 +73,9 @@ def log_global(hyper, t):
 
 
 def log_local(hyper, t, batch, key=None):
-    return lg.log_batch(t["s"], lg.precision(hyper, t, "alpha1"), True, batch) + lg.log_text(t["s"], t["d1"], batch)
+    return lg.log_batch(t["s"], lg.precision(hyper, t, "alpha1"), True, batch) + lg.log_text(
+        t["s"], t["d1"], batch
+    )
 
 
 def solve_local(hyper, t, batch, start, options, summary):
@@ -77,8 +88,15 @@ def solve_local(hyper, t, batch, start, options, summary):
     alpha1 = lg.precision(hyper, t, "alpha1").second
     natural = lg.rows_of_text(t["d1"], alpha1, batch)
     if summary != "mode":
-        natural = Pair(natural.first, jnp.broadcast_to(natural.second, (batch.num_rows, *natural.second.shape[1:])))
-    return {"s": natural}, RowInfo(jnp.ones(batch.num_rows, int), jnp.zeros(batch.num_rows, batch.mask.dtype)), batch
+        natural = Pair(
+            natural.first,
+            jnp.broadcast_to(natural.second, (batch.num_rows, *natural.second.shape[1:])),
+        )
+    return (
+        {"s": natural},
+        RowInfo(jnp.ones(batch.num_rows, int), jnp.zeros(batch.num_rows, batch.mask.dtype)),
+        batch,
+    )
 
 
 def init(key, hyper, data):
@@ -122,7 +140,9 @@ MODEL = Model(
     topics=Topics(lambda hyper, values: values["s"], lambda hyper, values: values["d1"].T),
     variant=variant,
     moves=lg.scale_moves,
-    marginal=Marginal(("alpha1",), lambda hyper: ({"d1": float(hyper.num_topics)}, {"s": hyper.alpha1})),
+    marginal=Marginal(
+        ("alpha1",), lambda hyper: ({"d1": float(hyper.num_topics)}, {"s": hyper.alpha1})
+    ),
     learning=Learning(lg.given),
 )
 FIXED = lg.with_given(MODEL, alpha1=0.7)

@@ -61,12 +61,19 @@ class Hyper(NamedTuple):
 def resolve(hyper, data):
     if not hyper.bias:
         if hyper.offsets is not None:
-            raise InputError("offsets are members' inclinations, which bias=False leaves out: set bias=True or leave offsets out.")
+            raise InputError(
+                "offsets are members' inclinations, which bias=False leaves out: set bias=True or leave offsets out."
+            )
         return hyper
     if hyper.offsets is None:
-        yeas, cast = (np.bincount(data.votes.indices, w, minlength=data.num_members) for w in (data.votes.data, None))
+        yeas, cast = (
+            np.bincount(data.votes.indices, w, minlength=data.num_members)
+            for w in (data.votes.data, None)
+        )
         hyper = hyper._replace(offsets=tuple(ndtri((yeas + 1) / (cast + 2))))
-    number = getattr(data, "num_members", len(hyper.offsets))  # a fit that was stored knows only the shape of its text
+    number = getattr(
+        data, "num_members", len(hyper.offsets)
+    )  # a fit that was stored knows only the shape of its text
     if np.shape(hyper.offsets) != (number,) or not np.all(np.isfinite(hyper.offsets)):
         raise InputError(f"offsets must be {number} finite numbers, one for each member.")
     return hyper
@@ -90,13 +97,28 @@ def known_votes(batch):
 
 def generate(hyper, data):
     alpha1, alpha2 = lg.sample_precision(hyper, "alpha1"), lg.sample_precision(hyper, "alpha2")
-    d1 = lg.sample_rows("d1", lg.locations(hyper.num_topics, hyper.num_topics, True), data.num_columns, hyper.num_topics)
-    d2 = lg.sample_rows("d2", lg.locations(alpha2, hyper.num_topics, False), data.num_members, hyper.num_topics)
+    d1 = lg.sample_rows(
+        "d1",
+        lg.locations(hyper.num_topics, hyper.num_topics, True),
+        data.num_columns,
+        hyper.num_topics,
+    )
+    d2 = lg.sample_rows(
+        "d2", lg.locations(alpha2, hyper.num_topics, False), data.num_members, hyper.num_topics
+    )
     cast, seen = table(data)
     with documents(data):
         s = numpyro.sample("s", lg.locations(alpha1, hyper.num_topics, True))
-        numpyro.sample("counts", dist.Normal(s @ d1.T, 1.0).to_event(1), obs=data.entries.dense(data.num_columns))
-        numpyro.sample("votes", dist.Bernoulli(logits=probit.logit(s @ d2.T + offsets(hyper))).mask(seen).to_event(1), obs=cast)
+        numpyro.sample(
+            "counts",
+            dist.Normal(s @ d1.T, 1.0).to_event(1),
+            obs=data.entries.dense(data.num_columns),
+        )
+        numpyro.sample(
+            "votes",
+            dist.Bernoulli(logits=probit.logit(s @ d2.T + offsets(hyper))).mask(seen).to_event(1),
+            obs=cast,
+        )
 
 
 def guide(hyper, data):
@@ -105,7 +127,11 @@ def guide(hyper, data):
     s = lg.guide_positive("s", data.num_data_rows, hyper.num_topics)
     size = hyper.num_topics
     loc = numpyro.param("d2_loc", jnp.zeros((data.num_members, size)))
-    tril = numpyro.param("d2_tril", jnp.broadcast_to(0.3 * jnp.eye(size), (data.num_members, size, size)), constraint=constraints.lower_cholesky)
+    tril = numpyro.param(
+        "d2_tril",
+        jnp.broadcast_to(0.3 * jnp.eye(size), (data.num_members, size, size)),
+        constraint=constraints.lower_cholesky,
+    )
     lg.sample_rows("d1", d1(), data.num_columns, hyper.num_topics)
     lg.sample_rows("d2", dist.MultivariateNormal(loc, scale_tril=tril), data.num_members, size)
     with documents(data):
@@ -126,7 +152,11 @@ def log_utilities(model, hyper, t, batch, key=None):
 def log_votes(hyper, t, batch, key=None):
     """The part of F that votes bring."""
     _, seen = known_votes(batch)
-    squares = jnp.einsum("jkl,jkl->", t["s"].second, jnp.einsum("ji,ikl->jkl", seen.astype(t["s"].first.dtype), t["d2"].second))
+    squares = jnp.einsum(
+        "jkl,jkl->",
+        t["s"].second,
+        jnp.einsum("ji,ikl->jkl", seen.astype(t["s"].first.dtype), t["d2"].second),
+    )
     return log_utilities(MODEL, hyper, t, batch, key) - 0.5 * squares
 
 
@@ -139,7 +169,12 @@ def init(key, hyper, data):
     words_key, members_key = jax.random.split(key)
     tastes = 0.1 * jax.random.normal(members_key, (data.num_members, hyper.num_topics))
     first = lg_nmf.init(words_key, hyper, data)
-    return {"s": first.pop("s"), "d1": first.pop("d1"), "d2": lg.around(tastes, 0.1, False), **first}
+    return {
+        "s": first.pop("s"),
+        "d1": first.pop("d1"),
+        "d2": lg.around(tastes, 0.1, False),
+        **first,
+    }
 
 
 # Moves that need no utilities ------------------------------------------------------------------------------------------------------
@@ -163,7 +198,10 @@ def elliptical(key, x, centre, noise, log_likelihood):
         key, angle, low, high, _ = carry
         key, draw_key = jax.random.split(key)
         inside = log_likelihood(place(angle)) > level
-        low, high = jnp.where(~inside & (angle < 0), angle, low), jnp.where(~inside & (angle >= 0), angle, high)
+        low, high = (
+            jnp.where(~inside & (angle < 0), angle, low),
+            jnp.where(~inside & (angle >= 0), angle, high),
+        )
         again = low + (high - low) * jax.random.uniform(draw_key, angle.shape, angle.dtype)
         return key, jnp.where(inside, angle, again), low, high, inside | (high - low < 1e-5)
 
@@ -189,25 +227,49 @@ def moves(hyper, key, values, batch):
         return jnp.where(seen, log_ndtr(sign * (s @ d2.T + offsets(hyper))), 0)
 
     known = lg.precisions_at(hyper, values)
-    noise = jax.random.normal(noise_key, values["d2"].shape, values["d2"].dtype) / jnp.sqrt(known["alpha2"])
-    d2 = elliptical(member_key, values["d2"], jnp.zeros_like(noise), noise, lambda x: jnp.sum(fits(values["s"], x), 0))
+    noise = jax.random.normal(noise_key, values["d2"].shape, values["d2"].dtype) / jnp.sqrt(
+        known["alpha2"]
+    )
+    d2 = elliptical(
+        member_key,
+        values["d2"],
+        jnp.zeros_like(noise),
+        noise,
+        lambda x: jnp.sum(fits(values["s"], x), 0),
+    )
     text = lg.rows_of_text(fam.positive_tied.stats(values["d1"]), known["alpha1"], batch)
     centre = fam.normal_tied.mode(text).first
     noise = fam.normal_tied.sample(text_key, text).first - centre
-    s = elliptical(bill_key, values["s"], centre, noise, lambda x: jnp.where(jnp.all(x > 0, 1), jnp.sum(fits(x, d2), 1), -jnp.inf))
+    s = elliptical(
+        bill_key,
+        values["s"],
+        centre,
+        noise,
+        lambda x: jnp.where(jnp.all(x > 0, 1), jnp.sum(fits(x, d2), 1), -jnp.inf),
+    )
     values = {**values, "s": s, "d2": d2}
     if "alpha2" not in values:
         return values
 
     def along(log_c):
-        return jnp.sum(fits(s, jnp.exp(log_c) * d2)) - 2 * hyper.a0 * log_c - hyper.b0 * known["alpha2"] * jnp.exp(-2 * log_c)
+        return (
+            jnp.sum(fits(s, jnp.exp(log_c) * d2))
+            - 2 * hyper.a0 * log_c
+            - hyper.b0 * known["alpha2"] * jnp.exp(-2 * log_c)
+        )
 
     def attempt(log_c, step):
         move_key, accept_key = jax.random.split(jax.random.fold_in(line_key, step[0]))
         new = log_c + step[1] * jax.random.normal(move_key, (), d2.dtype)
-        return jnp.where(-jax.random.exponential(accept_key, (), d2.dtype) < along(new) - along(log_c), new, log_c), None
+        return jnp.where(
+            -jax.random.exponential(accept_key, (), d2.dtype) < along(new) - along(log_c),
+            new,
+            log_c,
+        ), None
 
-    log_c, _ = jax.lax.scan(attempt, jnp.zeros((), d2.dtype), (jnp.arange(len(STEPS)), jnp.asarray(STEPS, d2.dtype)))
+    log_c, _ = jax.lax.scan(
+        attempt, jnp.zeros((), d2.dtype), (jnp.arange(len(STEPS)), jnp.asarray(STEPS, d2.dtype))
+    )
     return {**values, "d2": jnp.exp(log_c) * d2, "alpha2": jnp.exp(-2 * log_c) * values["alpha2"]}
 
 
@@ -220,12 +282,20 @@ def example(key):
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
     hyper, text = lg_nmf.example(key)
     counts = text.matrix.toarray()
-    votes = (rng.normal(size=(len(counts), 5)) + counts @ rng.normal(size=(counts.shape[1], 5)) / 4 > 0).astype(float)
+    votes = (
+        rng.normal(size=(len(counts), 5)) + counts @ rng.normal(size=(counts.shape[1], 5)) / 4 > 0
+    ).astype(float)
     votes[rng.random(votes.shape) < 0.2] = np.nan
     return Hyper(**hyper._asdict()), data_.text_and_votes(counts, votes)
 
 
-FAMILIES = {"s": fam.positive, "d1": fam.positive_tied, "d2": fam.normal, "alpha1": fam.gamma, "alpha2": fam.gamma}
+FAMILIES = {
+    "s": fam.positive,
+    "d1": fam.positive_tied,
+    "d2": fam.normal,
+    "alpha1": fam.gamma,
+    "alpha2": fam.gamma,
+}
 
 
 def balance(hyper):

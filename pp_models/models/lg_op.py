@@ -56,10 +56,17 @@ class Ordinal(dist.Distribution):
 
 def generate(hyper, data):
     alpha1 = lg.sample_precision(hyper, "alpha1")
-    d1 = lg.sample_rows("d1", lg.locations(hyper.num_topics, hyper.num_topics, False), data.num_columns, hyper.num_topics)
+    d1 = lg.sample_rows(
+        "d1",
+        lg.locations(hyper.num_topics, hyper.num_topics, False),
+        data.num_columns,
+        hyper.num_topics,
+    )
     with documents(data):
         s = numpyro.sample("s", lg.locations(alpha1, hyper.num_topics, False))
-        numpyro.sample("counts", Ordinal(s @ d1.T).to_event(1), obs=data.entries.dense(data.num_columns))
+        numpyro.sample(
+            "counts", Ordinal(s @ d1.T).to_event(1), obs=data.entries.dense(data.num_columns)
+        )
 
 
 def log_global(hyper, t):
@@ -77,7 +84,11 @@ def init(key, hyper, data):
     size = 1 / jnp.sqrt(hyper.num_topics)
     words = size * jax.random.normal(key, (data.num_columns, hyper.num_topics))
     known = {name: Pair(jnp.full(1, 10.0), -jnp.full(1, 10.0)) for name in lg.latent(hyper)}
-    return {"s": lg.around(jnp.zeros((data.num_rows, hyper.num_topics)), 0.3, False), "d1": lg.around(words, 0.1 * size, True), **known}
+    return {
+        "s": lg.around(jnp.zeros((data.num_rows, hyper.num_topics)), 0.3, False),
+        "d1": lg.around(words, 0.1 * size, True),
+        **known,
+    }
 
 
 def predict(hyper, values):
@@ -89,7 +100,9 @@ def predict(hyper, values):
 def example(key):
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
     mean = rng.normal(size=(9, 2)) @ rng.normal(size=(7, 2)).T + 0.4 + rng.normal(size=(9, 7))
-    return Hyper(num_topics=2, a0=4.0, b0=2.0), data_.counts(np.where(mean < 0, 0, np.floor(mean) + 1))
+    return Hyper(num_topics=2, a0=4.0, b0=2.0), data_.counts(
+        np.where(mean < 0, 0, np.floor(mean) + 1)
+    )
 
 
 def variant(hyper, kind):

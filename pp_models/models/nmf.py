@@ -66,7 +66,9 @@ class Hyper(NamedTuple):
 def check_rows(data):
     values = getattr(data, "values", None)  # a fit that was stored knows only the shape of its data
     if values is not None and np.any(values < 0):
-        raise InputError(f"nmf explains nonnegative observations, but one is {values.min():g}: shift or clip them first.")
+        raise InputError(
+            f"nmf explains nonnegative observations, but one is {values.min():g}: shift or clip them first."
+        )
 
 
 # Nonnegative points in two sets of statistics --------------------------------------------------------------------------------
@@ -141,7 +143,9 @@ def _factors(hyper, data, draw):
 
 
 def generate(hyper, data):
-    rates = _factors(hyper, data, lambda site, shape: dist.ImproperUniform(constraints.nonnegative, (), shape))
+    rates = _factors(
+        hyper, data, lambda site, shape: dist.ImproperUniform(constraints.nonnegative, (), shape)
+    )
     observed = data.entries.dense(data.num_columns) if data.dense is None else data.dense
     with documents(data):
         if hyper.objective == "squared_error":
@@ -149,18 +153,25 @@ def generate(hyper, data):
         elif data.dense is None:
             numpyro.sample("counts", dist.Poisson(rates).to_event(1), obs=observed)
         else:  # the same for real numbers, of which it is no density
-            numpyro.factor("counts", jnp.sum(jnp.where(observed > 0, observed * jnp.log(rates), 0) - rates, 1))
+            numpyro.factor(
+                "counts", jnp.sum(jnp.where(observed > 0, observed * jnp.log(rates), 0) - rates, 1)
+            )
 
 
 def _start(key, hyper, data):
     """Topics at random, their sums near one; rows with equal weights that add up to their totals."""
     beta = 2 * jax.random.uniform(key, (hyper.num_topics, data.num_columns)) / data.num_columns
-    return jnp.tile(jnp.asarray(data.totals, float)[:, None] / hyper.num_topics, hyper.num_topics), beta
+    return jnp.tile(
+        jnp.asarray(data.totals, float)[:, None] / hyper.num_topics, hyper.num_topics
+    ), beta
 
 
 def init(key, hyper, data):
     chosen = SQUARED.families if hyper.objective == "squared_error" else MODEL.families
-    return {site: chosen[site].natural(dist.Delta(x)) for site, x in zip(("theta", "beta"), _start(key, hyper, data), strict=True)}
+    return {
+        site: chosen[site].natural(dist.Delta(x))
+        for site, x in zip(("theta", "beta"), _start(key, hyper, data), strict=True)
+    }
 
 
 def log_global(hyper, t):
@@ -196,9 +207,15 @@ def solve_divergence(hyper, t, batch, start, options, summary):
     theta, beta = _finite(start["theta"]), _finite(t["beta"])
     rate = beta.second.T
     log_scale = -jnp.log(jnp.where(rate > 0, rate, 1))
-    counts, info, entries = converge_rows(jnp.ones_like(rate), log_scale, beta.first, batch.entries, theta.first, options, "mode")
+    counts, info, entries = converge_rows(
+        jnp.ones_like(rate), log_scale, beta.first, batch.entries, theta.first, options, "mode"
+    )
     tokens = jnp.where(start["theta"].second > 0, counts, 0)
-    return {"theta": Pair(tokens, -jnp.broadcast_to(rate, counts.shape))}, info, batch.replace(entries=entries)
+    return (
+        {"theta": Pair(tokens, -jnp.broadcast_to(rate, counts.shape))},
+        info,
+        batch.replace(entries=entries),
+    )
 
 
 # Squared error ----------------------------------------------------------------------------------------------------------------
@@ -212,9 +229,15 @@ def _root(x):
 def log_squared_error(hyper, t, batch, key=None):
     theta, beta = t["theta"], t["beta"]
     if batch.dense is None:
-        squares, product = jnp.sum(batch.entries.values**2), inner(theta.first, beta.first, batch.entries)
+        squares, product = (
+            jnp.sum(batch.entries.values**2),
+            inner(theta.first, beta.first, batch.entries),
+        )
     else:
-        squares, product = jnp.sum(batch.dense**2), jnp.sum((batch.dense @ beta.first.T) * theta.first)
+        squares, product = (
+            jnp.sum(batch.dense**2),
+            jnp.sum((batch.dense @ beta.first.T) * theta.first),
+        )
     rows, columns = jnp.where(batch.mask[:, None] > 0, _root(theta.second), 0), _root(beta.second)
     constant = batch.sum(jnp.ones_like(batch.mask)) * batch.num_columns * math.log(2 * math.pi)
     return product - 0.5 * (squares + jnp.sum((rows.T @ rows) * (columns @ columns.T)) + constant)

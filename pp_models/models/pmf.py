@@ -48,7 +48,18 @@ from pp_models.elimination.passes import Solved
 from pp_models.elimination.residuals import squared_error
 from pp_models.elimination.row_solver import RowInfo
 from pp_models.families import Pair
-from pp_models.model import Count, Finite, Flag, Learning, Model, Positive, Ratings, Rotation, documents, fill_in
+from pp_models.model import (
+    Count,
+    Finite,
+    Flag,
+    Learning,
+    Model,
+    Positive,
+    Ratings,
+    Rotation,
+    documents,
+    fill_in,
+)
 from pp_models.models._scales import along
 
 
@@ -79,7 +90,10 @@ def resolve(hyper, data):
     hyper = hyper._replace(offset=resolve_offset(hyper, data))
 
     def precision():
-        square = variance(data) + (float(np.mean(data.matrix.data, dtype=np.float64)) - hyper.offset) ** 2
+        square = (
+            variance(data)
+            + (float(np.mean(data.matrix.data, dtype=np.float64)) - hyper.offset) ** 2
+        )
         return float(np.sqrt(hyper.rank / (square - variance(data) / 2)))
 
     return fill_in(hyper, {"sigma2": lambda: variance(data) / 2, "lam": precision})
@@ -89,7 +103,9 @@ def observe(mean, noise, data):
     """The observed ratings; what is missing says nothing."""
     table = data.entries.dense(data.num_columns, fill=jnp.nan)
     seen = ~jnp.isnan(table)
-    numpyro.sample("ratings", dist.Normal(mean, noise).mask(seen).to_event(1), obs=jnp.where(seen, table, 0))
+    numpyro.sample(
+        "ratings", dist.Normal(mean, noise).mask(seen).to_event(1), obs=jnp.where(seen, table, 0)
+    )
 
 
 def generate(hyper, data):
@@ -104,17 +120,25 @@ def generate(hyper, data):
 def guide_locations(name, size, rank, start=None):
     """Parameters of a normal for each user or item: means and Cholesky factors of the covariance."""
     mean = numpyro.param(f"{name}_mean", start or jnp.zeros((size, rank)))
-    tril = numpyro.param(f"{name}_tril", jnp.broadcast_to(0.3 * jnp.eye(rank), (size, rank, rank)), constraint=constraints.lower_cholesky)
+    tril = numpyro.param(
+        f"{name}_tril",
+        jnp.broadcast_to(0.3 * jnp.eye(rank), (size, rank, rank)),
+        constraint=constraints.lower_cholesky,
+    )
     return mean, tril
 
 
 def guide(hyper, data):
-    v = guide_locations("v", data.num_columns, hyper.rank, lambda key: _start(key, hyper, data.num_columns))
+    v = guide_locations(
+        "v", data.num_columns, hyper.rank, lambda key: _start(key, hyper, data.num_columns)
+    )
     u = guide_locations("u", data.num_data_rows, hyper.rank)
     with numpyro.plate("objects", data.num_columns):
         numpyro.sample("v", dist.MultivariateNormal(v[0], scale_tril=v[1]))
     with documents(data):
-        numpyro.sample("u", dist.MultivariateNormal(u[0][data.positions], scale_tril=u[1][data.positions]))
+        numpyro.sample(
+            "u", dist.MultivariateNormal(u[0][data.positions], scale_tril=u[1][data.positions])
+        )
 
 
 def _prior(hyper):
@@ -143,7 +167,9 @@ def error(hyper, t, batch):
 def log_local(hyper, t, batch, key=None):
     prior = fam.log_prior(fam.normal, _prior(hyper), t["u"])
     size = jnp.sum(batch.entries.lengths)
-    return batch.sum(prior) - 0.5 * (error(hyper, t, batch) / hyper.sigma2 + size * jnp.log(2 * jnp.pi * hyper.sigma2))
+    return batch.sum(prior) - 0.5 * (
+        error(hyper, t, batch) / hyper.sigma2 + size * jnp.log(2 * jnp.pi * hyper.sigma2)
+    )
 
 
 def _start(key, hyper, size):
@@ -155,7 +181,9 @@ def _start(key, hyper, size):
 def at(mean, precision):
     """Natural parameters of normals with these means and one precision for all coordinates."""
     size, rank = mean.shape
-    return Pair(precision * mean, -0.5 * precision * jnp.broadcast_to(jnp.eye(rank), (size, rank, rank)))
+    return Pair(
+        precision * mean, -0.5 * precision * jnp.broadcast_to(jnp.eye(rank), (size, rank, rank))
+    )
 
 
 def init(key, hyper, data):
@@ -171,7 +199,10 @@ def solve_users(log_local, hyper, t, batch, start):
     gradient = jax.grad(lambda u: log_local(hyper, {**t, "u": u}, batch))(start["u"])
     idle = at(jnp.zeros_like(start["u"].first), 1.0)
     real = batch.mask > 0
-    natural = Pair(jnp.where(real[:, None], gradient.first, idle.first), jnp.where(real[:, None, None], gradient.second, idle.second))
+    natural = Pair(
+        jnp.where(real[:, None], gradient.first, idle.first),
+        jnp.where(real[:, None, None], gradient.second, idle.second),
+    )
     return {"u": natural}, RowInfo(jnp.ones(batch.num_rows, int), jnp.zeros(batch.num_rows)), batch
 
 
@@ -185,15 +216,23 @@ def moves(hyper, key, values, batch):
     The priors do not know Q, which is drawn anew every time: in some sweeps all of the linear maps that the ratings cannot see are gone through.
     """
     turn_key, line_key = jax.random.split(key)
-    turn, _ = jnp.linalg.qr(jax.random.normal(turn_key, (hyper.rank, hyper.rank), values["u"].dtype))
+    turn, _ = jnp.linalg.qr(
+        jax.random.normal(turn_key, (hyper.rank, hyper.rank), values["u"].dtype)
+    )
     u, v = values["u"] @ turn, values["v"] @ turn
-    half = 0.5 * along(line_key, len(u) - len(v), hyper.lam * jnp.sum(u**2, 0), hyper.lam * jnp.sum(v**2, 0))
+    half = 0.5 * along(
+        line_key, len(u) - len(v), hyper.lam * jnp.sum(u**2, 0), hyper.lam * jnp.sum(v**2, 0)
+    )
     return {**values, "u": (u * jnp.exp(half)) @ turn.T, "v": (v * jnp.exp(-half)) @ turn.T}
 
 
 def fix_rows(hyper, t, batch):
     """The batch with its squared error, which the prior and the noise do not change, known."""
-    return batch.replace(entries=dataclasses.replace(batch.entries, solved=Solved(error(hyper, t, batch), None, None)))
+    return batch.replace(
+        entries=dataclasses.replace(
+            batch.entries, solved=Solved(error(hyper, t, batch), None, None)
+        )
+    )
 
 
 def predict(hyper, values):

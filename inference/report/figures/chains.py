@@ -32,12 +32,18 @@ def _rank_rhat(values: np.ndarray) -> float:
     length = values.shape[1]
     scores = norm.ppf((rankdata(values).reshape(values.shape) - 0.375) / (values.size + 0.25))
     within = scores.var(1, ddof=1).mean()
-    return float(np.sqrt((length - 1) / length + scores.mean(1).var(ddof=1) / within)) if within > 0 else float("nan")
+    return (
+        float(np.sqrt((length - 1) / length + scores.mean(1).var(ddof=1) / within))
+        if within > 0
+        else float("nan")
+    )
 
 
 def traces(comparison: "Comparison") -> list[Figure]:
     """Traces and ranks of the reference: the log joint density first, then what mixes worst."""
-    chains = comparison.chains.get(comparison.reference) if comparison.reference is not None else None
+    chains = (
+        comparison.chains.get(comparison.reference) if comparison.reference is not None else None
+    )
     if chains is None:
         return []
     values = np.asarray(chains.values, np.float64)
@@ -46,8 +52,15 @@ def traces(comparison: "Comparison") -> list[Figure]:
     rhats = [split_rhat(values[..., i]) for i in range(values.shape[-1])]
     names = [str(name) for name in chains.names]
     first = [i for i, name in enumerate(names) if "joint" in name][:1]
-    worst = [int(i) for i in np.argsort([-rhat if np.isfinite(rhat) else 0 for rhat in rhats], kind="stable") if int(i) not in first]
-    return [_trace(comparison.reference or "", names[i], values[:MAX_CHAINS, :, i], rhats[i]) for i in (first + worst)[:MAX_TRACES]]
+    worst = [
+        int(i)
+        for i in np.argsort([-rhat if np.isfinite(rhat) else 0 for rhat in rhats], kind="stable")
+        if int(i) not in first
+    ]
+    return [
+        _trace(comparison.reference or "", names[i], values[:MAX_CHAINS, :, i], rhats[i])
+        for i in (first + worst)[:MAX_TRACES]
+    ]
 
 
 def _trace(engine: str, name: str, values: np.ndarray, rhat: float) -> Figure:
@@ -61,21 +74,46 @@ def _trace(engine: str, name: str, values: np.ndarray, rhat: float) -> Figure:
     pick = svg.thin(length, max(20, MAX_DRAWS // count))
     parts = [svg.y_axis(Scale(0, 1, left, WIDTH - 10), y, most=4)]
     drawn = []
-    heights = [np.histogram(ranks[chain], bins=BINS, range=(0, 1))[0] / (length / BINS) for chain in range(count)]
+    heights = [
+        np.histogram(ranks[chain], bins=BINS, range=(0, 1))[0] / (length / BINS)
+        for chain in range(count)
+    ]
     top = max(1.6, max(float(height.max()) for height in heights))
     bars = Scale(0, top, 206, 156)
     for chain in range(count):
         x = Scale(0, max(length - 1, 1), left + chain * wide + 3, left + (chain + 1) * wide - 3)
         drawn.append(
-            svg.path(x(pick), y(values[chain, pick]), "trace", f"{name}, chain {chain + 1}: mean {number(float(np.nanmean(values[chain])))}")
+            svg.path(
+                x(pick),
+                y(values[chain, pick]),
+                "trace",
+                f"{name}, chain {chain + 1}: mean {number(float(np.nanmean(values[chain])))}",
+            )
         )
         drawn += _rank_bars(heights[chain], chain, x, bars)
-        parts.append(svg.text((x.start + x.end) / 2, 222, f"chain {chain + 1}" if count <= 4 else str(chain + 1), "tick", "middle"))
+        parts.append(
+            svg.text(
+                (x.start + x.end) / 2,
+                222,
+                f"chain {chain + 1}" if count <= 4 else str(chain + 1),
+                "tick",
+                "middle",
+            )
+        )
         if chain:
             parts.append(svg.line(left + chain * wide, 14, left + chain * wide, 206, "grid"))
     parts.append(svg.text(left - 5, 185, "ranks", "tick", "end"))
     parts.append(svg.of(engine, *drawn))
-    parts.append(svg.line(left, float(bars(1)), WIDTH - 10, float(bars(1)), "level", "what equal chains would show"))
+    parts.append(
+        svg.line(
+            left,
+            float(bars(1)),
+            WIDTH - 10,
+            float(bars(1)),
+            "level",
+            "what equal chains would show",
+        )
+    )
     said = ", ".join(number(float(np.nanmean(one))) for one in values)
     title = f"{name}: R-hat {rhat:.3f}" if np.isfinite(rhat) else name
     words = f"Trace and ranks of {name} in {count} chains of {length} draws of {engine}; R-hat {rhat:.3f}; means by chain {said}."
@@ -104,8 +142,13 @@ def data(comparison: "Comparison") -> list[Figure]:
     """Totals of rows and of columns for counts; values, and entries per row, for the others."""
     given = comparison.data
     if given.kind in ("counts", "text_and_votes"):
-        columns = np.asarray(given.matrix.sum(0)).ravel() if given.matrix is not None else np.empty(0)
-        found = [_histogram("Tokens per row", np.asarray(given.totals, float)), _histogram("Tokens per column", columns)]
+        columns = (
+            np.asarray(given.matrix.sum(0)).ravel() if given.matrix is not None else np.empty(0)
+        )
+        found = [
+            _histogram("Tokens per row", np.asarray(given.totals, float)),
+            _histogram("Tokens per column", columns),
+        ]
         if given.votes is not None:
             found.append(_histogram("Votes per row", np.diff(given.votes.indptr)))
         return [figure for figure in found if figure is not None]
@@ -114,7 +157,9 @@ def data(comparison: "Comparison") -> list[Figure]:
     if given.kind == "ratings":
         found += [
             _histogram("Ratings per row", np.diff(given.matrix.indptr)),
-            _histogram("Ratings per column", np.bincount(given.matrix.indices, minlength=given.num_columns)),
+            _histogram(
+                "Ratings per column", np.bincount(given.matrix.indices, minlength=given.num_columns)
+            ),
         ]
     return [figure for figure in found if figure is not None]
 
@@ -145,7 +190,9 @@ def _histogram(title: str, values: Any) -> Figure | None:
     parts += [svg.line(x.start, y.start, x.end, y.start, "axis"), svg.x_axis(x, y.start, most=4)]
     low, middle, high = (number(float(level)) for level in np.quantile(values, (0, 0.5, 1)))
     words = f"{title}: {values.size:,} numbers from {low} to {high}, median {middle}."
-    return Figure(title + (" (log scale)" if log else ""), "".join(parts), wide, height, words, "data")
+    return Figure(
+        title + (" (log scale)" if log else ""), "".join(parts), wide, height, words, "data"
+    )
 
 
 def _bins(values: np.ndarray, log: bool) -> tuple[np.ndarray, list[str]]:
@@ -160,7 +207,8 @@ def _bins(values: np.ndarray, log: bool) -> tuple[np.ndarray, list[str]]:
         step = int(np.ceil((np.ptp(few) + 1) / most))
         first = np.arange(few[0], few[-1] + 1, step)
         return np.append(first, first[-1] + step) - 0.5, [
-            number(one) + (f" to {number(one + step - 1)}" if step > 1 else "") for one in first.tolist()
+            number(one) + (f" to {number(one + step - 1)}" if step > 1 else "")
+            for one in first.tolist()
         ]
     low, high = (np.log(few[[0, -1]]) if log else few[[0, -1]]).tolist()
     edges = np.linspace(low, high, most + 1)

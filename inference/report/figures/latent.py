@@ -46,16 +46,28 @@ def located(comparison: "Comparison") -> list[str]:
     engine = selection.anchor(comparison)
     if engine is None:
         return []
-    names = [*comparison.model.rotation.sites, *(site for site in ("d2", "s") if site in comparison.model.families)]
+    names = [
+        *comparison.model.rotation.sites,
+        *(site for site in ("d2", "s") if site in comparison.model.families),
+    ]
     draws = comparison.draws[engine]
-    return [site for site in dict.fromkeys(names) if site in draws and draws[site].ndim == 3 and min(draws[site].shape[1:]) >= 2]
+    return [
+        site
+        for site in dict.fromkeys(names)
+        if site in draws and draws[site].ndim == 3 and min(draws[site].shape[1:]) >= 2
+    ]
 
 
 def principal_axes(locations: np.ndarray) -> Axes:
     """Of means (n, dimensions): the two directions in which they spread most. Signs are such that the largest entry of each is positive."""
     origin = locations.mean(0)
     _, sizes, rows = np.linalg.svd(locations - origin, full_matrices=False)
-    rows = rows[:2] * np.sign(rows[:2][np.arange(min(2, len(rows))), np.argmax(np.abs(rows[:2]), axis=1)])[:, None]
+    rows = (
+        rows[:2]
+        * np.sign(rows[:2][np.arange(min(2, len(rows))), np.argmax(np.abs(rows[:2]), axis=1)])[
+            :, None
+        ]
+    )
     shares = sizes**2 / max(float(np.sum(sizes**2)), 1e-300)
     return Axes(origin, rows.T, shares[:2])
 
@@ -74,18 +86,31 @@ def maps(comparison: "Comparison") -> dict[str, list[Figure]]:
     return found
 
 
-def _maps(comparison: "Comparison", engine: str, site: str, axes: Axes, points: np.ndarray) -> list[Figure]:
+def _maps(
+    comparison: "Comparison", engine: str, site: str, axes: Axes, points: np.ndarray
+) -> list[Figure]:
     outer = np.argsort(-np.sum(points**2, 1), kind="stable")
-    pick = np.unique(np.concatenate([outer[: MAX_POINTS // 2], outer[svg.thin(len(outer), MAX_POINTS // 2)]]))
+    pick = np.unique(
+        np.concatenate([outer[: MAX_POINTS // 2], outer[svg.thin(len(outer), MAX_POINTS // 2)]])
+    )
     special = [int(i) for i in outer[svg.thin(min(len(outer), 30), MAX_ELLIPSES)]]
-    means = {other: axes.project(selection.mean(comparison, other, site)) for other in selection.shown(comparison) if site in comparison.draws[other]}
+    means = {
+        other: axes.project(selection.mean(comparison, other, site))
+        for other in selection.shown(comparison)
+        if site in comparison.draws[other]
+    }
     reach = 0.35 * np.ptp(points, axis=0)
-    spread = np.nanstd([axes.project(comparison.draws[engine][site][:, row]) for row in special], axis=1)  # room for the ellipses
+    spread = np.nanstd(
+        [axes.project(comparison.draws[engine][site][:, row]) for row in special], axis=1
+    )  # room for the ellipses
     everything = np.concatenate(
         [
             points[special] - spread,
             points[special] + spread,
-            *(np.clip(one[pick], points.min(0) - reach, points.max(0) + reach) for one in means.values()),
+            *(
+                np.clip(one[pick], points.min(0) - reach, points.max(0) + reach)
+                for one in means.values()
+            ),
         ]
     )
     y = make_scale(everything[:, 1], SIZE - 40, 28, pad=0.08)
@@ -94,7 +119,9 @@ def _maps(comparison: "Comparison", engine: str, site: str, axes: Axes, points: 
     for other, place in means.items():
         if other == engine and len(means) > 1:
             continue
-        figures.append(_map(comparison, engine, other, site, axes, points, place, pick, special, x, y))
+        figures.append(
+            _map(comparison, engine, other, site, axes, points, place, pick, special, x, y)
+        )
     return figures
 
 
@@ -118,8 +145,19 @@ def _map(
     ties = np.array([(*where(base, i), *where(place, i)) for i in pick])
     parts.append(svg.segments(ties[:, 0], ties[:, 1], ties[:, 2], ties[:, 3], "tie"))
     for name, one in ((engine, base), (other, place)):
-        outlines = [] if selection.is_point(comparison.draws[name]) else [_outline(comparison, name, site, axes, one, i, x, y) for i in special]
-        marks = [svg.mark(name, *where(one, i), f"{label(i)}: {name} ({number(one[i, 0])}, {number(one[i, 1])})") for i in pick]
+        outlines = (
+            []
+            if selection.is_point(comparison.draws[name])
+            else [_outline(comparison, name, site, axes, one, i, x, y) for i in special]
+        )
+        marks = [
+            svg.mark(
+                name,
+                *where(one, i),
+                f"{label(i)}: {name} ({number(one[i, 0])}, {number(one[i, 1])})",
+            )
+            for i in pick
+        ]
         parts.append(svg.of(name, *outlines, *marks))
         if name == other == engine:
             break
@@ -140,14 +178,30 @@ def _labels(points: list[tuple[float, float, str]], x: Scale) -> list[str]:
         name, right = svg.cut(name, 110), here < (x.start + x.end) / 2
         start = here + 7 if right else here - 7 - svg.CHARACTER * len(name)
         end = start + svg.CHARACTER * len(name)
-        if any(start < other_end and other_start < end and abs(there - level) < 13 for other_start, other_end, level in boxes):
+        if any(
+            start < other_end and other_start < end and abs(there - level) < 13
+            for other_start, other_end, level in boxes
+        ):
             continue
         boxes.append((start, end, there))
-        found.append(svg.text(here + (7 if right else -7), there - 6, name, "note", "start" if right else "end"))
+        found.append(
+            svg.text(
+                here + (7 if right else -7), there - 6, name, "note", "start" if right else "end"
+            )
+        )
     return found
 
 
-def _outline(comparison: "Comparison", engine: str, site: str, axes: Axes, means: np.ndarray, row: int, x: Scale, y: Scale) -> str:
+def _outline(
+    comparison: "Comparison",
+    engine: str,
+    site: str,
+    axes: Axes,
+    means: np.ndarray,
+    row: int,
+    x: Scale,
+    y: Scale,
+) -> str:
     """One standard deviation of an engine's draws of a location, as an ellipse in pixels."""
     draws = axes.project(comparison.draws[engine][site][:, row])
     draws = draws[np.isfinite(draws).all(1)]
@@ -169,14 +223,23 @@ def profiles(comparison: "Comparison") -> list[Figure]:
     if comparison.data.kind != "dense" or comparison.model.symmetry != "permutation":
         return []
     engine = selection.anchor(comparison)
-    means = {other: found for other in selection.shown(comparison) if (found := _profiles(comparison, other)) is not None}
+    means = {
+        other: found
+        for other in selection.shown(comparison)
+        if (found := _profiles(comparison, other)) is not None
+    }
     if engine not in means:
         return []
     order = (
-        np.argsort(-selection.mean(comparison, engine, "pi"), kind="stable") if "pi" in comparison.draws[engine] else np.arange(len(means[engine]))
+        np.argsort(-selection.mean(comparison, engine, "pi"), kind="stable")
+        if "pi" in comparison.draws[engine]
+        else np.arange(len(means[engine]))
     )
     low, high = float(np.min(means[engine])), float(np.max(means[engine]))
-    return [_strips(comparison, other, profile[order[:MAX_COMPONENTS]], order, low, high) for other, profile in means.items()]
+    return [
+        _strips(comparison, other, profile[order[:MAX_COMPONENTS]], order, low, high)
+        for other, profile in means.items()
+    ]
 
 
 def _profiles(comparison: "Comparison", engine: str) -> np.ndarray | None:
@@ -189,14 +252,23 @@ def _profiles(comparison: "Comparison", engine: str) -> np.ndarray | None:
     return None
 
 
-def _strips(comparison: "Comparison", engine: str, profile: np.ndarray, order: np.ndarray, low: float, high: float) -> Figure:
+def _strips(
+    comparison: "Comparison",
+    engine: str,
+    profile: np.ndarray,
+    order: np.ndarray,
+    low: float,
+    high: float,
+) -> Figure:
     columns = profile.shape[1]
     edges = np.unique(np.linspace(0, columns, min(columns, MAX_CELLS) + 1).round().astype(int))
     left, tall = 34, max(12, min(24, 240 / len(profile)))
     x = Scale(0, columns, left, WIDTH - 8)
     parts = []
     for row, one in enumerate(profile):
-        parts.append(svg.text(left - 6, 8 + tall * (row + 0.5) + 4, str(order[row] + 1), "tick", "end"))
+        parts.append(
+            svg.text(left - 6, 8 + tall * (row + 0.5) + 4, str(order[row] + 1), "tick", "end")
+        )
         for start, end in itertools.pairwise(edges.tolist()):
             value = float(one[start:end].mean())
             level = round(10 * min(1.0, max(0.0, (value - low) / (high - low or 1.0))))
@@ -206,7 +278,12 @@ def _strips(comparison: "Comparison", engine: str, profile: np.ndarray, order: n
             wide = float(x(end) - x(start))
             parts.append(
                 svg.rectangle(
-                    float(x(start)), 8 + tall * row, wide + 0.3, tall - 2, f"h{level}", f"component {order[row] + 1}, {name}: {number(value)}"
+                    float(x(start)),
+                    8 + tall * row,
+                    wide + 0.3,
+                    tall - 2,
+                    f"h{level}",
+                    f"component {order[row] + 1}, {name}: {number(value)}",
                 )
             )
     bottom = 8 + tall * len(profile)
@@ -225,12 +302,19 @@ def grids(comparison: "Comparison") -> list[Figure]:
     found = []
     for engine in selection.shown(comparison):
         posterior = getattr(comparison.fits.get(engine), "posterior", None)
-        if posterior is None or posterior.kind != "mixture" or len(posterior.weights) < 2 or not len(posterior.names):
+        if (
+            posterior is None
+            or posterior.kind != "mixture"
+            or len(posterior.weights) < 2
+            or not len(posterior.names)
+        ):
             continue
         theta = np.asarray(posterior.theta, float).reshape(len(posterior.weights), -1)
         weights = np.asarray(posterior.weights, float)
         found.append(
-            _line_grid(comparison, engine, posterior.names, theta[:, 0], weights) if theta.shape[1] == 1 else _plane(comparison, engine, posterior)
+            _line_grid(comparison, engine, posterior.names, theta[:, 0], weights)
+            if theta.shape[1] == 1
+            else _plane(comparison, engine, posterior)
         )
     return found
 
@@ -244,7 +328,9 @@ def _log_draws(comparison: "Comparison", name: str) -> np.ndarray | None:
         return np.log(np.asarray(draws, np.float64).reshape(len(draws), -1)[:, 0])
 
 
-def _line_grid(comparison: "Comparison", engine: str, names: Any, theta: np.ndarray, weights: np.ndarray) -> Figure:
+def _line_grid(
+    comparison: "Comparison", engine: str, names: Any, theta: np.ndarray, weights: np.ndarray
+) -> Figure:
     """One hyper-parameter: weights over cells as a density of log theta, over the histogram of the reference's draws."""
     name, height = names[0], 230
     order = np.argsort(theta)
@@ -253,11 +339,23 @@ def _line_grid(comparison: "Comparison", engine: str, names: Any, theta: np.ndar
     density = weights / np.maximum(cells, 1e-12)
     draws = _log_draws(comparison, name)
     finite = np.empty(0) if draws is None else draws[np.isfinite(draws)]
-    bars, edges = np.histogram(finite, bins=25, density=True) if len(finite) > 2 else (np.zeros(0), np.zeros(1))
-    x = make_scale(np.exp([*theta, *(np.quantile(finite, (0.005, 0.995)) if finite.size else [])]), 12, WIDTH - 12, log=True)
+    bars, edges = (
+        np.histogram(finite, bins=25, density=True)
+        if len(finite) > 2
+        else (np.zeros(0), np.zeros(1))
+    )
+    x = make_scale(
+        np.exp([*theta, *(np.quantile(finite, (0.005, 0.995)) if finite.size else [])]),
+        12,
+        WIDTH - 12,
+        log=True,
+    )
     y = Scale(0, 1.1 * max([*density, *bars]), height - 40, 10)
     middle = lambda value: float(x(x.clip(np.exp(value))))  # noqa: E731
-    parts = [svg.line(x.start, y.start, x.end, y.start, "axis"), svg.x_axis(x, y.start, f"{plain(name)} (log scale)")]
+    parts = [
+        svg.line(x.start, y.start, x.end, y.start, "axis"),
+        svg.x_axis(x, y.start, f"{plain(name)} (log scale)"),
+    ]
     drawn = [
         svg.rectangle(
             middle(a),
@@ -272,7 +370,12 @@ def _line_grid(comparison: "Comparison", engine: str, names: Any, theta: np.ndar
     parts.append(svg.of(comparison.reference or "", *drawn))
     stems = svg.segments(x(np.exp(theta)), y.start, x(np.exp(theta)), y(density), "thin")
     marks = [
-        svg.mark(engine, float(x(np.exp(t))), float(y(d)), f"{plain(name)} = {number(np.exp(t))}: weight {w:.3f}")
+        svg.mark(
+            engine,
+            float(x(np.exp(t))),
+            float(y(d)),
+            f"{plain(name)} = {number(np.exp(t))}: weight {w:.3f}",
+        )
         for t, d, w in zip(theta, density, weights, strict=True)
     ]
     parts.append(svg.of(engine, stems, svg.path(x(np.exp(theta)), y(density), "l"), *marks))
@@ -288,12 +391,20 @@ def _line_grid(comparison: "Comparison", engine: str, names: Any, theta: np.ndar
 
 def _plane(comparison: "Comparison", engine: str, posterior: Any) -> Figure:
     """Two hyper-parameters: grid points of area in proportion to their weight, over contours of the reference's draws."""
-    names, theta, weights = posterior.names[:2], np.asarray(posterior.theta, float)[:, :2], np.asarray(posterior.weights, float)
+    names, theta, weights = (
+        posterior.names[:2],
+        np.asarray(posterior.theta, float)[:, :2],
+        np.asarray(posterior.weights, float),
+    )
     draws = [found for name in names if (found := _log_draws(comparison, name)) is not None]
     seen = np.stack(draws, 1) if len(draws) == 2 else np.empty((0, 2))
     seen = seen[np.isfinite(seen).all(1)]
     heavy = theta[weights > 1e-3 * weights.max()]
-    ends = np.concatenate([heavy, np.quantile(seen, (0.005, 0.995), axis=0)]) if len(seen) > 10 else heavy
+    ends = (
+        np.concatenate([heavy, np.quantile(seen, (0.005, 0.995), axis=0)])
+        if len(seen) > 10
+        else heavy
+    )
     y = make_scale(np.exp(ends[:, 1]), SIZE - 40, 28, log=True)
     x = make_scale(np.exp(ends[:, 0]), svg.margin(y), SIZE + 30, log=True)
     parts = [svg.frame(x, y, f"{plain(names[0])} (log scale)", f"{plain(names[1])} (log scale)")]
@@ -304,10 +415,21 @@ def _plane(comparison: "Comparison", engine: str, posterior: Any) -> Figure:
         tip = f"{plain(names[0])} = {number(np.exp(point[0]))}, {plain(names[1])} = {number(np.exp(point[1]))}: weight {weight:.3f}"
         here, there = float(x(np.exp(point[0]))), float(y(np.exp(point[1])))
         if r > 0.4 and x.start <= here <= x.end and y.end <= there <= y.start:
-            dots.append(f'<circle class="dot" cx="{here:.1f}" cy="{there:.1f}" r="{r:.1f}">{svg.title(tip)}</circle>')
+            dots.append(
+                f'<circle class="dot" cx="{here:.1f}" cy="{there:.1f}" r="{r:.1f}">{svg.title(tip)}</circle>'
+            )
     parts.append(svg.of(engine, *dots))
-    title = f"{engine}: {len(weights)} grid points" + (f" over contours of {comparison.reference}" if len(seen) > 10 else "")
-    return Figure(title, "".join(parts), SIZE + 40, SIZE, _grid_words(comparison, engine, names, theta, weights), "gridded")
+    title = f"{engine}: {len(weights)} grid points" + (
+        f" over contours of {comparison.reference}" if len(seen) > 10 else ""
+    )
+    return Figure(
+        title,
+        "".join(parts),
+        SIZE + 40,
+        SIZE,
+        _grid_words(comparison, engine, names, theta, weights),
+        "gridded",
+    )
 
 
 def _contours(draws: np.ndarray, x: Scale, y: Scale) -> str:
@@ -322,16 +444,29 @@ def _contours(draws: np.ndarray, x: Scale, y: Scale) -> str:
     parts = []
     for share, level in zip(CONTOURS, levels, strict=True):
         for one in map(np.asarray, lines.lines(float(level))):
-            parts.append(svg.path(x(np.exp(one[:, 0])), y(np.exp(one[:, 1])), "contour", f"holds {share:.0%} of the reference's draws"))
+            parts.append(
+                svg.path(
+                    x(np.exp(one[:, 0])),
+                    y(np.exp(one[:, 1])),
+                    "contour",
+                    f"holds {share:.0%} of the reference's draws",
+                )
+            )
     return "".join(parts)
 
 
-def _grid_words(comparison: "Comparison", engine: str, names: Any, theta: np.ndarray, weights: np.ndarray) -> str:
+def _grid_words(
+    comparison: "Comparison", engine: str, names: Any, theta: np.ndarray, weights: np.ndarray
+) -> str:
     said = []
     for i, name in enumerate(names):
         mean = np.average(theta[:, i], weights=weights)
         sd = np.sqrt(np.average((theta[:, i] - mean) ** 2, weights=weights))
         draws = _log_draws(comparison, name)
-        known = "" if draws is None else f" ({comparison.reference}: {np.nanmean(draws):.2f} ± {np.nanstd(draws):.2f})"
+        known = (
+            ""
+            if draws is None
+            else f" ({comparison.reference}: {np.nanmean(draws):.2f} ± {np.nanstd(draws):.2f})"
+        )
         said.append(f"log {name} {mean:.2f} ± {sd:.2f}{known}")
     return f"Posterior of {' and '.join(names)} on a grid of {len(weights)} points by {engine}: {'; '.join(said)}."

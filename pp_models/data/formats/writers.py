@@ -99,7 +99,9 @@ def _writer(data: Data, path: Path, on_rows: OnRows) -> Write:
         return partial(_write_text, path, _csv_lines(data, mark, on_rows))
     sizes = data.num_rows, data.num_columns, data.num_entries
     if suffix == "uci":
-        return partial(_write_text, path, _listed("".join(f"{size}\n" for size in sizes), data, on_rows))
+        return partial(
+            _write_text, path, _listed("".join(f"{size}\n" for size in sizes), data, on_rows)
+        )
     if suffix == ".mtx":
         head = "%%MatrixMarket matrix coordinate integer general\n"
         head += "{} {} {}\n".format(*sizes)
