@@ -5,7 +5,7 @@ from pathlib import Path
 import pp_models
 from inference.core.registry import engines
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 def test_readme_names_what_there_is():
@@ -52,7 +52,7 @@ def models_by_engines():
 
 
 def test_readme_says_which_engine_fits_which_model():
-    """The table is what is discovered. After a change: python tests/test_readme.py writes it anew."""
+    """The table is what is discovered. After a change: python tests/docs/test_readme.py writes it anew."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert text.split(MARKS[0])[1].split(MARKS[1])[0] == models_by_engines()
 
