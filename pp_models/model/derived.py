@@ -37,6 +37,7 @@ class Site(NamedTuple):
     observed: bool
     in_rows: bool
     shape: tuple[int, ...]
+    event_dim: int
 
 
 def example_of(model: Any) -> tuple[Any, Any, Any]:
@@ -79,7 +80,7 @@ def sites_of(model: Any, drawn: bool = False) -> dict[str, Site]:
             if site["type"] == "sample":
                 inside = any(frame.name == ROWS for frame in site["cond_indep_stack"])
                 shape = tuple(site["fn"].batch_shape + site["fn"].event_shape)
-                found[name] = Site(site["is_observed"], inside, shape)
+                found[name] = Site(site["is_observed"], inside, shape, site["fn"].event_dim)
         return 0
 
     jax.eval_shape(run, _key())
@@ -197,14 +198,19 @@ def _guide(model: Any, hyper: Any, batch: Any) -> None:
     for site, family in model.families.items():
         if site not in model.local:
             found = _parametrised(site, family.distribution(start[site]), lambda x: x)
-            numpyro.sample(site, found.to_event(len(found.batch_shape)))
+            numpyro.sample(site, _as_in_model(model, site, found))
     with numpyro.plate(ROWS, batch.num_data_rows, subsample_size=batch.num_rows):
         for site, family in model.families.items():
             if site in model.local:
                 everyone = functools.partial(_for_all_rows, batch)
                 found = _parametrised(site, family.distribution(start[site]), everyone)
-                rows = _select(found, batch)
-                numpyro.sample(site, rows.to_event(len(rows.batch_shape) - 1))
+                numpyro.sample(site, _as_in_model(model, site, _select(found, batch)))
+
+
+def _as_in_model(model: Any, site: str, distribution: Any) -> Any:
+    """The distribution with the event dimensions of the model's site, which NumPyro's SVI asks for."""
+    missing = sites_of(model)[site].event_dim - distribution.event_dim
+    return distribution.to_event(max(missing, 0))
 
 
 def _parametrised(site: str, distribution: Any, spread: Any) -> Any:
