@@ -1,6 +1,6 @@
 """The README's table names every model and engine. `test_docs` runs its examples.
 
-After a change, `python tests/test_readme.py` writes the table.
+After a change, `python tests/docs/test_readme.py` writes the table.
 """
 
 from pathlib import Path
