@@ -18,7 +18,6 @@ from pp_models.model import factor_axes, learnable, split_learned, values_of
 
 NOTHING_TO_LEARN = "the model has no hyper-parameters that can be learned"
 LOCAL = {"num_local": 12, "local_tolerance": 0.0}
-pytestmark = pytest.mark.representative("lda")
 
 
 def run(problem, engine, hyper=None, **options):
@@ -409,13 +408,7 @@ def test_empirical_bayes_scales_its_rows(problem):
         np.testing.assert_allclose(getattr(scaled, name), getattr(doubled, name), rtol=1e-10)
 
 
-@pytest.mark.parametrize(
-    "engine",
-    [
-        "svi",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("trust_region", "streaming")),
-    ],
-)
+@pytest.mark.parametrize("engine", ["svi", "trust_region", "streaming"])
 def test_learned_hyper_parameters_help(problem, engine):
     """With hyper-parameters learned, the same engine ends at a higher bound, and the fit reports them."""
     if not learnable(problem.model, problem.hyper):
@@ -431,7 +424,6 @@ def test_learned_hyper_parameters_help(problem, engine):
     )
 
 
-@pytest.mark.slow
 def test_devices_change_nothing(problem):
     """Rows dealt out to three shares give the same trust-region fit, hyper-parameters learned, as one share."""
     marked = {**problem.hyper._asdict(), "learn": "all"}
@@ -609,7 +601,6 @@ def test_padding_and_shares_change_no_stochastic_map(problem):
         )
 
 
-@pytest.mark.slow
 def test_stochastic_map_ends_where_map_does(problem):
     """From its end, `map` gains less than 1e-3 of the log density, relatively, on all rows: the noise that a rate of 0.01 leaves.
 
