@@ -313,7 +313,6 @@ def test_single_precision_bound_rises(problem):
     assert np.all(np.diff(bounds) > -3e-6 * np.abs(bounds[1:])), np.diff(bounds).min()
 
 
-@pytest.mark.slow
 def test_numpyro_svi_reaches_cavis_neighbourhood(problem):
     """Stock SVI on the guide ends with an ELBO no lower than CAVI's bound (3 % for Monte-Carlo noise and local optima)."""
     best = run(problem, "cavi", num_epochs=1000).bound
@@ -365,7 +364,7 @@ def test_devices_change_nothing(problem):
     ("name", "hyper", "tied"),
     [
         ("pmf", {"rank": 3}, False),
-        pytest.param("lg_nmf", {"num_topics": 3, "alpha1": 1.0}, True, marks=pytest.mark.slow),
+        ("lg_nmf", {"num_topics": 3, "alpha1": 1.0}, True),
     ],
 )
 def test_map_shares_out_the_columns(name, hyper, tied):
