@@ -6,7 +6,6 @@ filled up with chains that are dropped.
 """
 
 import math
-from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -37,30 +36,23 @@ class Rounds:
         """The same on every device, for `run` to take as `common` without sending it again."""
         return on.placed(tree, self.devices, on.EVERYWHERE)
 
-    def _in_rounds(self, chains: Any) -> list[Any]:
-        size = len(self.devices)
-        rounds = (chains[i : i + size] for i in range(0, len(chains), size))
-        return [
-            on.placed(
-                jax.tree.map(lambda *x: np.stack(x), *one) if isinstance(one, list) else one,
-                self.devices,
-                on.EACH,
-            )
-            for one in rounds
-        ]
-
     def keys(self, key: jax.Array) -> list[Any]:
         """A key for every chain, which depends on its number alone, by round."""
-        number = self.num_chains + -self.num_chains % len(self.devices)
-        return self._in_rounds(jax.vmap(jax.random.fold_in, (None, 0))(key, np.arange(number)))
+        size = len(self.devices)
+        number = self.num_chains + -self.num_chains % size
+        keys = jax.vmap(jax.random.fold_in, (None, 0))(key, np.arange(number))
+        rounds = (keys[i : i + size] for i in range(0, number, size))
+        return [on.placed(one, self.devices, on.EACH) for one in rounds]
 
     def place(self, chains: list[Any]) -> list[Any]:
         """A tree for every chain, by round; copies of the last chain's fill up the last round."""
-        return self._in_rounds(chains + chains[-1:] * (-len(chains) % len(self.devices)))
+        size = len(self.devices)
+        chains = chains + chains[-1:] * (-len(chains) % size)
+        rounds = (chains[i : i + size] for i in range(0, len(chains), size))
+        stacked = (jax.tree.map(lambda *x: np.stack(x), *one) for one in rounds)
+        return [on.placed(one, self.devices, on.EACH) for one in stacked]
 
-    def run(
-        self, function: Callable[..., Any], setting: Any, common: Any, own: list[Any]
-    ) -> list[Any]:
+    def run(self, function: Any, setting: Any, common: Any, own: list[Any]) -> list[Any]:
         """Dispatch `function(setting, shared, common, own)` for every chain, by round.
 
         shared: the hyper-parameters and the rows. common: the same for all chains. own: each
@@ -122,15 +114,7 @@ class State(NamedTuple):
     kept: tuple[Any, ...]
 
 
-def algorithm(
-    problem: obj.Problem,
-    options: Any,
-    work: list[int],
-    num_warming: int,
-    first: Callable[..., list[Any]],
-    run: Callable[..., tuple[list[Any], Any]],
-    info: Callable[[Any, Any], Any],
-) -> Algorithm:
+def algorithm(problem, options, work, num_warming, first, run, info) -> Algorithm:
     """A sampler that runs in chunks.
 
     work:        relative cost of each step

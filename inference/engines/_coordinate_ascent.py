@@ -1,83 +1,63 @@
 r"""A sweep of coordinate ascent over all rows on all devices: the step of `cavi` and `map`.
 
-The rows are solved first. Then each global site $s$ moves to its target,
-
-$$ \eta_s = \frac{\partial F}{\partial \mu_s} $$
-
-given the new values of the sites before it. If the rows couple the global sites
-(`Model.coupled` is "rows"), the target of every site after the first takes another pass over the
-rows. The target of a damped site is a Newton step, which is halved until the objective does not
-fall.
+The rows are solved first. Then each global site $s$ moves to its target
+$\eta_s = \partial F / \partial \mu_s$, or to the point there, given the new values of the sites
+before it. If the rows couple the global sites (`Model.coupled` is "rows"), the target of every site
+after the first takes another pass over the rows. The target of a damped site is a Newton step,
+which is shortened until the objective does not fall.
 """
 
-from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from inference.core import devices
 from inference.core import objective as obj
 from inference.engines import _minibatch as mb
+from pp_models import families as fam
 from pp_models.elimination.row_solver import RowOptions
 from pp_models.model import Sites
 
+FEW_ROWS = 512  # of a global site: below, sharing them out costs more than solving them here
+
 
 class State(NamedTuple):
-    """Parameters of the global sites; each device's rows, and their positions in the data."""
+    """Of the global sites natural parameters, or statistics of points; of each device's rows
+    natural parameters, or values of points (statistics may be K times as large)."""
 
     shared: Sites
     local: tuple[Sites, ...]
     positions: tuple[jax.Array, ...]
 
 
-class Info(NamedTuple):
-    """bound: terms of the objective after the rows of this sweep were solved."""
-
-    bound: Any
-
-
-class Rule(NamedTuple):
-    """How parameters of global sites move: `natural_rule` is that of `cavi`.
-
-    block:   how parameters become statistics
-    solve:   fields of `mb.Setting` that rows are solved with
-    value:   (shared) -> the part of the objective without rows
-    update:  (shared, site, target) -> new parameters of the site
-    move:    (shared, site, target, fraction) -> the same after a part of the way, if damped
-    """
-
-    block: obj.Block
-    solve: dict[str, Any]
-    value: Callable[[Sites], jax.Array]
-    update: Callable[..., Any]
-    move: Callable[..., Any]
-
-
-def natural_rule(problem: obj.Problem) -> Rule:
-    """Natural parameters move to their target."""
-    return Rule(
-        obj.Block(problem.model, obj.summarise, "mean"),
-        {"bound": True},
-        lambda shared: obj.shared_bound(problem.model, problem.hyper, shared),
-        lambda shared, site, target: target,
-        lambda shared, site, target, fraction: obj.blend(shared[site], target, fraction),
-    )
+statistics = jax.jit(mb.statistics, static_argnames="model")
+point = jax.jit(obj.summarise, static_argnames=("model", "summary"))
 
 
 def sweep(
-    problem: obj.Problem, rule: Rule, rows: RowOptions, shared: Sites, local: Any, batches: Any
-) -> tuple[State, Info]:
-    """Solve the rows from `local`, then update every global site."""
-    model, hyper, places, block = problem.model, problem.hyper, problem.devices, rule.block
-    solved = mb.solve(problem, hyper, shared, batches, rows, start=local, **rule.solve)
+    problem: obj.Problem, rows: RowOptions, state: State, local: Any, batches: Any, summary="mean"
+) -> tuple[State, mb.Info]:
+    """Solve the rows from `local`, then update every global site. summary: "mean", or of points."""
+    model, hyper, places, points = problem.model, problem.hyper, problem.devices, summary != "mean"
+    block = obj.Block(model, statistics) if points else obj.Block(model, obj.summarise, "mean")
+    shared = dict(state.shared)
+    given = (problem, hyper, shared, batches, rows, None, local)
+    solved = mb.solve(*given, bound=True, summary=summary, values=points)
     own = list(zip(solved.local, batches, strict=True))
-    terms = devices.gather(places, [share.bound for share in solved.shares])
-    info, shared = Info((rule.value(shared), terms)), dict(shared)
+
+    def without_rows(now):
+        if points:
+            return obj.shared_value(model, hyper, now, summary)
+        return obj.shared_bound(model, hyper, now)
 
     def height(now):
         values = devices.run(obj.local_value, block, places, (hyper, now), own)
-        return rule.value(now), devices.gather(places, values)
+        return without_rows(now), devices.gather(places, values)
 
+    terms = devices.gather(places, [share.bound for share in solved.shares])
+    info = mb.Info((without_rows(shared), terms))
     gradients = [share.gradient for share in solved.shares]
     for i, site in enumerate(model.shared):
         if i and model.coupled == "rows":
@@ -89,9 +69,59 @@ def sweep(
         if site in model.damped:
             shared[site] = obj.advance(
                 shared[site],
-                lambda fraction, s=site, t=target: rule.move(shared, s, t, fraction),
+                partial(_towards, model, shared[site], target, site=site, summary=summary),
                 lambda x, s=site: height({**shared, s: x}),
             )
+        elif points:
+            shared[site] = _solve_site(problem, site, target, shared, summary, rows.num_local)
         else:
-            shared[site] = rule.update(shared, site, target)
+            shared[site] = target
     return State(shared, solved.local, solved.positions), info
+
+
+def _towards(model, old, target, fraction, site, summary):
+    """A damped site's parameters after a fraction of its step."""
+    if summary == "mean":
+        return obj.blend(old, target, fraction)
+    return _newton_point(model, old, target, fraction, site, summary)
+
+
+@partial(jax.jit, static_argnames=("model", "site", "summary"))
+def _newton_point(model, stats, target, fraction, site, summary):
+    return fam.summarise(model.families[site], fam.newton_step(stats, target, fraction), summary)
+
+
+def _solve_site(problem: obj.Problem, site, target, shared: Sites, summary, sweeps) -> Any:
+    """The statistics of the site's point at the target.
+
+    Independent rows that are many are shared out among this process's devices. A tied precision
+    goes to every device, and a tied statistic is summed over the devices' shares.
+    """
+    model, here = problem.model, devices.mine(problem.devices)
+    num_rows = len(jax.tree.leaves(target)[0]) if model.families[site].separate else 0
+    if len(here) == 1 or num_rows < FEW_ROWS:
+        return point(model, {site: target}, summary, shared, sweeps)[site]
+    parts, shares = [], _split((target, shared[site]), num_rows, len(here))
+    for share, device in zip(shares, here, strict=True):
+        natural, start = jax.device_put(share, device)
+        parts.append(point(model, {site: natural}, summary, {site: start}, sweeps)[site])
+    by_row = jax.tree.map(lambda x: len(x) == num_rows, shared[site])
+    return _join(devices.gather(here, parts), by_row)
+
+
+@partial(jax.jit, static_argnames=("num_rows", "number"))
+def _split(tree, num_rows, number):
+    """Shares of the rows. An array without rows is part of every share."""
+    edges = [num_rows * i // number for i in range(number + 1)]
+    return [
+        jax.tree.map(lambda x, i=i: x[edges[i] : edges[i + 1]] if len(x) == num_rows else x, tree)
+        for i in range(number)
+    ]
+
+
+@partial(jax.jit, static_argnames=("by_row",))
+def _join(parts, by_row):
+    def join(rows, *x):
+        return jnp.concatenate(x) if rows else sum(x[1:], x[0])
+
+    return jax.tree.map(join, by_row, *parts)

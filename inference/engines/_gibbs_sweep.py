@@ -95,7 +95,7 @@ class Setting(NamedTuple):
     model: Model
     num_kept: int
     sweep: Callable[..., Any]
-    stats: Callable[[Any], Sites] = dict
+    stats: Callable[[Any], Sites]
 
 
 def _chunk(setting: Setting, shared: Any, common: Any, own: Any) -> Any:
@@ -125,19 +125,13 @@ def _steps(options: Any, problem: obj.Problem) -> tuple[int, int]:
     return -(-options.num_warmup // chunk), -(-options.num_samples // chunk)
 
 
-def run_chains(
-    problem: obj.Problem,
-    options: Any,
-    rounds: chains.Rounds,
-    first: Callable[[jax.Array, Sites], Any],
-    sweep: Callable[..., Any],
-    stats: Callable[[Any], Sites] = dict,
-    extra: tuple[Any, ...] = (),
-) -> Algorithm:
+def run_chains(problem, options, rounds, first, sweep, stats=dict, extra=()) -> Algorithm:
     """Chains of any sweep.
 
-    first: (key, start) -> the first state of a chain
-    extra: arguments of the sweep beside the rows, on all devices
+    rounds: `chains.Rounds`
+    first:  (key, start) -> the first state of a chain
+    sweep, stats: as in `Setting`
+    extra:  arguments of the sweep beside the rows, on all devices
     """
     num_warming, num_drawing = _steps(options, problem)
     setting = Setting(problem.model, chunk_size(options, problem), sweep, stats)
@@ -169,4 +163,5 @@ engine = partial(
     num_steps=lambda options, problem: sum(_steps(options, problem)),
     quick={"num_samples": 1000, "num_warmup": 300},
     tiny={"num_samples": 50, "num_warmup": 20},
+    calibrated={"num_samples": 49, "num_warmup": 400, "num_chains": 1, "thin": 40},
 )

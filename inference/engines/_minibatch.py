@@ -11,7 +11,7 @@ from an update of all at once only if the prior couples them.
 With `summary` "mode" or "log_mode" the same steps act on points instead of means.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -24,7 +24,6 @@ from inference.core.engine import Algorithm, Engine
 from inference.core.posteriors import Variational
 from pp_models.data.batches import Batch
 from pp_models.elimination.primitive import UNIFORM
-from pp_models.elimination.row_solver import RowOptions
 from pp_models.errors import InputError
 from pp_models.model import Model, Sites
 
@@ -115,19 +114,11 @@ class Solved(NamedTuple):
         return tuple(devices.gather(self.problem.devices, gradients))
 
 
-def solve(
-    problem: obj.Problem,
-    hyper: Any,
-    shared: Sites,
-    batches: Sequence[Batch],
-    rows: RowOptions,
-    present: Any = None,
-    start: Sequence[Sites] | None = None,
-    **setting: Any,
-) -> Solved:
+def solve(problem, hyper, shared, batches, rows, present=None, start=None, **setting) -> Solved:
     r"""Run the rows of every device's batch to their fixed point.
 
     shared:  natural parameters of the global sites; of points, their statistics
+    rows:    `RowOptions`
     present: number of rows of the data set, N; None leaves the sums over devices out
     start:   `Share.local` to begin with; None for the model's starting point
     setting: fields of `Setting`; `even` spreads auxiliaries evenly ($\phi = 1/K$)
@@ -181,14 +172,7 @@ def target(solved: Solved, shared: Sites) -> Sites:
 
 
 def ascend(
-    solved: Solved,
-    shared: Sites,
-    rate: Any = 1.0,
-    anchor: Sites | None = None,
-    prior: Sites | None = None,
-    summary: str = "mean",
-    near: Sites | None = None,
-    gradients: tuple[Sites, ...] = (),
+    solved, shared, rate=1.0, anchor=None, prior=None, summary="mean", near=None, gradients=()
 ) -> Sites:
     """(1 - rate) anchor + rate target, each global site given the new values of those before it.
 
@@ -212,6 +196,12 @@ def bound_terms(solved: Solved, shared: Sites, summary: str = "mean") -> Any:
 # The engines on batches ---------------------------------------------------------------------------
 
 
+class Info(NamedTuple):
+    """bound: terms of the bound, or of its estimate, to be added up."""
+
+    bound: Any
+
+
 class State(NamedTuple):
     """Natural parameters of the global sites; adaptive: the state of the adaptive rate."""
 
@@ -227,21 +217,17 @@ def first_natural(problem: obj.Problem, key: jax.Array, start: dict[str, Any]) -
     return {site: start.get(site, first[site]) for site in problem.model.shared}
 
 
-def algorithm(
-    problem: obj.Problem,
-    step: Callable[..., tuple[Any, Any]],
-    first: Callable[[Sites], Any] | None = None,
-) -> Algorithm:
+def algorithm(problem: obj.Problem, step: Any, first: Any = None) -> Algorithm:
     """An engine on batches. Its posterior solves rows when asked for them.
 
     first: (natural parameters) -> state, for engines with a state of their own
     """
 
-    def init(key: jax.Array, start: dict[str, Any]) -> Any:
+    def init(key, start):
         shared = first_natural(problem, key, start)
         return State(shared, problem.hyper, 0) if first is None else first(shared)
 
-    def posterior(state: Any) -> Variational:
+    def posterior(state):
         return Variational(problem._replace(hyper=state.hyper), state.shared)
 
     return Algorithm(init, step, posterior)
@@ -252,14 +238,14 @@ def averages(family: Any) -> bool:
     return family.has_density and any(jax.tree.leaves(family.base))
 
 
-def check_weights(problem: obj.Problem, weights: str) -> None:
+def check_weights(model: Model, weights: str) -> None:
     """Refuse `weights` that the model's global sites do not have."""
-    unfit = [site for site in problem.model.shared if not averages(problem.model.families[site])]
-    if weights == "mean" and unfit:
-        raise InputError(
-            f'weights="mean" needs Dirichlet, gamma or beta global sites, but {unfit[0]} of '
-            f"{problem.model.name} is none of them: leave weights out."
-        )
+    for site in model.shared if weights == "mean" else ():
+        if not averages(model.families[site]):
+            raise InputError(
+                'weights="mean" needs Dirichlet, gamma or beta global sites, which '
+                f"{site} of {model.name} is not: leave weights out."
+            )
 
 
 def learning_rate(options: Any, time: float) -> float:

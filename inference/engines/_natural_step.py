@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from inference.core import objective as obj
 from inference.engines import _minibatch as mb
 from inference.engines._empirical_bayes import learn
 from inference.engines._minibatch import State
@@ -58,13 +57,7 @@ def _square(gradient: Sites) -> jax.Array:
 
 
 def natural_step(
-    problem: obj.Problem,
-    options: Any,
-    state: State,
-    batches: Any,
-    present: int,
-    rate: float | None,
-    evaluate: bool,
+    problem, options, state: State, batches, present, rate, evaluate
 ) -> tuple[State, Info]:
     """One step on the batches of a data set of `present` rows; `rate` None is the adaptive one."""
     rows, shared = RowOptions(options.num_local, options.local_tolerance), state.shared

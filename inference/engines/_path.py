@@ -88,14 +88,7 @@ def _run(whole, whole_hyper, model, hyper, names, theta, key, start, batch, num_
     return jnp.mean(slopes, 0), jnp.std(slopes, 0), values(stats)
 
 
-def run(
-    problem: obj.Problem,
-    theta: np.ndarray,
-    key: jax.Array,
-    start: Sites,
-    batch: Any,
-    num_sweeps: int,
-) -> Any:
+def run(problem: obj.Problem, theta, key, start: Sites, batch, num_sweeps: int) -> Any:
     """Dispatch a run at theta from the given values; returns a function that waits for its slope.
 
     A quarter as many sweeps are dropped first.

@@ -51,13 +51,7 @@ def inner_objective(solved: mb.Solved, shared: Sites, anchor: Sites, rate: float
 
 
 def trust_step(
-    problem: obj.Problem,
-    options: Any,
-    state: State,
-    batches: Any,
-    present: int,
-    rate: float,
-    evaluate: bool,
+    problem, options, state: State, batches, present, rate, evaluate
 ) -> tuple[State, Info]:
     """One trust-region step on the batches of a data set of `present` rows."""
     rows = RowOptions(options.num_local, options.local_tolerance)

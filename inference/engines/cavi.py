@@ -33,14 +33,13 @@ Options = opt.compose(opt.epochs(500), opt.rows(10, 1e-4), opt.stop(1e-6, "the b
 
 def build(problem: obj.Problem, options: Any) -> Algorithm:
     rows = RowOptions(options.num_local, options.local_tolerance)
-    rule = ascent.natural_rule(problem)
 
     def init(key, start):
         return ascent.State(first_natural(problem, key, start), (), ())
 
     def step(key, state, batches):
         local = state.local or obj.first_rows(problem, problem.hyper, batches)
-        return ascent.sweep(problem, rule, rows, state.shared, local, batches)
+        return ascent.sweep(problem, rows, state, local, batches)
 
     def posterior(state):
         return Variational(problem, *state)

@@ -4,7 +4,7 @@ and replaces them when the batch comes round.
 $$ S \leftarrow S - S_b^{\mathrm{old}} + S_b^{\mathrm{new}}, \qquad
 \eta \leftarrow \eta_{\mathrm{prior}} + S $$
 
-See section 4.2 of Theis & Hoffman (T). There is no rate and no noise: after the first pass every
+`history["bound"]` is empty during the first pass. See section 4.2 of Theis & Hoffman (T). There is no rate and no noise: after the first pass every
 step is coordinate ascent on all the data, and the bound never falls. During the first pass the
 batches seen stand for the others.
 
@@ -73,12 +73,6 @@ class State(NamedTuple):
     step: int
 
 
-class Info(NamedTuple):
-    """bound: terms after the step, over all batches; None in the first pass."""
-
-    bound: Any
-
-
 @partial(jax.jit, static_argnames=("model",))
 def _inner(model, shared, gradient):
     """<gradient, mu> over all global sites."""
@@ -140,7 +134,7 @@ def build(problem: obj.Problem, options: Any) -> Algorithm:
         if len(kept) == num_batches:
             rest = sum(part.rest for part in kept)
             bound = obj.shared_bound(model, hyper, shared), _inner(model, shared, total), rest
-        return State(shared, total, kept, positions, state.step + 1), Info(bound)
+        return State(shared, total, kept, positions, state.step + 1), mb.Info(bound)
 
     def posterior(state):
         if len(state.kept) < num_batches:

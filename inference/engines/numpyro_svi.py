@@ -153,5 +153,6 @@ ENGINE = mb.engine(
     is_quick=True,
     quick={"num_epochs": 1000},
     tiny={"num_epochs": 20, "num_particles": 1},
+    calibrated={"num_epochs": 1500},
     look=Look("pink", DOTTED, "plus"),
 )

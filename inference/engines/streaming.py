@@ -72,13 +72,7 @@ def settle(options: Any, data: Any) -> Any:
 
 
 def stream_step(
-    problem: obj.Problem,
-    options: Any,
-    key: Any,
-    state: mb.State,
-    batches: Any,
-    present: int,
-    arrived: int,
+    problem, options, key, state: mb.State, batches, present, arrived
 ) -> tuple[mb.State, Info]:
     """One step on a batch of the `present` rows, of which `arrived` came since learning began."""
     rate = mb.learning_rate(options, arrived / options.batch_size)
@@ -89,7 +83,7 @@ def stream_step(
 
 
 def build(problem: obj.Problem, options: Any) -> Algorithm:
-    mb.check_weights(problem, options.weights)
+    mb.check_weights(problem.model, options.weights)
     if options.update == "trust_region":
         warn_of_copies(problem, options)
 

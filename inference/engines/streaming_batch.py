@@ -11,9 +11,7 @@ learned, unless `restart="warm"`.
 """
 
 from functools import partial
-from typing import Any, NamedTuple
-
-import jax
+from typing import Any
 
 from inference.core import objective as obj
 from inference.core import options as opt
@@ -36,21 +34,9 @@ Options = opt.compose(
 LEARN_RATE = 0.1  # of hyper-parameters in each sweep: alpha must not settle before topics form
 
 
-class Info(NamedTuple):
-    """bound: terms of its estimate at the last sweep."""
-
-    bound: Any
-
-
 def train(
-    problem: obj.Problem,
-    options: Any,
-    key: jax.Array,
-    state: mb.State,
-    batches: Any,
-    present: int,
-    arrived: int = 0,
-) -> tuple[mb.State, Info]:
+    problem, options, key, state: mb.State, batches, present, arrived=0
+) -> tuple[mb.State, mb.Info]:
     """One training run on a batch of a data set of `present` rows."""
     rows = RowOptions(options.num_local, options.local_tolerance)
     shared, hyper, start, bound = state.shared, state.hyper, None, None
@@ -62,7 +48,7 @@ def train(
         bound = mb.bound_terms(solved, shared) if last else None
         shared, start = mb.ascend(solved, shared), solved.local
         hyper = learn(solved, shared, LEARN_RATE)
-    return mb.State(shared, hyper, state.step + 1), Info(bound)
+    return mb.State(shared, hyper, state.step + 1), mb.Info(bound)
 
 
 def build(problem: obj.Problem, options: Any) -> Algorithm:

@@ -55,15 +55,7 @@ class Info(NamedTuple):
     local_iterations: Any
 
 
-def absorb(
-    problem: obj.Problem,
-    options: Any,
-    key: Any,
-    state: State,
-    batches: Any,
-    present: int,
-    arrived: int = 0,
-) -> tuple[State, Info]:
+def absorb(problem, options, key, state: State, batches, present, arrived=0) -> tuple[State, Info]:
     """The posterior after one more batch."""
     rows = RowOptions(options.num_local, options.local_tolerance)
     hyper, shared, start, bound = state.hyper, state.shared, None, None

@@ -32,23 +32,21 @@ from inference.engines._natural_step import first_adaptive, natural_step
 Options = opt.compose(
     opt.batches(500),
     opt.rate(10.0, 0.7),
-    {
-        "rate": opt.Option(
-            "schedule",
-            'the learning rate: "schedule" for (tau + t)^-kappa, t counting steps, or "adaptive" '
-            "for the one of Ranganath et al.",
-            choices=("schedule", "adaptive"),
-        ),
-        "weights": opt.WEIGHTS,
-    },
     opt.rows(100, 1e-3),
     opt.bound(1),
     opt.stop(0.0),
+    rate=opt.Option(
+        "schedule",
+        'the learning rate: "schedule" for (tau + t)^-kappa, t counting steps, or "adaptive" for '
+        "the one of Ranganath et al.",
+        choices=("schedule", "adaptive"),
+    ),
+    weights=opt.WEIGHTS,
 )
 
 
 def build(problem: obj.Problem, options: Any) -> Algorithm:
-    mb.check_weights(problem, options.weights)
+    mb.check_weights(problem.model, options.weights)
     is_adaptive = options.rate == "adaptive"
 
     def first(shared):

@@ -39,7 +39,7 @@ Options = opt.compose(
 
 
 def build(problem: obj.Problem, options: Any) -> Algorithm:
-    mb.check_weights(problem, options.weights)
+    mb.check_weights(problem.model, options.weights)
     warn_of_copies(problem, options)
 
     def step(key, state, batches):
