@@ -4,9 +4,9 @@ and replaces them when the batch comes round.
 $$ S \leftarrow S - S_b^{\mathrm{old}} + S_b^{\mathrm{new}}, \qquad
 \eta \leftarrow \eta_{\mathrm{prior}} + S $$
 
-`history["bound"]` is empty during the first pass. See section 4.2 of Theis & Hoffman (T). There is no rate and no noise: after the first pass every
+See section 4.2 of Theis & Hoffman (T). There is no rate and no noise: after the first pass every
 step is coordinate ascent on all the data, and the bound never falls. During the first pass the
-batches seen stand for the others.
+batches seen stand for the others, and `history["bound"]` is empty.
 
 Use it for a bound that never falls, from batches. It needs memory for one set of statistics per
 batch and for the parameters of all rows. Use `cavi` if all rows fit into one batch, and `svi` or
