@@ -52,7 +52,8 @@ def sweep(
             return obj.shared_value(model, hyper, now, summary)
         return obj.shared_bound(model, hyper, now)
 
-    def height(now):
+    def height(parameters, site):
+        now = {**shared, site: parameters}
         values = devices.run(obj.local_value, block, places, (hyper, now), own)
         return without_rows(now), devices.gather(places, values)
 
@@ -67,11 +68,8 @@ def sweep(
         parts = tuple(devices.gather(places, [gradient[site] for gradient in gradients]))
         target = obj.block_target(model, hyper, shared, parts, site, block.summary)
         if site in model.damped:
-            shared[site] = obj.advance(
-                shared[site],
-                partial(_towards, model, shared[site], target, site=site, summary=summary),
-                lambda x, s=site: height({**shared, s: x}),
-            )
+            move = partial(_towards, model, shared[site], target, site=site, summary=summary)
+            shared[site] = obj.advance(shared[site], move, partial(height, site=site))
         elif points:
             shared[site] = _solve_site(problem, site, target, shared, summary, rows.num_local)
         else:

@@ -47,8 +47,8 @@ def sweep(
     token_key, block_key = jax.random.split(key)
     odds = model.tokens.odds(hyper, chain.stats, batch)
     allocations = tk.reallocate(token_key, tokens, chain.allocations, odds)
-    logits = odds.column_logits
-    known = tk.tally(tokens, allocations, batch.num_rows, *logits.shape, logits.dtype)
+    (num_factors, num_columns), dtype = odds.column_logits.shape, odds.column_logits.dtype
+    known = tk.tally(tokens, allocations, batch.num_rows, num_factors, num_columns, dtype)
     batch = batch.replace(entries=dataclasses.replace(batch.entries, solved=known))
     return Chain(gibbs.sweep(model, hyper, block_key, chain.stats, batch), allocations)
 

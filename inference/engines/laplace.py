@@ -44,7 +44,8 @@ Options = opt.compose(opt.marginal(METHODS))
 
 
 def build(problem: obj.Problem, options: Any) -> Algorithm:
-    init, step = search(*in_double_precision(problem), options)
+    double, copies = in_double_precision(problem)
+    init, step = search(double, copies, options)
 
     def posterior(state):
         best = max(state.found, key=lambda one: one.value)
