@@ -22,7 +22,7 @@ LEAPS = 100.0  # sweeps that an extrapolation may replace, at most
 def balanced(model, hyper, values, volumes) -> Sites:
     r"""Scale the factors of a product against each other, one side by $c_k$, the other by $1/c_k$.
 
-    $$ c_k = \arg\max_c \; -\tfrac{1}{2} (A_k c^2 + B_k / c^2) + \lambda_k \log c $$
+    $$ c_k = \operatorname{argmax}_c \; -\tfrac{1}{2} (A_k c^2 + B_k / c^2) + \lambda_k \log c $$
 
     $A$ and $B$ are the squares under the priors of the sites that are multiplied and divided;
     $\lambda_k$ is the difference of their `volumes`, site -> (K,).

@@ -1,7 +1,8 @@
 r"""Maximum a posteriori by coordinate ascent. The updates are those of `cavi` with the mode in
 place of the mean, which makes them EM.
 
-$$ x_s \leftarrow \arg\max_x \; \Big\langle \frac{\partial F}{\partial t_s}, t(x) \Big\rangle $$
+$$ x_s \leftarrow \operatorname{argmax}_x \; \langle \eta_s, t(x) \rangle, \qquad
+\eta_s = \frac{\partial F}{\partial t_s} $$
 
 For `pmf` this is the ridge solve of alternating least squares (C17 of the Columbia lectures, C).
 For `bayesian_nmf` with a flat prior it is Lee and Seung's multiplicative update for the

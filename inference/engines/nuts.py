@@ -1,9 +1,9 @@
 r"""The No-U-Turn sampler of NumPyro on the model's `generate`. It shares no code with $F$, so it
 checks every other engine.
 
-$$ p(x \mid D) \propto p(x, D), \qquad \text{momentum } r \sim N(0, M) $$
+$$ H(x, r) = -\log p(x, D) + \tfrac{1}{2} r^\top M^{-1} r $$
 
-NumPyro's kernel makes every transition. The step size and the diagonal mass matrix $M$ adapt during
+NumPyro's kernel makes every transition, a trajectory of this Hamiltonian. The step size and the diagonal mass matrix $M$ adapt during
 warm-up, whose draws are dropped, and then stay fixed. Chains start uniformly within 2 of zero on
 the unconstrained scale, drawn again until density and gradient are finite.
 

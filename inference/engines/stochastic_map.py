@@ -2,7 +2,7 @@ r"""Maximum a posteriori from batches of rows. It averages natural parameters ov
 their mode, as online dictionary learning does (Mairal et al. 2009).
 
 $$ \eta \leftarrow (1 - \rho_t)\,\eta + \rho_t\,\hat\eta, \qquad
-x \leftarrow \arg\max_x \; \langle \eta, t(x) \rangle, \qquad
+x \leftarrow \operatorname{argmax}_x \; \langle \eta, t(x) \rangle, \qquad
 \rho_t = (\tau + t)^{-\kappa} $$
 
 The rows of the batch are at their mode, and $\hat\eta = \partial F / \partial t$ with the batch

@@ -1,6 +1,6 @@
 r"""Streaming variational Bayes. The posterior after one batch is the prior of the next.
 
-$$ q_{n+1} = \arg\min_q \; \mathrm{KL}\big(q \,\|\, p(x_n \mid \cdot)\, q_n\big), \qquad
+$$ q_{n+1} = \operatorname{argmin}_q \; \mathrm{KL}(q \,\|\, p(x_n \mid \cdot)\, q_n), \qquad
 \eta \leftarrow \eta_n + \sum_{d \in x_n} \mathbb{E}[t_d] $$
 
 This is T(19)–(20) of Theis & Hoffman (T), after Broderick et al. (2013); T(19) prints $q(\theta)$
