@@ -3,9 +3,10 @@ checks every other engine.
 
 $$ H(x, r) = -\log p(x, D) + \tfrac{1}{2} r^\top M^{-1} r $$
 
-NumPyro's kernel makes every transition, a trajectory of this Hamiltonian. The step size and the diagonal mass matrix $M$ adapt during
-warm-up, whose draws are dropped, and then stay fixed. Chains start uniformly within 2 of zero on
-the unconstrained scale, drawn again until density and gradient are finite.
+NumPyro's kernel makes every transition, a trajectory of this Hamiltonian. The step size and the
+diagonal mass matrix $M$ adapt during warm-up, whose draws are dropped, and then stay fixed. Chains
+start uniformly within 2 of zero on the unconstrained scale, drawn again until density and gradient
+are finite.
 
 Use it on small data, for models without complete conditionals, and as a reference. It holds the
 observations as a dense matrix and allocations are summed out, so it is slow on corpora: use

@@ -1,7 +1,8 @@
 r"""The streaming batch algorithm. Each step runs `cavi` on a large random batch and replaces the
 parameters by the result.
 
-$$ \eta \leftarrow \eta_{\mathrm{prior}} + \frac{N_t}{\min(B, N_t)} \sum_{d \in B} \mathbb{E}[t_d] $$
+$$ \eta \leftarrow \eta_{\mathrm{prior}}
++ \frac{N_t}{\min(B, N_t)} \sum_{d \in B} \mathbb{E}[t_d] $$
 
 This is section 3.3 of Theis & Hoffman (T): a batch of $\min(B, N_t)$ rows is scaled to all $N_t$.
 The update is repeated `num_inner` times on each batch, with the rows solved before each.

@@ -1,8 +1,8 @@
 r"""Trust-region stochastic variational inference. Each step maximises the bound of a random batch
 within a divergence from the last parameters.
 
-$$ \eta_{t+1} = \operatorname{argmax}_\eta \; \mathcal{L}_n(\eta) - \xi_t \, \mathrm{KL}(\eta, \eta_t), \qquad
-\rho_t = \frac{1}{1 + \xi_t} = (\tau + t)^{-\kappa} $$
+$$ \eta_{t+1} = \operatorname{argmax}_\eta \; \mathcal{L}_n(\eta)
+- \xi_t \, \mathrm{KL}(\eta, \eta_t), \qquad \rho_t = \frac{1}{1 + \xi_t} = (\tau + t)^{-\kappa} $$
 
 This is Algorithm 1 of Theis & Hoffman (T 11 and T 14). It is solved by coordinate ascent,
 $\eta \leftarrow (1 - \rho_t)\,\eta_t + \rho_t\,\hat\eta(\eta)$, `num_inner` times, with the rows
