@@ -25,7 +25,6 @@ means of two sweeps.
 
 import enum
 import functools
-from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -125,33 +124,28 @@ def batches_of(options: Any, data: Data) -> int:
 _point = jax.jit(partial(obj.summarise, summary="log_mode"), static_argnames=("model",))
 
 
-class Trial(NamedTuple):
-    """Decides whether means replace geometric means. score: (state) -> log p per word set aside."""
-
-    score: Callable[[State], float] | None
-
-    def judge(self, state: State, done: int, rests: bool) -> tuple[State, float | None]:
-        """Begin the trial, or end it, when it is due. done: number of sweeps."""
-        if state.weights == Weights.GEOMETRIC and state.kept is None and (done >= FIRST or rests):
-            score = self.score(state) if self.score else None
-            weights = Weights.TRIED if self.score else Weights.MEAN
-            return state._replace(weights=weights, kept=(state.shared, score, done)), score
-        if state.weights != Weights.TRIED or done < state.kept[2] + TRIAL:
-            return state, None
-        assert self.score is not None
-        (shared, before, _), score = state.kept, self.score(state)
-        if score > before:
-            return state._replace(weights=Weights.MEAN, kept=(), local=()), score
-        weights = Weights.GEOMETRIC
-        return state._replace(shared=shared, local=(), weights=weights, kept=()), score
+def judge(state: State, done: int, rests: bool, score_of: Any) -> tuple[State, float | None]:
+    """Begin the trial of means, or end it, when it is due. done: number of sweeps."""
+    if state.weights == Weights.GEOMETRIC and state.kept is None and (done >= FIRST or rests):
+        score, weights = None, Weights.MEAN
+        if score_of is not None:
+            score, weights = score_of(state), Weights.TRIED
+        return state._replace(weights=weights, kept=(state.shared, score, done)), score
+    if state.weights != Weights.TRIED or done < state.kept[2] + TRIAL:
+        return state, None
+    (shared, before, _), score = state.kept, score_of(state)
+    if score > before:
+        return state._replace(weights=Weights.MEAN, kept=(), local=()), score
+    weights = Weights.GEOMETRIC
+    return state._replace(shared=shared, local=(), weights=weights, kept=()), score
 
 
-def _scorer(problem: obj.Problem, aside: np.ndarray) -> Callable[[State], float] | None:
+def _scorer(problem: obj.Problem, aside: np.ndarray) -> Any:
     """(state) -> log p per word of the rows set aside, by document completion; None without any."""
     data, places = problem.data, problem.devices
     plan = functools.cache(lambda: completion.Plan(len(aside), data.layout(len(aside))))
 
-    def score(state: State) -> float:
+    def score(state):
         now = problem._replace(hyper=state.hyper)
         sites = completion.global_sites(Variational(now, state.shared))
         logs = completion.complete_rows(now, sites, data, aside, plan())
@@ -188,7 +182,7 @@ def build(problem: obj.Problem, options: Any) -> Algorithm:
     data, model, num_batches = problem.data, problem.model, batches_of(options, problem.data)
     rows, aside = split(options, data)
     step_on_batch = _stepper(problem, options, rows, num_batches // max(1, options.num_passes))
-    trial = Trial(_scorer(problem, aside))
+    score_of = _scorer(problem, aside)
 
     @functools.lru_cache(1)
     def all_rows(whole):  # of one shape with and without those set aside, for one program
@@ -225,7 +219,7 @@ def build(problem: obj.Problem, options: Any) -> Algorithm:
         limit = options.tolerance
         rests = limit > 0 and float(devices.agreed(problem.devices, change)) < limit
         now = state._replace(shared=shared, hyper=hyper, step=state.step + 1, local=solved.local)
-        now, score = trial.judge(now, done, rests) if options.rows == "auto" else (now, None)
+        now, score = judge(now, done, rests, score_of) if options.rows == "auto" else (now, None)
         finished = rests and score is None and now.weights != Weights.TRIED
         return now, Info(1.0, change, score, solved.iterations, finished)
 

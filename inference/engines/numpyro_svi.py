@@ -40,12 +40,6 @@ Options = opt.compose(
 )
 
 
-class State(NamedTuple):
-    """The leaves of NumPyro's state: steps taken first, the random key last."""
-
-    parameters: tuple[Any, ...]
-
-
 class Info(NamedTuple):
     """bound: the ELBO estimate of this step."""
 
@@ -64,19 +58,12 @@ class OrderedELBO(Trace_ELBO):
         return {**found, "loss": sum(found["loss"][site] for site in sorted(found["loss"]))}
 
 
-class Program(NamedTuple):
-    """NumPyro's SVI and its compiled functions of hyper-parameters and a batch."""
-
-    svi: SVI
-    init: Any
-    update: Any
-    natural: Any  # of every site, from the guide's parameters
-    rate: Any
-
-
 @lru_cache(maxsize=32)
-def _program(model: Model, learning_rate: float, num_steps: int, num_particles: int) -> Program:
-    """Compiled once for fits that differ only in data, hyper-parameters' values or key."""
+def _program(model: Model, learning_rate: float, num_steps: int, num_particles: int) -> Any:
+    """NumPyro's SVI, its `init` and `update`, (parameters) -> natural parameters, and the rate.
+
+    Compiled once for fits that differ only in data, hyper-parameters' values or key.
+    """
     guide = guide_of(model)
 
     def rate(step):
@@ -91,7 +78,7 @@ def _program(model: Model, learning_rate: float, num_steps: int, num_particles: 
         }
 
     svi = SVI(model.generate, guide, numpyro.optim.Adam(rate), OrderedELBO(num_particles))
-    return Program(svi, jax.jit(svi.init), jax.jit(svi.update), jax.jit(natural), rate)
+    return svi, jax.jit(svi.init), jax.jit(svi.update), jax.jit(natural), rate
 
 
 def _check_domains(problem: obj.Problem, natural: Any) -> None:
@@ -113,27 +100,28 @@ def build(problem: obj.Problem, options: Any) -> Algorithm:
     check_stock(problem, "numpyro_svi", size)
     model, hyper = problem.model, problem.hyper
     num_steps = options.num_epochs * max(1, problem.data.num_rows // size)
-    program = _program(model, options.learning_rate, num_steps, options.num_particles)
+    setting = options.learning_rate, num_steps, options.num_particles
+    svi, first, update, natural_of, rate = _program(model, *setting)
 
     @cache
     def structure():
         """Of NumPyro's state. Tracing `init` also tells NumPyro how parameters are constrained."""
-        state = jax.eval_shape(program.init, jax.random.key(0), hyper, problem.data.pack())
+        state = jax.eval_shape(first, jax.random.key(0), hyper, problem.data.pack())
         return jax.tree.structure(state)
 
+    # The state is a tuple of the leaves of NumPyro's: steps taken first, the random key last.
     def init(key, start):
-        state = program.init(key, hyper, problem.data.pack())
+        state = first(key, hyper, problem.data.pack())
         here = devices.mine(problem.devices)[0]  # where steps leave it: one program for all steps
-        return State(tuple(jax.device_put(jax.tree.leaves(state), here)))
+        return tuple(jax.device_put(jax.tree.leaves(state), here))
 
     def step(key, state, batches):
-        now = program.rate(state.parameters[0])
-        after, loss = program.update(structure().unflatten(state.parameters), hyper, batches[0])
-        return State(tuple(jax.tree.leaves(after))), Info(-loss, now)
+        after, loss = update(structure().unflatten(state), hyper, batches[0])
+        return tuple(jax.tree.leaves(after)), Info(-loss, rate(state[0]))
 
     def posterior(state):
-        params = program.svi.get_params(structure().unflatten(state.parameters))
-        natural = program.natural(params, hyper, problem.data.pack())
+        params = svi.get_params(structure().unflatten(state))
+        natural = natural_of(params, hyper, problem.data.pack())
         _check_domains(problem, natural)
         shared, local = ({s: natural[s] for s in sites} for sites in (model.shared, model.local))
         return Variational(problem, shared, local)
