@@ -126,7 +126,7 @@ class Ascent(NamedTuple):
     They start from x0, from x1, and from an extrapolation of both.
 
     values:       where the next sweep starts
-    number:       of sweeps so far
+    number:       sweeps so far
     converged:    whether the last cycle gained less than the tolerance
     newton:       1 for Newton's steps; 0 for EM's, for a cycle after one that left finite numbers
     first, second: start of the cycle and end of its second sweep, as coordinates

@@ -20,12 +20,16 @@ from pp_models import families as fam
 from pp_models.elimination.row_solver import RowOptions
 from pp_models.model import Sites
 
-FEW_ROWS = 512  # of a global site: below, sharing them out costs more than solving them here
+FEW_ROWS = 512  # global sites with fewer rows are solved on one device
 
 
 class State(NamedTuple):
-    """Of the global sites natural parameters, or statistics of points; of each device's rows
-    natural parameters, or values of points (statistics may be K times as large)."""
+    """The parameters of a mean-field posterior, or a point.
+
+    shared:    natural parameters of the global sites, or statistics of a point
+    local:     by device, natural parameters of the rows, or values, smaller than statistics
+    positions: by device, row numbers in the data
+    """
 
     shared: Sites
     local: tuple[Sites, ...]

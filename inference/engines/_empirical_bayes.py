@@ -21,9 +21,9 @@ from inference.core import objective as obj
 from inference.engines._minibatch import Solved
 from pp_models.model import Sites
 
-STEPS = (1.0, 0.5, 0.25, 0.125, 0.03, 0.0)  # of the Newton step; the last stands still
+STEPS = (1.0, 0.5, 0.25, 0.125, 0.03, 0.0)  # fractions of the Newton step
 LARGEST = 1.0  # change of any log hyper-parameter in one step
-RANGE = 14.0  # of log h on either side of its start: a factor of a million
+RANGE = 14.0  # log h stays within this distance of its start: a factor of a million
 
 
 def _logs(hyper, names):

@@ -31,8 +31,8 @@ class Found(NamedTuple):
     theta:     log theta
     value:     log p~(log theta | D), up to a constant
     point:     x*, where the search at the next value begins
-    natural:   of the factors, (b, p) of positive coordinates or (P m, -P/2) of real rows
-    sweeps:    of coordinate ascent
+    natural:   parameters of the factors: positive coordinates (b, p), real rows (P m, -P/2)
+    sweeps:    number of sweeps of coordinate ascent
     converged: whether it converged
     """
 

@@ -37,7 +37,7 @@ class Share(NamedTuple):
     gradient:   d log_local / d mu of the global sites
     bound:      (log_local, entropy of the rows), or () if not asked for
     local:      the rows' natural parameters; their values if `Setting.values`
-    iterations: of the rows' fixed point, summed over rows
+    iterations: iterations of the rows' fixed point, summed over rows
     rows:       number of rows
     """
 
@@ -89,7 +89,7 @@ class Solved(NamedTuple):
 
     scale:      N / |B|
     bound:      the scaled local terms of the bound, if asked for
-    iterations: of the rows' fixed point, mean over rows
+    iterations: iterations of the rows' fixed point, mean over rows
     """
 
     problem: obj.Problem

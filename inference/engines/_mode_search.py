@@ -16,7 +16,7 @@ from inference.engines._laplace import Found, evaluate, names_of, summary_of_met
 from pp_models.errors import Diverged
 from pp_models.model import Sites
 
-FIRST_SWEEPS = 100  # of EM, for the starting point
+FIRST_SWEEPS = 100  # EM sweeps to the starting point
 STENCIL = 0.25  # half width of a stencil in log theta: at first, and at most
 CLOSE = 0.1  # standard deviations from the top at which the search ends
 STENCILS = 15  # at most
@@ -27,7 +27,7 @@ FLATTEST = 0.02  # curvature of log p~ below which an axis counts as flat: an sd
 class Info(NamedTuple):
     """log_marginal: the best log p~(log theta | D) of this step's values of theta.
 
-    sweeps: of coordinate ascent there. converged: the share of values at which it converged.
+    sweeps: number of sweeps of coordinate ascent. converged: share of values where it converged.
     """
 
     log_marginal: Any
@@ -39,7 +39,7 @@ class Info(NamedTuple):
 class State(NamedTuple):
     """The values of theta tried so far, those still to try, and the state of the search.
 
-    centre, widths: of the present stencil
+    centre, widths: the present stencil
     spread:  after the search, (d, d) columns: an sd along each principal axis of log theta
     start:   values of the sites to begin with
     steady:  False if the search ended without a top, because p~ jumps between modes of the rows

@@ -3,7 +3,7 @@
 from inference.core.objective import Problem
 from pp_models.errors import TooLarge
 
-MOST_CELLS = 20_000_000  # of the dense observation matrix that NumPyro's likelihood needs
+MOST_CELLS = 20_000_000  # size of the dense observations that NumPyro's likelihood needs
 
 
 def check_stock(problem: Problem, engine: str, num_rows: int) -> None:

@@ -27,7 +27,7 @@ class Info(NamedTuple):
     """bound: terms of its estimate before the step. inner: number of inner steps.
 
     objective: T(11) at the last inner step, if `inner_tolerance` asks for it
-    local_iterations: of the last inner step, mean over rows
+    local_iterations: mean over rows at the last inner step
     """
 
     bound: Any

@@ -185,7 +185,7 @@ def build(problem: obj.Problem, options: Any) -> Algorithm:
     score_of = _scorer(problem, aside)
 
     @functools.lru_cache(1)
-    def all_rows(whole):  # of one shape with and without those set aside, for one program
+    def all_rows(whole):  # both have one shape, so that one program serves them
         chosen = np.arange(data.num_rows) if whole else rows
         return data.shards(chosen, data.num_rows, problem.devices)
 

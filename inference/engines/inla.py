@@ -40,10 +40,10 @@ from inference.engines import _mode_search as search_
 from inference.engines import _path as path
 from pp_models.errors import InputError
 
-SMALLEST = 1e-3  # of the largest weight: the grid ends at smaller weights
+SMALLEST = 1e-3  # the grid ends at weights below this share of the largest
 APART = 0.3  # posterior sds between Laplace's mode and mean-field inference that are tolerated
 FURTHEST = 5.0  # sds from the top to which a surface of slopes is followed
-ROUNDS = 4  # of slopes in search of the mode, at most
+ROUNDS = 4  # at most this many rounds of slopes in search of the mode
 
 Options = opt.compose(
     opt.marginal(laplace.METHODS),
@@ -62,7 +62,7 @@ class State(NamedTuple):
     """The search, whose queue is later that of the grid, and the slopes.
 
     checked: whether the kind of weights has been chosen
-    slopes:  of the last round. round: number of rounds. surface: fitted to the slopes
+    slopes:  those of the last round. round: number of rounds. surface: fitted to the slopes
     """
 
     search: search_.State

@@ -35,7 +35,7 @@ from pp_models.elimination.row_solver import RowOptions
 from pp_models.errors import InputError
 from pp_models.model import Model, Sites
 
-MOST_BYTES = 8_000_000_000  # of kept statistics
+MOST_BYTES = 8_000_000_000  # the most memory for kept statistics
 
 Options = opt.compose(
     opt.rows(10, 1e-4),
@@ -109,7 +109,7 @@ def build(problem: obj.Problem, options: Any) -> Algorithm:
         return State(shared, jax.tree.map(jnp.zeros_like, shared), (), (), 0)
 
     def visit(shared, batches, start):
-        """The solved rows of a batch, their statistics, and what is kept of them."""
+        """The solved rows of a batch, their statistics, and the `Kept` record."""
         solved = mb.solve(problem, hyper, shared, batches, rows, start=start, bound=True)
         gradient = obj.add(*solved.gradients())
         sums = [(share.bound, share.rows) for share in solved.shares]

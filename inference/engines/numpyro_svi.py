@@ -105,7 +105,7 @@ def build(problem: obj.Problem, options: Any) -> Algorithm:
 
     @cache
     def structure():
-        """Of NumPyro's state. Tracing `init` also tells NumPyro how parameters are constrained."""
+        """The tree of NumPyro's state. Tracing `init` also tells NumPyro the constraints."""
         state = jax.eval_shape(first, jax.random.key(0), hyper, problem.data.pack())
         return jax.tree.structure(state)
 

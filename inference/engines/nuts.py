@@ -76,7 +76,7 @@ def plan(options: Any) -> list[int]:
 
 
 def _kernel(setting: Setting, key: jax.Array, shared: Any) -> tuple[NUTS, Any]:
-    """A kernel, new in each program because it keeps what it was traced with, and a first state."""
+    """A kernel and a first state. Each program needs its own, because a kernel keeps tracers."""
     kernel = NUTS(setting.model.generate, target_accept_prob=setting.target_accept)
     return kernel, kernel.init(key, setting.num_warmup, None, shared, {})
 

@@ -32,7 +32,7 @@ Options = opt.compose(
         choices=("fresh", "warm"),
     ),
 )
-LEARN_RATE = 0.1  # of hyper-parameters in each sweep: alpha must not settle before topics form
+LEARN_RATE = 0.1  # damps hyper-parameters: alpha must not settle before topics form
 
 
 def train(

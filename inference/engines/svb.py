@@ -32,7 +32,7 @@ from pp_models.model import Sites
 
 Options = opt.compose(
     opt.rows(10, 1e-3),
-    opt.rate(1.0, 0.5),  # of learned hyper-parameters
+    opt.rate(1.0, 0.5),  # for learned hyper-parameters
     num_epochs=opt.Option(1, "passes over the data; more than one count rows more than once"),
     batch_size=opt.Option(0, "rows per step (0: an eighth of them, at most 1,000)"),
     num_inner=opt.Option(20, "sweeps of coordinate ascent on each batch"),
