@@ -100,13 +100,17 @@ def log_base(family: Family, stats: Stats) -> jax.Array:
 def log_prior(family: Family, natural: Stats, stats: Stats) -> jax.Array:
     """The log density per row relative to the base measure: the form in which priors enter F.
 
-    `natural` has the rank of `stats`; axes of length one broadcast.
+    `natural` has the rank of `stats`; numbers and axes of length one broadcast.
     """
-    natural, stats = family.rows(natural), family.rows(stats)
+
+    def rank(n, t):
+        return jnp.reshape(n, (1,) * jnp.ndim(t)) if jnp.ndim(n) == 0 else n
 
     def broadcast(n, t):
         return jnp.broadcast_to(n, jnp.shape(n)[:1] + jnp.shape(t)[1:])
 
+    stats = family.rows(stats)
+    natural = jax.tree.map(rank, family.rows(natural), stats)
     full = jax.tree.map(broadcast, natural, stats)
     return dot(natural, stats) - family.log_normalizer(full)
 

@@ -8,7 +8,7 @@ from pp_models.model.declaration import (
     declare,
     learnable,
     make_hyper,
-    otherwise,
+    with_hyper,
 )
 from pp_models.model.density import (
     documents,
@@ -66,11 +66,11 @@ __all__ = [
     "log_joint",
     "make_hyper",
     "number_of_factors",
-    "otherwise",
     "positive_number",
     "simulate",
     "split_learned",
     "structure_of",
     "value_shapes",
     "values_of",
+    "with_hyper",
 ]

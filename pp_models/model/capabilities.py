@@ -74,10 +74,11 @@ def _without_allocations(hyper: Any, stats: Any, batch: Batch) -> Batch:
 class Learning(NamedTuple):
     """What empirical Bayes may learn.
 
-    start:    (hyper) -> name -> value to start from (default: every positive value)
+    start:    names of hyper-parameters, or (hyper) -> name -> value to start from (default: every
+              positive value)
     fix_rows: (hyper, stats, batch) -> the batch with what hyper-parameters do not change worked
               out (default: without its allocations)
     """
 
-    start: Callable[[Any], Mapping[str, Any]] | None = None
+    start: tuple[str, ...] | Callable[[Any], Mapping[str, Any]] | None = None
     fix_rows: Callable[..., Batch] = _without_allocations

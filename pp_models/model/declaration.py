@@ -4,9 +4,9 @@ MODEL_CONTRACT.md says what each field must satisfy; `derived` computes what fol
 """
 
 import dataclasses
+import functools
 import sys
 from collections.abc import Callable, Mapping
-from functools import cached_property
 from typing import Any
 
 import jax
@@ -86,6 +86,11 @@ class Model:
             raise unknown("symmetry", self.symmetry, SYMMETRIES)
         register_hyper(self.Hyper)
 
+    @classmethod
+    def of(cls, namespace: Mapping[str, Any], **fields: Any) -> "Model":
+        """The model whose functions are in a module's `globals()`, named like the fields."""
+        return cls(**{name: namespace[name] for name in FUNCTIONS if name in namespace} | fields)
+
     @property
     def name(self) -> str:
         """The name of its file."""
@@ -97,27 +102,27 @@ class Model:
         text = sys.modules[self.generate.__module__].__doc__ or self.name
         return text.strip().splitlines()[0].rstrip(".")
 
-    @cached_property
+    @functools.cached_property
     def kind(self) -> str:
         """The data it explains: counts, ratings, text_and_votes or dense."""
         return derived.example_of(self)[1].kind
 
-    @cached_property
+    @functools.cached_property
     def local(self) -> frozenset[str]:
         """The sites that belong to data rows."""
         return derived.local_sites(self)
 
-    @cached_property
+    @functools.cached_property
     def shared(self) -> tuple[str, ...]:
         """The global sites, in update order."""
         return tuple(site for site in self.families if site not in self.local)
 
-    @cached_property
+    @functools.cached_property
     def observed(self) -> str:
         """The observed site."""
         return derived.observed_site(self)
 
-    @cached_property
+    @functools.cached_property
     def damped(self) -> frozenset[str]:
         """The sites in whose statistics F is not linear even given the auxiliaries.
 
@@ -126,7 +131,7 @@ class Model:
         """
         return derived.damped_sites(self)
 
-    @cached_property
+    @functools.cached_property
     def coupled(self) -> str:
         """Where global sites meet in F given the auxiliaries and the local sites: "" nowhere,
         "prior" in log_global alone, "rows" in log_local too."""
@@ -134,10 +139,14 @@ class Model:
 
 
 CORE = tuple(field.name for field in dataclasses.fields(Model))[:9]
+FUNCTIONS = (  # the fields that `Model.of` finds by their names
+    *("Hyper", "generate", "log_global", "log_local", "init", "predict", "example", "guide"),
+    *("resolve", "check_rows", "proper", "variant", "solve_local", "moves"),
+)
 
 
-def otherwise(example: Callable[..., tuple[Any, Data]], **changes: Any) -> Callable[..., Any]:
-    """The example with other hyper-parameters: for a variant that they lead to."""
+def with_hyper(example: Callable[..., tuple[Any, Data]], **changes: Any) -> Callable[..., Any]:
+    """The example with other hyper-parameters, for the variant of the model that they choose."""
 
     def changed(key: jax.Array) -> tuple[Any, Data]:
         hyper, data = example(key)
@@ -164,12 +173,27 @@ def declare(model: Model, given: Any, data: Data) -> tuple[Model, Any]:
 
 
 def choose_variant(model: Model, hyper: Any, kind: str) -> Model:
-    """The declaration to use for these hyper-parameters and this kind of data."""
-    return model if model.variant is None else model.variant(hyper, kind)
+    """The declaration for these hyper-parameters and this kind of data.
+
+    A site is left out if hyper-parameters give its value (`alpha1` of the latent Gaussian models).
+    """
+    model = model if model.variant is None else model.variant(hyper, kind)
+    given = tuple(site for site in model.families if getattr(hyper, site, None) is not None)
+    return _with_given(model, given) if given else model
+
+
+@functools.cache
+def _with_given(model: Model, given: tuple[str, ...]) -> Model:
+    families = {site: family for site, family in model.families.items() if site not in given}
+    example = with_hyper(model.example, **dict.fromkeys(given, 1.0))
+    return dataclasses.replace(model, families=families, example=example)
 
 
 def learnable(model: Model, hyper: Any) -> dict[str, Any]:
     """The hyper-parameters that may be learned, and the value each starts from."""
-    if model.learning.start is not None:
-        return dict(model.learning.start(hyper))
-    return {name: x for name, x in values_of(hyper).items() if np.all(np.asarray(x) > 0)}
+    start, values = model.learning.start, values_of(hyper)
+    if callable(start):
+        return dict(start(hyper))
+    if start is not None:
+        return {name: values[name] for name in start if name in values}
+    return {name: x for name, x in values.items() if np.all(np.asarray(x) > 0)}
