@@ -60,4 +60,5 @@ def _load_file(name: str, file: Path) -> "Model":
         raise InputError(
             f"{file} declares a model named {model.name!r}: name it {name!r}, as its file."
         )
+    importlib.import_module("pp_models.model").check_declaration(model)
     return model
