@@ -65,4 +65,5 @@ def load(name: str) -> "Model":
         raise InputError(
             f"{file} declares a model named {model.name!r}: name it {name!r}, as its file."
         )
+    importlib.import_module("pp_models.model").check_declaration(model)
     return model

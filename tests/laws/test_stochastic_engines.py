@@ -349,10 +349,8 @@ def test_streaming_follows_the_arrivals(problem):
 def some_share(problem, batch, seed=1):
     """Rows solved given a random start, and the global sites moved towards them: a q that is no optimum."""
     shared = mb.first_natural(problem, jax.random.key(seed), {})
-    shares = mb.solve(problem, problem.hyper, shared, (batch,), RowOptions(30, 0.0), bound=True)
-    return mb.ascend(
-        problem, problem.hyper, shared, mb.gradients(problem, shares), 1.0, 0.7, shared
-    ), shares
+    solved = mb.solve(problem, problem.hyper, shared, (batch,), RowOptions(30, 0.0), bound=True)
+    return mb.ascend(solved, shared, 0.7, shared), solved
 
 
 def test_empirical_bayes_raises_the_bound_to_its_maximum(problem):
@@ -366,8 +364,8 @@ def test_empirical_bayes_raises_the_bound_to_its_maximum(problem):
         problem.devices,
     )
     model, batch = problem.model, problem.data.pack()
-    shared, shares = some_share(learning, batch)
-    stats = obj.summarise(model, {**shared, **shares[0].natural})
+    shared, solved = some_share(learning, batch)
+    stats = obj.summarise(model, {**shared, **solved.local[0]})
 
     @jax.jit
     def height(logs):
@@ -387,7 +385,7 @@ def test_empirical_bayes_raises_the_bound_to_its_maximum(problem):
         )
         heights = [float(height(logs_of(hyper)))]
         for _ in range(20):
-            hyper = empirical_bayes.learn(learning, hyper, shared, shares, (batch,), 1.0, 1.0)
+            hyper = empirical_bayes.learn(solved._replace(hyper=hyper), shared, 1.0)
             heights.append(float(height(logs_of(hyper))))
         assert np.all(np.diff(heights) >= -1e-9 * np.abs(heights[1:])), np.diff(heights).min()
         assert heights[-1] > heights[0]
@@ -408,12 +406,14 @@ def test_empirical_bayes_scales_its_rows(problem):
     marked = {**problem.hyper._asdict(), "learn": "all"}
     learning = fitting.make_problem(problem.model.name, problem.data, marked, problem.devices)
     batch = problem.data.pack()
-    shared, shares = some_share(learning, batch)
-    twice = learning._replace(devices=learning.devices * 2)
-    scaled = empirical_bayes.learn(learning, learning.hyper, shared, shares, (batch,), 2.0, 1.0)
-    doubled = empirical_bayes.learn(
-        twice, learning.hyper, shared, shares * 2, (batch,) * 2, 1.0, 1.0
+    shared, solved = some_share(learning, batch)
+    twice = solved._replace(
+        problem=learning._replace(devices=learning.devices * 2),
+        shares=solved.shares * 2,
+        batches=(batch,) * 2,
     )
+    scaled = empirical_bayes.learn(solved._replace(scale=2.0), shared, 1.0)
+    doubled = empirical_bayes.learn(twice, shared, 1.0)
     for name in learning.learn:
         np.testing.assert_allclose(getattr(scaled, name), getattr(doubled, name), rtol=1e-10)
 
@@ -511,19 +511,10 @@ def map_state(problem, seed=1):
 
 def map_target(problem, shared, points, batches, scaled=True):
     """What a step at rate one makes of batches."""
-    shares = mb.solve(
-        problem, problem.hyper, points, batches, RowOptions(200, 1e-12), summary="log_mode"
-    )
-    scale = mb.total(problem, shares, problem.data.num_rows).scale if scaled else 1.0
-    return mb.ascend(
-        problem,
-        problem.hyper,
-        shared,
-        mb.gradients(problem, shares),
-        scale,
-        summary="log_mode",
-        near=points,
-    )
+    present = problem.data.num_rows if scaled else None
+    given = (problem, problem.hyper, points, batches, RowOptions(200, 1e-12), present)
+    solved = mb.solve(*given, summary="log_mode")
+    return mb.ascend(solved, shared, summary="log_mode", near=points)
 
 
 def assert_close(first, second, rtol):
