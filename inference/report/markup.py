@@ -20,6 +20,7 @@ LETTERS = (
     "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau "
     "upsilon phi chi psi omega ell Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega"
 )
+OPERATORS = {"~": "∼", r"\arg": "arg", r"\langle": "⟨", r"\rangle": "⟩"}  # not converted right
 SUBSCRIPTS = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
 _INVALID = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -38,9 +39,9 @@ def formula(latex: str, display: bool = False) -> str:
         return f"<code>{html.escape(latex)}</code>"
     tree.attrib.pop("xmlns", None)  # implied in HTML
     for node in tree.iter():
-        node.text = html.unescape(node.text or "")
-        if node.text == "~":  # \sim is a relation and needs space on both sides
-            node.tag, node.text = "mo", "∼"
+        text = html.unescape(node.text or "").replace(r"\_", "_")
+        node.text = OPERATORS.get(text, text)
+        node.tag = "mo" if text in OPERATORS else node.tag
     return ElementTree.tostring(tree, encoding="unicode", short_empty_elements=False)
 
 

@@ -21,7 +21,7 @@ import pytest
 import pp_models
 from inference.cli import _parser
 from inference.core import registry
-from inference.report import typeset
+from inference.report import markup
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [
@@ -208,8 +208,8 @@ def test_every_model_and_engine_has_a_page(sources):
             (sources / "models" / f"{name}.md").read_text(encoding="utf-8"),
             pp_models.load(name),
         )
-        lines, _ = typeset.split_story(importlib.import_module(f"pp_models.models.{name}").__doc__)
-        assert all(one.right in text for one in typeset.process(lines)) and "<math>" in text
+        story = markup.split(importlib.import_module(f"pp_models.models.{name}").__doc__)
+        assert story.process in text and story.rest in text
         assert all(f"| `{field}`" in text for field in model.Hyper._fields)
         assert all(
             f"[`{engine}`](../engines/{engine}.md)" in text for engine in registry.engines()
@@ -265,42 +265,32 @@ def test_every_public_name_is_in_the_reference(build, sources):
     for package in (pp_models, inference):
         for name in package.__all__:
             assert f"heading: {package.__name__}.{name}" in text
-    assert "Others" not in build.pages.groups()  # every name has been given a purpose
+    assert "Others" not in build.reference.groups()  # every name has been given a purpose
 
 
-TEXTS = {
-    "counts n_dv, the rest": "counts <math>",
-    "with gamma priors": "with gamma priors",
-    "the rate rho_t = (tau + t)^-kappa, or": "the rate <math>",
-    "a < b & *c* [d](e)": "a &#60; b &#38; &#42;c&#42; &#91;d&#93;(e)",
-    "call `a_b * c`": "call `a_b * c`",
-}
+def test_docstrings_are_markdown():
+    """Doctests are code, and lines `name: meaning` a definition list. Sentences stay sentences."""
+    to_markdown = loaded(ROOT / "docs" / "docstrings.py").to_markdown
+    text = to_markdown(
+        """Title.
 
+        a:   first
+             line
+        b, c: second
 
-@pytest.mark.parametrize("text", TEXTS)
-def test_prose_is_neither_read_as_markup_nor_half_as_mathematics(build, text):
-    assert build.pages.prose.inline(text).startswith(TEXTS[text])
+        $$ x_d $$
 
+        >>> 1 + 1
+        2
 
-def test_lists_of_terms_and_examples_in_docstrings(build):
-    """Lines `name: meaning` are a list of terms, examples are code, indented lines that can be read are equations and others code."""
-    text = build.pages.prose.markdown(
-        "Title.\n\na:   first\n     line\nb, c: second\n\n    x_d ~ Normal(0, 1)\n\n    what ? is !\n\n>>> 1 + 1\n2\n"
+        parameters need no base
+        measure: they are
+        """
     )
-    assert "`a`\n:   first line" in text and "`b, c`\n:   second" in text
-    assert (
-        '<td class="left"><math>' in text
-        and "```text\nwhat ? is !\n```" in text
-        and "```pycon\n>>> 1 + 1\n2\n```" in text
+    assert text == (
+        "Title.\n\n`a`\n:   first line\n\n`b, c`\n:   second\n\n$$ x_d $$\n\n"
+        "```pycon\n>>> 1 + 1\n2\n```\n\nparameters need no base\nmeasure: they are"
     )
-
-
-def test_a_sentence_is_no_list_of_terms(build):
-    """A line that begins with a word and a colon goes on with the sentence of the line before; an equation that comes first keeps its indentation."""
-    text = build.pages.prose.markdown(
-        "    x_d ~ Normal(0, 1)\n\nparameters need no base\nmeasure: they are"
-    )
-    assert text.startswith('<div class="equations">') and "need no base measure: they are" in text
 
 
 def test_lessons_are_listed(build, tmp_path):
@@ -310,7 +300,7 @@ def test_lessons_are_listed(build, tmp_path):
         "# ---\n# jupyter: x\n# ---\n\n# %% [markdown]\n# # From EM to SVI\n#\n# One idea\n# at a time.\n#\n# More.\n\n# %%\nx = 1\n"
     )
     assert build.pages.lesson(path) == ("From EM to SVI", "One idea\nat a time.")
-    assert build.pages.notebooks().count("\n## ") >= 8
+    assert build.pages.notebooks().count("\n## ") == len(list((ROOT / "notebooks").glob("0*.py")))
 
 
 def test_citation():
