@@ -41,6 +41,9 @@ def formula(latex: str, display: bool = False) -> str:
     for node in tree.iter():
         text = html.unescape(node.text or "").replace(r"\_", "_")
         node.text = OPERATORS.get(text, text)
+        if len(text) > 1 and text.isalpha() and node.tag in ("mi", "mo"):  # log, Dirichlet
+            node.attrib |= {"form": "prefix", "lspace": "0.17em", "rspace": "0.17em"}
+            node.tag = "mo"
         node.tag = "mo" if text in OPERATORS else node.tag
     return ElementTree.tostring(tree, encoding="unicode", short_empty_elements=False)
 

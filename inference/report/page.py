@@ -12,23 +12,22 @@ import json
 import sys
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jinja2
 import numpy as np
 from markupsafe import Markup
 
 from inference.comparison import verdicts
+from inference.comparison.compare import Comparison
+from inference.core import registry
 from inference.report import markup, palette, selection, tables
 from inference.report.figures import agreement, chains, grids, latent, parameters, progress
 from pp_models.data.files import write_whole
 from pp_models.errors import InputError
 
-if TYPE_CHECKING:
-    from inference.comparison.compare import Comparison
 
-
-def write(comparison: "Comparison", folder: str | Path, command: str | None = None) -> Path:
+def write(comparison: Comparison, folder: str | Path, command: str | None = None) -> Path:
     """Write report.html, summary.json, agreement.csv and one .nc file per engine.
 
     Returns the path of the page. Each file appears whole or not at all.
@@ -59,7 +58,7 @@ def _write_tree(tree: Any, path: Path) -> None:
         raise InputError(message) from error
 
 
-def table(comparison: "Comparison") -> str:
+def table(comparison: Comparison) -> str:
     """The engines as a plain-text table for the terminal, followed by warnings."""
     rows = comparison.summary["engines"]
     said = [
@@ -68,36 +67,34 @@ def table(comparison: "Comparison") -> str:
         _no_reference(comparison),
     ]
     if any(row.get("wasserstein_sd") is not None for row in rows.values()):
-        meaning = (
-            "W1 and mean error: distance from the reference in its posterior sds, 0 is right. "
-        )
-        said.insert(0, meaning + "sd ratio: 1 is right, less is too narrow.")
+        meaning = "W1 and mean error: distance from the reference in its posterior sds, 0 is right."
+        said.insert(0, f"{meaning} sd ratio: 1 is right, less is too narrow.")
     said = [words for words in said if words]
-    return "\n".join([*tables.for_terminal(rows), *(["", *said] if said else [])])
+    return "\n".join([*tables.for_terminal(rows), *([""] if said else []), *said])
 
 
-def _not_converged(comparison: "Comparison") -> str:
+def _not_converged(comparison: Comparison) -> str:
     if comparison.summary.get("converged") is not False:
         return ""
     row = comparison.summary["engines"].get(comparison.reference, {})
     return verdicts.advice(str(comparison.reference), verdicts.trouble(row, row.get("draws") or 0))
 
 
-def _no_reference(comparison: "Comparison") -> str:
+def _is_sampler(engine: str) -> bool:
+    return engine in registry.engines() and registry.load_engine(engine).kind == "draws"
+
+
+def _no_reference(comparison: Comparison) -> str:
     if comparison.reference is not None:
         return ""
     rows = comparison.summary["engines"]
-    samplers = ("gibbs", "collapsed_gibbs", "nuts")
-    failed = [engine for engine in samplers if rows.get(engine, {}).get("error")]
+    failed = [engine for engine in rows if rows[engine].get("error") and _is_sampler(engine)]
     why = "no sampler was run or applies to this model"
     if failed:
         why = f"{' and '.join(failed)} failed"
     elif any(row.get("kind") == "draws" for row in rows.values()):
         why = "none was asked for"
     return f"There is no reference ({why}), so engines stand side by side and none is judged."
-
-
-# The page -------------------------------------------------------------------------------------
 
 
 @functools.cache
@@ -116,6 +113,7 @@ def _template() -> jinja2.Template:
         "ratio_place": lambda ratio: 24 + 11 * float(np.clip(np.log2(max(ratio, 1e-9)), -2, 2)),
         "max_components": latent.MAX_COMPONENTS,
         "row_kinds": selection.ROWS,
+        "MAX_KHAT": verdicts.MAX_KHAT,
     }
     return environment.get_template("page.html.j2")
 
@@ -124,15 +122,12 @@ def _package_text(name: str) -> str:
     return resources.files("inference.report").joinpath("templates", name).read_text("utf-8")
 
 
-def render(comparison: "Comparison", command: str | None = None) -> str:
+def render(comparison: Comparison, command: str | None = None) -> str:
     """The whole page as text."""
     summary, script = comparison.summary, _package_text("page.js")
     module = sys.modules.get(comparison.model.log_local.__module__)
     story = markup.split((module and module.__doc__) or "")
-    options = (summary.get("options") or {}).items()
-    options = {engine: given for engine, given in options if engine in summary["engines"]}
     found = tables.engine_tables(comparison)
-    hyper = {name: _value(value) for name, value in summary["hyper"].items() if value is not None}
     text = _template().render(
         summary=summary,
         rows=summary["engines"],
@@ -146,12 +141,9 @@ def render(comparison: "Comparison", command: str | None = None) -> str:
         banners=[summary.get("partial"), _no_reference(comparison)],
         process=Markup(markup.to_html(story.process)),
         story=Markup(markup.to_html(story.rest)),
-        hyper=hyper,
         histograms=chains.data(comparison),
         tables=found,
         columns={column.key: column for one in found for column in one.columns}.values(),
-        notes=tables.notes(summary["engines"]),
-        options=json.dumps(options),
         bounds=progress.bounds(comparison),
         scores=progress.heldout(comparison),
         forests=parameters.forests(comparison),
@@ -163,41 +155,9 @@ def render(comparison: "Comparison", command: str | None = None) -> str:
         maps=latent.maps(comparison),
         grids=grids.grids(comparison),
         traces=chains.traces(comparison),
-        command=command or summary.get("command") or default_command(comparison),
+        command=command or summary.get("command"),
         style=Markup(_package_text("page.css")),
         script=Markup(script),
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
     return markup.clean(text)
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    if isinstance(value, list | tuple):
-        first = ", ".join(map(_value, value[:5]))
-        return f"({first})" if len(value) <= 5 else f"({first}, … {len(value):,} numbers)"
-    return str(value)
-
-
-def default_command(comparison: "Comparison") -> str:
-    """The command line that repeats this comparison, as far as the comparison knows it."""
-    summary, reference = comparison.summary, comparison.reference
-    others = ",".join(engine for engine in summary["engines"] if engine != reference)
-    hyper = {name: value for name, value in summary["hyper"].items() if value is not None}
-    parts = [
-        f"python -m pp_models compare {summary['model']}",
-        "--data PATH" if comparison.truth is None else "",
-        f"--reference {reference}" if reference is not None else "",
-        f"--engines {others}" if others else "",
-        "--quick" if summary.get("quick") else "",
-        f"--budget {summary['budget']:g}" if summary.get("budget") else "",
-        f"--seed {summary['seed']} --set",
-        *(f"{name}={_setting(value)}" for name, value in hyper.items()),
-        "--out DIR",
-    ]
-    return " ".join(part for part in parts if part)
-
-
-def _setting(value: Any) -> str:
-    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

@@ -27,18 +27,6 @@ SPARE = (
     Look("olive", MIXED, "square"),
 )
 TRUTH = Look("grey", SOLID, "up")
-MARKERS = {  # outlines around the origin, all of about the same area
-    "circle": "M3.6 0A3.6 3.6 0 1 1 -3.6 0A3.6 3.6 0 1 1 3.6 0Z",
-    "square": "M-3.2 -3.2H3.2V3.2H-3.2Z",
-    "diamond": "M0 -4.6L4.2 0L0 4.6L-4.2 0Z",
-    "up": "M0 -4.4L4.2 3.2H-4.2Z",
-    "down": "M0 4.4L4.2 -3.2H-4.2Z",
-    "plus": "M-1.3 -4.2H1.3V-1.3H4.2V1.3H1.3V4.2H-1.3V1.3H-4.2V-1.3H-1.3Z",
-    "cross": "M-3.9 -2.1L-2.1 -3.9L0 -1.8L2.1 -3.9L3.9 -2.1L1.8 0L3.9 2.1L2.1 3.9L0 1.8L-2.1 3.9"
-    "L-3.9 2.1L-1.8 0Z",
-    "hourglass": "M-4 -4.2H4L1.2 0L4 4.2H-4L-1.2 0Z",
-    "star": "M0 -5L1.3 -1.6L4.8 -1.5L2 0.7L3 4.1L0 2.1L-3 4.1L-2 0.7L-4.8 -1.5L-1.3 -1.6Z",
-}
 
 
 def look(engine: str) -> Look:

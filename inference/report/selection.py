@@ -7,15 +7,13 @@ the first engine with a posterior) has them. Labels count from 1.
 
 import collections
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from inference.comparison.compare import Comparison
 from inference.report.markup import plain
 from pp_models.model import factor_axes
-
-if TYPE_CHECKING:
-    from inference.comparison.compare import Comparison
 
 MAX_TOPICS = 4  # in forests and densities
 MAX_WORDS = 3  # of each of them
@@ -31,7 +29,7 @@ class Quantity(NamedTuple):
     label: str
 
 
-def anchor(comparison: "Comparison") -> str | None:
+def anchor(comparison: Comparison) -> str | None:
     """The engine that decides what is shown.
 
     This is the reference, else the first engine with more than one draw, else the first engine.
@@ -47,17 +45,17 @@ def is_point(draws: Any) -> bool:
     return len(next(iter(draws.values()))) == 1
 
 
-def shown(comparison: "Comparison") -> list[str]:
+def shown(comparison: Comparison) -> list[str]:
     """Engines that have draws, in the order of the table."""
     return [engine for engine in comparison.summary["engines"] if engine in comparison.draws]
 
 
-def others(comparison: "Comparison") -> list[str]:
+def others(comparison: Comparison) -> list[str]:
     """The same without the reference."""
     return [engine for engine in shown(comparison) if engine != comparison.reference]
 
 
-def values(comparison: "Comparison", engine: str, quantity: Quantity) -> np.ndarray:
+def values(comparison: Comparison, engine: str, quantity: Quantity) -> np.ndarray:
     """The engine's finite draws of a quantity."""
     draws = comparison.draws[engine].get(quantity.site)
     if draws is None:
@@ -66,7 +64,7 @@ def values(comparison: "Comparison", engine: str, quantity: Quantity) -> np.ndar
     return found[np.isfinite(found)]
 
 
-def true_value(comparison: "Comparison", quantity: Quantity) -> float | None:
+def true_value(comparison: Comparison, quantity: Quantity) -> float | None:
     """The value that synthetic data were drawn with, if known."""
     if comparison.truth is None or quantity.site not in comparison.truth:
         return None
@@ -74,24 +72,21 @@ def true_value(comparison: "Comparison", quantity: Quantity) -> float | None:
     return value if np.isfinite(value) else None
 
 
-def mean(comparison: "Comparison", engine: str, site: str) -> np.ndarray:
+def mean(comparison: Comparison, engine: str, site: str) -> np.ndarray:
     """The engine's mean of a site over its finite draws; zero where there are none."""
     draws = np.asarray(comparison.draws[engine][site], np.float64)
     finite = np.isfinite(draws)
     return draws.sum(0, where=finite) / np.maximum(finite.sum(0), 1)
 
 
-# Labels ---------------------------------------------------------------------------------------
-
-
-def column_name(comparison: "Comparison", column: int) -> str:
+def column_name(comparison: Comparison, column: int) -> str:
     """Name of a word, item or variable, or its number."""
     names, kind = comparison.data.column_names, comparison.data.kind
     letter = {"counts": "w", "text_and_votes": "w", "ratings": "item "}.get(kind, "x")
     return f"{letter}{column + 1}" if names is None else str(names[column])
 
 
-def names_of(comparison: "Comparison", site: str) -> Sequence[str] | None:
+def names_of(comparison: Comparison, site: str) -> Sequence[str] | None:
     """Names of the rows of a site, if the data have any for them."""
     engine = anchor(comparison)
     if engine is None:
@@ -105,13 +100,10 @@ def names_of(comparison: "Comparison", site: str) -> Sequence[str] | None:
     return names if fits else None
 
 
-def row_label(comparison: "Comparison", site: str, row: int) -> str:
+def row_label(comparison: Comparison, site: str, row: int) -> str:
     """Label of a row of a site."""
     names = names_of(comparison, site)
     return str(names[row]) if names is not None else f"{ROWS.get(site, 'row')} {row + 1}"
-
-
-# Topics ---------------------------------------------------------------------------------------
 
 
 class Topics(NamedTuple):
@@ -128,7 +120,7 @@ class Topics(NamedTuple):
         return (column, topic) if self.axis == -1 else (topic, column)
 
 
-def topics(comparison: "Comparison") -> Topics | None:
+def topics(comparison: Comparison) -> Topics | None:
     """Topics, or profiles of components; None where factors are known only up to a rotation."""
     engine = anchor(comparison)
     if engine is None or comparison.model.symmetry == "rotation":
@@ -142,7 +134,7 @@ def topics(comparison: "Comparison") -> Topics | None:
     return None
 
 
-def largest_topics(comparison: "Comparison", found: Topics) -> np.ndarray:
+def largest_topics(comparison: Comparison, found: Topics) -> np.ndarray:
     """Topics by their share of the rows' weights, the largest first."""
     engine = str(anchor(comparison))
     beta = found.rows(mean(comparison, engine, found.site))
@@ -154,10 +146,7 @@ def largest_topics(comparison: "Comparison", found: Topics) -> np.ndarray:
     return np.argsort(-size, kind="stable")
 
 
-# Quantities -----------------------------------------------------------------------------------
-
-
-def chosen(comparison: "Comparison") -> dict[str, list[Quantity]]:
+def chosen(comparison: Comparison) -> dict[str, list[Quantity]]:
     """Heading -> the quantities shown under it, hyper-parameters first."""
     engine = anchor(comparison)
     if engine is None:
@@ -184,7 +173,7 @@ def chosen(comparison: "Comparison") -> dict[str, list[Quantity]]:
     return {heading: group for heading, group in groups.items() if group}
 
 
-def _of_topics(comparison: "Comparison", found: Topics) -> list[Quantity]:
+def _of_topics(comparison: Comparison, found: Topics) -> list[Quantity]:
     """Top words of the largest topics; for dense data the columns that differ most."""
     dense = comparison.data.kind == "dense"
     beta = found.rows(mean(comparison, str(anchor(comparison)), found.site))
@@ -198,7 +187,7 @@ def _of_topics(comparison: "Comparison", found: Topics) -> list[Quantity]:
     return quantities
 
 
-def _of_site(comparison: "Comparison", engine: str, site: str) -> list[Quantity]:
+def _of_site(comparison: Comparison, engine: str, site: str) -> list[Quantity]:
     """The entries furthest from zero, for matrices at most two of a row."""
     centre = np.abs(mean(comparison, engine, site))
     taken: collections.Counter[int] = collections.Counter()
@@ -211,7 +200,7 @@ def _of_site(comparison: "Comparison", engine: str, site: str) -> list[Quantity]
     return sorted(quantities, key=lambda quantity: quantity.place)
 
 
-def _entry_label(comparison: "Comparison", site: str, index: tuple[int, ...]) -> str:
+def _entry_label(comparison: Comparison, site: str, index: tuple[int, ...]) -> str:
     """Label of an entry. A Normal-Wishart site holds the mean in row 0, the precision below it."""
     if len(index) == 1:
         return f"{plain(site)}[{index[0] + 1}]"

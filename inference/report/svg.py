@@ -4,6 +4,7 @@ Elements are text with CSS classes, so that one drawing follows light and dark m
 becomes a tooltip. Coordinates have one decimal, which keeps a page of figures small.
 """
 
+import functools
 import math
 from collections.abc import Sequence
 from html import escape
@@ -30,9 +31,6 @@ class Figure(NamedTuple):
     @property
     def drawing(self) -> str:
         return "".join(self.parts)
-
-
-# Numbers and scales ---------------------------------------------------------------------------
 
 
 def number(value: float) -> str:
@@ -124,9 +122,6 @@ def thin(length: int, most: int) -> np.ndarray:
     return np.unique(np.linspace(0, length - 1, min(length, most)).round().astype(int))
 
 
-# Elements -------------------------------------------------------------------------------------
-
-
 def title(tip: str) -> str:
     return f"<title>{escape(tip)}</title>" if tip else ""
 
@@ -179,6 +174,10 @@ def mark(engine: str, x: float, y: float, tip: str) -> str:
     return f"<use {at}>{title(tip)}</use>"
 
 
+def marks(engine: str, x: Any, y: Any, tips: Sequence[str]) -> str:
+    return "".join(map(functools.partial(mark, engine), x, y, tips))
+
+
 def of(engine: str | None, *parts: str) -> str:
     """A group in the engine's colour."""
     content = "".join(parts)
@@ -199,9 +198,6 @@ def ellipse(centre: Any, covariance: Any, css: str, points: int = 28) -> str:
     circle = np.sqrt(np.maximum(values, 0))[:, None] * [np.cos(angle), np.sin(angle)]
     outline = np.asarray(centre, float)[:, None] + vectors @ circle
     return path(*outline, css, closed=True)
-
-
-# Axes -----------------------------------------------------------------------------------------
 
 
 def frame(x: Scale, y: Scale, x_label: str = "", y_label: str = "") -> str:

@@ -1,20 +1,16 @@
 """Contents of the report's tables, and the engines' table for the terminal."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 from markupsafe import Markup
 
-from inference.comparison.verdicts import MAX_KHAT
+from inference.comparison.compare import Comparison
 from inference.evaluation import topics
 from inference.report import selection, svg
 from inference.report.markup import symbol
 
-if TYPE_CHECKING:
-    from inference.comparison.compare import Comparison
-
-GOOD_KHAT = 0.5
 NUM_WORDS = 8
 MOST_TOPICS = 40
 
@@ -120,7 +116,7 @@ def for_terminal(rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
     ]
 
 
-def engine_tables(comparison: "Comparison") -> list[Table]:
+def engine_tables(comparison: Comparison) -> list[Table]:
     """All engines with their verdicts, then the tables of details that have figures."""
     rows = comparison.summary["engines"]
     main = []
@@ -147,7 +143,7 @@ def engine_tables(comparison: "Comparison") -> list[Table]:
     return [table("", main, MAIN, "verdict"), *(one for one in found if one.columns)]
 
 
-def _parts(comparison: "Comparison", kind: str) -> list[Record]:
+def _parts(comparison: Comparison, kind: str) -> list[Record]:
     """One record per engine and site, or per engine and functional."""
     return [
         Record(engine, record, name)
@@ -157,32 +153,15 @@ def _parts(comparison: "Comparison", kind: str) -> list[Record]:
     ]
 
 
-class Word(NamedTuple):
-    """is_new: not among the anchor's words."""
+def topic_tables(comparison: Comparison) -> dict[str, Any]:
+    """The top words of each aligned topic by each engine, the largest topics first.
 
-    name: str
-    tip: str
-    is_new: bool
-
-
-class TopicTable(NamedTuple):
-    number: int
-    rows: list[list[Word]]
-
-
-class TopicTables(NamedTuple):
-    """left: the number of topics that are not shown."""
-
-    engines: Sequence[str] = ()
-    tables: Sequence[TopicTable] = ()
-    left: int = 0
-
-
-def topic_tables(comparison: "Comparison") -> TopicTables:
-    """The top words of each aligned topic by each engine, the largest topics first."""
+    tables: number -> rows of (word, tooltip, whether it is not among the anchor's words).
+    left: how many topics are not shown.
+    """
     found, engine = selection.topics(comparison), selection.anchor(comparison)
     if found is None or engine is None or comparison.data.kind not in ("counts", "text_and_votes"):
-        return TopicTables()
+        return {}
     means = {
         other: found.rows(selection.mean(comparison, other, found.site))
         for other in selection.shown(comparison)
@@ -192,50 +171,16 @@ def topic_tables(comparison: "Comparison") -> TopicTables:
     tops = {other: topics.largest(value, NUM_WORDS) for other, value in means.items()}
     order = selection.largest_topics(comparison, found).tolist()
 
-    def word(other: str, topic: int, rank: int) -> Word:
+    def word(other: str, topic: int, rank: int) -> tuple[str, str, bool]:
         column = int(tops[other][topic, rank])
         name, is_new = selection.column_name(comparison, column), column not in tops[engine][topic]
         tip = f"{name}: {svg.number(means[other][topic, column])}"
         tip += f", not among the words of {engine}" if is_new else ""
-        return Word(svg.cut(name, 130), tip, is_new)
+        return svg.cut(name, 130), tip, is_new
 
     ranks = range(tops[engine].shape[1])
-    tables = [
-        TopicTable(topic + 1, [[word(other, topic, rank) for other in tops] for rank in ranks])
+    tables = {
+        topic + 1: [[word(other, topic, rank) for other in tops] for rank in ranks]
         for topic in order[:MOST_TOPICS]
-    ]
-    return TopicTables([*tops], tables, len(order) - len(tables))
-
-
-def notes(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, list[tuple[str, str]]]:
-    """Engine -> CSS class and text of each note."""
-    found = {}
-    for engine, row in rows.items():
-        failed = f"failed: {row['error']}" if row.get("error") else ""
-        said = {failed: "bad", (row.get("modes") or {}).get("text"): "bad"}
-        said |= dict.fromkeys(
-            (_khat(row), _weighted(row), *map(str, row.get("notes") or [])), "said"
-        )
-        found[engine] = [(css, words) for words, css in said.items() if words]
-    return {engine: lines for engine, lines in found.items() if lines}
-
-
-def _khat(row: Mapping[str, Any]) -> str:
-    if (khat := row.get("khat")) is None:
-        return ""
-    words = "q is too far from the posterior for importance weighting to repair"
-    if khat < MAX_KHAT:
-        words = "importance weighting can still repair q, with some noise"
-    if khat < GOOD_KHAT:
-        words = "q is near the posterior; importance weighting repairs the difference"
-    return f"k-hat {khat:.2f}: {words}."
-
-
-def _weighted(row: Mapping[str, Any]) -> str:
-    psis = row.get("psis") or {}
-    if psis.get("mean_error_sd") is None:
-        return ""
-    ratio = psis.get("sd_ratio")
-    widths = "" if ratio is None else f" and widths {ratio:.2f} of the reference's"
-    shift = f"means are {psis['mean_error_sd']:.2f} reference sd off{widths}"
-    return f"After Pareto-smoothed importance weighting {shift}."
+    }
+    return {"engines": [*tops], "tables": tables, "left": len(order) - len(tables)}

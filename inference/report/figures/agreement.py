@@ -2,23 +2,21 @@
 
 import collections
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from inference.comparison.compare import Comparison
 from inference.report import selection, svg
 from inference.report.figures.parameters import LEVELS
 from inference.report.markup import plain
 from inference.report.svg import WIDTH, Figure, make_scale, number
 
-if TYPE_CHECKING:
-    from inference.comparison.compare import Comparison
-
 MAX_POINTS = 80  # of a scatter plot
 SIZE, TOP = 320, 28
 
 
-def _by_site(comparison: "Comparison", most: int) -> Iterator[tuple[str, Any]]:
+def _by_site(comparison: Comparison, most: int) -> Iterator[tuple[str, Any]]:
     """The quantities of the global sites with most of them."""
     table = comparison.quantities
     owners = np.asarray(table["site"])
@@ -28,7 +26,7 @@ def _by_site(comparison: "Comparison", most: int) -> Iterator[tuple[str, Any]]:
         yield site, table.isel(quantity=np.flatnonzero(owners == site))
 
 
-def widths(comparison: "Comparison") -> list[Figure]:
+def widths(comparison: Comparison) -> list[Figure]:
     """Quantiles over the entries of a site of the posterior sd divided by the reference's."""
     figures = []
     for site, part in _by_site(comparison, 4) if comparison.reference is not None else ():
@@ -43,7 +41,7 @@ def widths(comparison: "Comparison") -> list[Figure]:
     return figures
 
 
-def _width(comparison: "Comparison", site: str, ratios: dict[str, Any], count: int) -> Figure:
+def _width(comparison: Comparison, site: str, ratios: dict[str, Any], count: int) -> Figure:
     left, tall = 12 + svg.CHARACTER * max(map(len, ratios)), 26
     bottom = 12 + tall * len(ratios)
     ends = np.clip([*np.concatenate([*ratios.values()]), 0.45, 1.3], 1 / 16, 16)
@@ -66,7 +64,7 @@ def _width(comparison: "Comparison", site: str, ratios: dict[str, Any], count: i
     return Figure(title, parts, WIDTH, bottom + 40, words, "widths")
 
 
-def means(comparison: "Comparison") -> dict[str, list[Figure]]:
+def means(comparison: Comparison) -> dict[str, list[Figure]]:
     """Site -> one scatter plot of posterior means per engine, with one sd either way."""
     found = {}
     for site, part in _by_site(comparison, 2) if comparison.reference is not None else ():
@@ -79,10 +77,9 @@ def means(comparison: "Comparison") -> dict[str, list[Figure]]:
     return found
 
 
-def _scatters(comparison: "Comparison", site: str, part: Any) -> list[Figure]:
+def _scatters(comparison: Comparison, site: str, part: Any) -> list[Figure]:
     """Scatter plots on common axes, which hold the reference and half as much again."""
-    reference = comparison.reference
-    engines = selection.others(comparison)
+    reference, engines = comparison.reference, selection.others(comparison)
     engines = [one for one in engines if np.isfinite(part["mean"].sel(engine=one)).any()]
     centre, spread = (
         {one: np.asarray(part[name].sel(engine=one), float) for one in (reference, *engines)}
@@ -99,32 +96,21 @@ def _scatters(comparison: "Comparison", site: str, part: Any) -> list[Figure]:
     for engine in engines:
         here, there, across = centre[reference], centre[engine], spread[reference]
         up = np.nan_to_num(spread[engine])
-        bars = svg.segments(
-            x.clip(here - across), y.clip(there), x.clip(here + across), y.clip(there), "thin"
-        )
+        at = x.clip(here), y.clip(there)
+        bars = svg.segments(x.clip(here - across), at[1], x.clip(here + across), at[1], "thin")
         if np.any(up > 0):
-            bars += svg.segments(
-                x.clip(here), y.clip(there - up), x.clip(here), y.clip(there + up), "thin"
-            )
-        marks = [
-            svg.mark(
-                engine,
-                x.clip(b),
-                y.clip(a),
-                f"{label}: {engine} {number(a)}, {reference} {number(b)}",
-            )
+            bars += svg.segments(at[0], y.clip(there - up), at[0], y.clip(there + up), "thin")
+        tips = [
+            f"{label}: {engine} {number(a)}, {reference} {number(b)}"
             for label, a, b in zip(labels, there, here, strict=True)
         ]
         kind = "mean ± sd" if np.any(up > 0) else "a point"
         frame = svg.frame(x, y, f"{reference}, mean ± sd", f"{engine}, {kind}")
         diagonal = svg.line(x.start, y.start, x.end, y.end, "level")
         shift = np.nanmean(np.abs(there - here) / across)
-        words = (
-            f"Means of the {len(labels)} largest entries of {site}, {engine} against {reference}: "
-        )
-        words += f"on average {shift:.2f} reference sd apart."
-        parts = [frame, diagonal, svg.of(engine, bars, *marks)]
-        figures.append(
-            Figure(f"{engine}: {shift:.2f} sd apart", parts, x.end + 14, SIZE, words, "means")
-        )
+        words = f"Means of the {len(labels)} largest entries of {site}, {engine} against "
+        words += f"{reference}: on average {shift:.2f} reference sd apart."
+        parts = [frame, diagonal, svg.of(engine, bars, svg.marks(engine, *at, tips))]
+        title = f"{engine}: {shift:.2f} sd apart"
+        figures.append(Figure(title, parts, x.end + 14, SIZE, words, "means"))
     return figures

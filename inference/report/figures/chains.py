@@ -1,16 +1,14 @@
 """Traces and ranks of the reference's chains, and histograms of the data."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from scipy.stats import rankdata
 
+from inference.comparison.compare import Comparison
 from inference.io import arviz
 from inference.report import svg
 from inference.report.svg import WIDTH, Figure, Scale, make_scale, number
-
-if TYPE_CHECKING:
-    from inference.comparison.compare import Comparison
 
 MAX_TRACES = 4
 MAX_CHAINS = 8
@@ -18,7 +16,7 @@ MAX_DRAWS = 400  # of all chains together, in a trace
 BINS = 12  # of a chain's ranks
 
 
-def traces(comparison: "Comparison") -> list[Figure]:
+def traces(comparison: Comparison) -> list[Figure]:
     """The log joint density first, then the functionals with the largest R-hat."""
     chains = comparison.chains.get(comparison.reference or "")
     if chains is None or np.ndim(chains.values) != 3 or 0 in np.shape(chains.values):
@@ -74,7 +72,7 @@ def _trace(engine: str, name: str, values: np.ndarray, rhat: float | None) -> Fi
     return Figure(f"{name}: {known}" if known else name, parts, WIDTH, 230, words, "trace")
 
 
-def data(comparison: "Comparison") -> list[Figure]:
+def data(comparison: Comparison) -> list[Figure]:
     """Totals of rows and columns for counts; values and entries per row for other data."""
     given = comparison.data
     matrix = given.matrix

@@ -1,22 +1,20 @@
 """Hyper-parameters on a grid (`inla`) over the reference's draws, on log scales."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from inference.comparison.compare import Comparison
 from inference.report import selection, svg
 from inference.report.figures.parameters import kernel_density
 from inference.report.markup import plain
 from inference.report.svg import WIDTH, Figure, Scale, make_scale, number
 
-if TYPE_CHECKING:
-    from inference.comparison.compare import Comparison
-
 REGIONS = (0.9, 0.5)  # share of the draws in each
 SIZE, HEIGHT = 300, 230
 
 
-def grids(comparison: "Comparison") -> list[Figure]:
+def grids(comparison: Comparison) -> list[Figure]:
     """One figure per engine that has a grid of two or more points."""
     found = []
     for engine in selection.shown(comparison):
@@ -31,7 +29,7 @@ def grids(comparison: "Comparison") -> list[Figure]:
     return found
 
 
-def _log_draws(comparison: "Comparison", names: Any) -> np.ndarray:
+def _log_draws(comparison: Comparison, names: Any) -> np.ndarray:
     """The reference's draws of the logarithms of hyper-parameters, (n, parameters)."""
     draws = comparison.draws.get(comparison.reference or "", {})
     if any(name not in draws or len(draws[name]) < 3 for name in names):
@@ -42,7 +40,7 @@ def _log_draws(comparison: "Comparison", names: Any) -> np.ndarray:
     return found[np.isfinite(found).all(1)]
 
 
-def _line(comparison: "Comparison", engine: str, names, theta, weights) -> Figure:
+def _line(comparison: Comparison, engine: str, names, theta, weights) -> Figure:
     """One hyper-parameter: grid density of its logarithm over a histogram of the draws."""
     order = np.argsort(theta[:, 0])
     theta, weights = theta[order], weights[order]
@@ -61,18 +59,15 @@ def _line(comparison: "Comparison", engine: str, names, theta, weights) -> Figur
         drawn.append(svg.rectangle(x.clip(a), y(bar), *size, "fill", f"{reference}: {tip}"))
     parts.append(svg.of(reference, *drawn))
     here, there = x(np.exp(theta[:, 0])), y(density)
-    marks = [
-        svg.mark(engine, here[i], there[i], _tip(names, theta[i], weight))
-        for i, weight in enumerate(weights)
-    ]
-    stems = svg.segments(here, y.start, here, there, "thin")
-    parts.append(svg.of(engine, stems, svg.path(here, there, "l"), *marks))
+    tips = [_tip(names, point, weight) for point, weight in zip(theta, weights, strict=True)]
+    stems = svg.segments(here, y.start, here, there, "thin") + svg.path(here, there, "l")
+    parts.append(svg.of(engine, stems, svg.marks(engine, here, there, tips)))
     title = f"{engine}: {plain(name)} on {len(theta)} points"
     words = _words(comparison, engine, names, theta, weights)
     return Figure(title, parts, WIDTH, HEIGHT, words, "gridded")
 
 
-def _plane(comparison: "Comparison", engine: str, names, theta, weights) -> Figure:
+def _plane(comparison: Comparison, engine: str, names, theta, weights) -> Figure:
     """Two hyper-parameters: points with area in proportion to weight, over regions of the draws."""
     draws = _log_draws(comparison, names)
     ends = theta[weights > 1e-3 * weights.max()]
@@ -125,7 +120,7 @@ def _tip(names: Any, point: np.ndarray, weight: float) -> str:
     return f"{', '.join(values)}: weight {weight:.3f}"
 
 
-def _words(comparison: "Comparison", engine: str, names, theta, weights) -> str:
+def _words(comparison: Comparison, engine: str, names, theta, weights) -> str:
     said = []
     for i, name in enumerate(names):
         mean = np.average(theta[:, i], weights=weights)

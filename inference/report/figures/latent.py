@@ -5,24 +5,19 @@ compared. A map shows the first two principal axes of the reference's means.
 """
 
 import itertools
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from inference.comparison.compare import Comparison
 from inference.report import selection, svg
 from inference.report.svg import WIDTH, Figure, Scale, make_scale, number
-
-if TYPE_CHECKING:
-    from inference.comparison.compare import Comparison
 
 MAX_POINTS = 60  # of a map
 MAX_ELLIPSES = 5
 MAX_CELLS = 48  # columns of a heat strip
 MAX_COMPONENTS = 12
 SIZE = 300
-
-
-# Maps -----------------------------------------------------------------------------------------
 
 
 class Axes(NamedTuple):
@@ -50,7 +45,7 @@ class Plane(NamedTuple):
         return self.x.clip(point[0]), self.y.clip(point[1])
 
 
-def located(comparison: "Comparison") -> list[str]:
+def located(comparison: Comparison) -> list[str]:
     """Sites of two or more dimensions that are known up to a rotation or decide votes."""
     engine = selection.anchor(comparison)
     draws = comparison.draws.get(engine or "", {})
@@ -74,7 +69,7 @@ def principal_axes(locations: np.ndarray) -> Axes:
     return Axes(origin, rows.T, shares[:2])
 
 
-def maps(comparison: "Comparison") -> dict[str, list[Figure]]:
+def maps(comparison: Comparison) -> dict[str, list[Figure]]:
     """Site -> one map per engine: its means, tied to those of the reference."""
     found = {}
     for site in located(comparison)[:3]:
@@ -87,7 +82,7 @@ def maps(comparison: "Comparison") -> dict[str, list[Figure]]:
     return found
 
 
-def _maps(comparison: "Comparison", engine: str, site: str, axes: Axes, points: np.ndarray):
+def _maps(comparison: Comparison, engine: str, site: str, axes: Axes, points: np.ndarray):
     outer = np.argsort(-np.sum(points**2, 1), kind="stable")
     half = MAX_POINTS // 2
     pick = np.unique([*outer[:half], *outer[svg.thin(len(outer), half)]])
@@ -110,7 +105,7 @@ def _maps(comparison: "Comparison", engine: str, site: str, axes: Axes, points: 
     return [_map(comparison, plane, {engine: points, other: means[other]}) for other in rest]
 
 
-def _map(comparison: "Comparison", plane: Plane, means: dict[str, np.ndarray]) -> Figure:
+def _map(comparison: Comparison, plane: Plane, means: dict[str, np.ndarray]) -> Figure:
     """The means of the reference, and those of one other engine."""
     site, pick, shares = plane.site, plane.pick, plane.axes.shares
     (engine, base), *rest = means.items()
@@ -121,8 +116,8 @@ def _map(comparison: "Comparison", plane: Plane, means: dict[str, np.ndarray]) -
     for name, points in means.items():
         drawn = [_outline(comparison, plane, name, points, row) for row in plane.special]
         for row in pick.tolist():
-            tip = f"({number(points[row, 0])}, {number(points[row, 1])})"
-            tip = f"{selection.row_label(comparison, site, row)}: {name} {tip}"
+            tip = f"{name} ({', '.join(map(number, points[row]))})"
+            tip = f"{selection.row_label(comparison, site, row)}: {tip}"
             drawn.append(svg.mark(name, *plane.place(points[row]), tip))
         parts.append(svg.of(name, *drawn))
     if (names := selection.names_of(comparison, site)) is not None:
@@ -151,7 +146,7 @@ def _labels(plane: Plane, points: np.ndarray, names: Any) -> list[str]:
     return found
 
 
-def _outline(comparison: "Comparison", plane: Plane, engine: str, means, row: int) -> str:
+def _outline(comparison: Comparison, plane: Plane, engine: str, means, row: int) -> str:
     """An ellipse of one standard deviation of the engine's draws; none for a point."""
     draws = plane.axes.project(comparison.draws[engine][plane.site][:, row])
     draws = draws[np.isfinite(draws).all(1)]
@@ -163,10 +158,7 @@ def _outline(comparison: "Comparison", plane: Plane, engine: str, means, row: in
     return svg.ellipse([plane.x(means[row, 0]), plane.y(means[row, 1])], covariance, "outline")
 
 
-# Profiles of components -----------------------------------------------------------------------
-
-
-def profiles(comparison: "Comparison") -> list[Figure]:
+def profiles(comparison: Comparison) -> list[Figure]:
     """Mixtures of dense rows: each component's profile over the columns as a strip."""
     if comparison.data.kind != "dense" or comparison.model.symmetry != "permutation":
         return []
@@ -182,7 +174,7 @@ def profiles(comparison: "Comparison") -> list[Figure]:
     return [_strips(comparison, other, found[other], order, *ends) for other in found]
 
 
-def _profiles(comparison: "Comparison", engine: str) -> Any:
+def _profiles(comparison: Comparison, engine: str) -> Any:
     """Probabilities or means, (K, columns). A Normal-Wishart site holds the mean in row 0."""
     found = selection.topics(comparison)
     if found is not None:

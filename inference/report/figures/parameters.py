@@ -1,15 +1,11 @@
 """Forests and densities of the chosen parameters, all engines on one axis."""
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from inference.comparison.compare import Comparison
 from inference.report import selection, svg
+from inference.report.selection import Quantity
 from inference.report.svg import WIDTH, Figure, Scale, make_scale, number
-
-if TYPE_CHECKING:
-    from inference.comparison.compare import Comparison
-    from inference.report.selection import Quantity
 
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
 MOST_ROWS = 6  # of a forest
@@ -18,7 +14,7 @@ TALLEST = 5.0  # times the anchor's density; higher curves are cut
 TOP = 18
 
 
-def forests(comparison: "Comparison") -> list[Figure]:
+def forests(comparison: Comparison) -> list[Figure]:
     """Medians with 50% and 90% intervals."""
     found = []
     for heading, quantities in selection.chosen(comparison).items():
@@ -29,7 +25,7 @@ def forests(comparison: "Comparison") -> list[Figure]:
     return found
 
 
-def _forest(comparison: "Comparison", heading: str, quantities: "list[Quantity]") -> Figure:
+def _forest(comparison: Comparison, heading: str, quantities: list[Quantity]) -> Figure:
     levels = {
         engine: [_levels(selection.values(comparison, engine, one)) for one in quantities]
         for engine in selection.shown(comparison)
@@ -82,13 +78,13 @@ def _ends(levels: np.ndarray, anchor: np.ndarray) -> np.ndarray:
     return np.clip(found, inner.min() - reach, inner.max() + reach)
 
 
-def _tip(engine: str, quantity: "Quantity", levels: np.ndarray) -> str:
+def _tip(engine: str, quantity: Quantity, levels: np.ndarray) -> str:
     low, middle, high = map(number, levels[[0, 2, 4]])
     tip = f"{engine}, {quantity.label}: {middle}"
     return tip if levels[0] == levels[4] else f"{tip}, 90% from {low} to {high}"
 
 
-def _words(comparison: "Comparison", heading: str, quantities, levels) -> str:
+def _words(comparison: Comparison, heading: str, quantities, levels) -> str:
     said = ", ".join(
         f"{one.label} {number(row[2])}"
         for one, row in zip(quantities, levels, strict=True)
@@ -100,7 +96,7 @@ def _words(comparison: "Comparison", heading: str, quantities, levels) -> str:
     return f"{heading}. {kind} by {engines}. Those of {selection.anchor(comparison)}: {said}."
 
 
-def densities(comparison: "Comparison") -> list[Figure]:
+def densities(comparison: Comparison) -> list[Figure]:
     """Posterior densities of at most six quantities per group; points and truths are lines."""
     figures = []
     for heading, group in selection.chosen(comparison).items():
@@ -110,7 +106,7 @@ def densities(comparison: "Comparison") -> list[Figure]:
     return [figure for figure in figures if figure is not None]
 
 
-def _density(comparison: "Comparison", heading: str, quantity: "Quantity") -> Figure | None:
+def _density(comparison: Comparison, heading: str, quantity: Quantity) -> Figure | None:
     height, label, anchor = 170, quantity.label, selection.anchor(comparison)
     draws = {
         engine: values
@@ -165,7 +161,7 @@ def _smooth(values: np.ndarray, x: Scale) -> np.ndarray:
 
 
 def kernel_density(draws: np.ndarray, points: np.ndarray) -> np.ndarray:
-    """Gaussian kernels with Scott's rule at points (m, d). SciPy's takes 20 ms in a threaded solve."""
+    """Gaussian kernels with Scott's rule at points (m, d); SciPy's takes 20 ms per call."""
     number, size = draws.shape
     root = np.linalg.cholesky(np.cov(draws.T).reshape(size, size)) * number ** (-1 / (size + 4))
     unit = np.linalg.inv(root).T

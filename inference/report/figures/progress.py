@@ -1,22 +1,20 @@
 """Bounds and held-out scores against time."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from scipy.ndimage import median_filter
 
+from inference.comparison.compare import Comparison
 from inference.report import selection, svg
 from inference.report.svg import WIDTH, Figure, Scale, make_scale, number
-
-if TYPE_CHECKING:
-    from inference.comparison.compare import Comparison
 
 MAX_CURVE = 120  # points of a curve
 FIRST_STEPS = 4  # of a fit, which may compile
 HEIGHT, TOP = 230, 28
 
 
-def bounds(comparison: "Comparison") -> list[Figure]:
+def bounds(comparison: Comparison) -> list[Figure]:
     """ELBO against time: the whole run, and a close-up of its end. Noisy curves are smoothed."""
     fits = {engine: comparison.fits.get(engine) for engine in selection.shown(comparison)}
     curves = {engine: bound_curve(fit) for engine, fit in fits.items() if fit is not None}
@@ -74,31 +72,24 @@ def _curves(
         parts.append(svg.text(x.end, level - 4, "log evidence", "note", "end"))
     for engine, (seconds, bound) in curves.items():
         inside = y(np.where((bound >= y.low) & (bound <= y.high), bound, np.nan))
-        marks = [
-            svg.mark(
-                engine,
-                x(seconds[i]),
-                inside[i],
-                f"{engine}: {number(bound[i])} after {number(seconds[i])} s",
-            )
-            for i in svg.thin(len(bound), 12)
-        ]
-        parts.append(svg.of(engine, svg.path(x(seconds), inside, "l"), *marks))
+        few = svg.thin(len(bound), 12)
+        tips = [f"{engine}: {number(bound[i])} after {number(seconds[i])} s" for i in few]
+        marks = svg.marks(engine, x(seconds[few]), inside[few], tips)
+        parts.append(svg.of(engine, svg.path(x(seconds), inside, "l"), marks))
     return Figure(title, parts, WIDTH, HEIGHT, words, "bounds")
 
 
-def heldout(comparison: "Comparison") -> list[Figure]:
+def heldout(comparison: Comparison) -> list[Figure]:
     """Held-out score against time: curves where known, final scores with their standard errors."""
     rows = comparison.summary["engines"].items()
-    rows = {engine: row for engine, row in rows if row.get("heldout") is not None}
-    rows = {engine: row for engine, row in rows.items() if row.get("seconds")}
+    rows = {
+        engine: row for engine, row in rows if row.get("heldout") is not None and row["seconds"]
+    }
     if not rows:
         return []
     ends = [(row["seconds"], row["heldout"], row.get("heldout_se") or 0.0) for row in rows.values()]
-    curves = [
-        np.array([*(row.get("heldout_curve") or []), end[:2]], float)
-        for row, end in zip(rows.values(), ends, strict=True)
-    ]
+    found = [row.get("heldout_curve") or [] for row in rows.values()]
+    curves = [np.array([*curve, end[:2]], float) for curve, end in zip(found, ends, strict=True)]
     x, y = _score_axes(np.array(ends), curves)
     parts = [svg.frame(x, y, "seconds of fitting", "nats per held-out entry")]
     for engine, curve, (seconds, score, error) in zip(rows, curves, ends, strict=True):
@@ -112,10 +103,8 @@ def heldout(comparison: "Comparison") -> list[Figure]:
             svg.mark(engine, x(seconds), y.clip(score), f"{tip} after {number(seconds)} s"),
         )
         parts.append(svg.of(engine, *drawn))
-    words = ", ".join(
-        f"{engine} {score:.3f} after {seconds:.1f} s"
-        for engine, (seconds, score, _) in zip(rows, ends, strict=True)
-    )
+    said = [f"{score:.3f} after {seconds:.1f} s" for seconds, score, _ in ends]
+    words = ", ".join(map(" ".join, zip(rows, said, strict=True)))
     words = f"Held-out score against wall time, larger is better: {words}."
     return [Figure("Held-out score", parts, WIDTH, HEIGHT, words, "heldout")]
 

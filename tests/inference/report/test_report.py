@@ -629,16 +629,15 @@ def test_data_are_summed_up_in_their_own_units(pages):
     )
 
 
-def test_khat_is_explained(pages):
-    assert (
-        "k-hat 2.40: q is too far from the posterior for importance weighting to repair."
-        in pages["lda"]
-    )
-    assert "0.68: importance weighting can still repair" in tables._khat({"khat": 0.68})
-    assert tables._khat({"khat": None}) == ""
-    assert "0.10 reference sd" in tables._weighted(
-        {"psis": {"mean_error_sd": 0.1, "sd_ratio": 0.9}}
-    )
+def test_khat_is_explained(comparisons):
+    rows = {name: dict(row) for name, row in comparisons["lda"].summary["engines"].items()}
+    rows["cavi"]["khat"], rows["svi"]["khat"], rows["numpyro_svi"]["khat"] = 0.68, None, 0.3
+    rows["cavi"]["psis"] = {"mean_error_sd": 0.1, "sd_ratio": 0.9}
+    page = " ".join(report.render(changed(comparisons["lda"], engines=rows)).split())
+    assert "k-hat 2.40: q is too far from the posterior for importance weighting" in page
+    assert "k-hat 0.68: importance weighting can still repair q" in page
+    assert "k-hat 0.30: q is near the posterior" in page
+    assert "means are 0.10 reference sd off and widths 0.90 of the reference's." in page
 
 
 def test_a_reference_that_has_not_converged_is_called_that(comparisons):
@@ -695,7 +694,7 @@ def test_how_to_reproduce(comparisons, pages):
     assert "python -m pp_models compare lda --reference gibbs" in page
     assert "jax 0.10.2" in page
     short = changed(comparisons["lda"], quick=True, budget=30.0)
-    assert "--quick --budget 30 --seed 0" in report.default_command(short)
+    assert "--quick --budget 30 --seed 0 --set num_topics=3" in report.render(short)
     assert "pp-models compare lda &lt;here&gt;" in report.render(
         comparisons["lda"], "pp-models compare lda <here>"
     )
