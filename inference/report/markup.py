@@ -14,6 +14,7 @@ import markdown
 from latex2mathml.converter import convert_to_element
 from markdown.extensions import Extension
 from markdown.inlinepatterns import InlineProcessor
+from markupsafe import Markup
 
 FORMULA = r"(?<!\\)\$\$(.+?)\$\$|(?<![\\\w$])\$(?=[^\s$])([^$]*)(?<=\S)\$(?![\w$])"
 LETTERS = (
@@ -26,17 +27,17 @@ _INVALID = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def clean(text: str) -> str:
-    """Replace characters that neither HTML nor XML may contain."""
+    """Replace characters that HTML may not contain."""
     return _INVALID.sub("\ufffd", text)
 
 
-def formula(latex: str, display: bool = False) -> str:
+def formula(latex: str, display: bool = False) -> Markup:
     """Convert a formula to a `<math>` element; bad LaTeX becomes escaped source text."""
     source = latex.replace("{aligned}", "{align*}")  # the name that latex2mathml knows
     try:
         tree = convert_to_element(source, display="block" if display else "inline")
     except Exception:  # latex2mathml also fails with IndexError, KeyError and the like
-        return f"<code>{html.escape(latex)}</code>"
+        return Markup("<code>{}</code>").format(latex)
     tree.attrib.pop("xmlns", None)  # implied in HTML
     for node in tree.iter():
         text = html.unescape(node.text or "").replace(r"\_", "_")
@@ -45,7 +46,7 @@ def formula(latex: str, display: bool = False) -> str:
             node.attrib |= {"form": "prefix", "lspace": "0.17em", "rspace": "0.17em"}
             node.tag = "mo"
         node.tag = "mo" if text in OPERATORS else node.tag
-    return ElementTree.tostring(tree, encoding="unicode", short_empty_elements=False)
+    return Markup(ElementTree.tostring(tree, encoding="unicode", short_empty_elements=False))
 
 
 class _Formulas(InlineProcessor):
@@ -69,15 +70,14 @@ def makeExtension(**options: Any) -> Formulas:
     return Formulas(**options)
 
 
-def to_html(text: str) -> str:
+def to_html(text: str) -> Markup:
     """Convert Markdown with formulas to HTML. Tags in the text are escaped."""
-    converter = markdown.Markdown(
-        extensions=[Formulas(), "tables", "fenced_code"], output_format="xhtml"
-    )
+    extensions = [Formulas(), "tables", "fenced_code"]
+    converter = markdown.Markdown(extensions=extensions, output_format="xhtml")
     converter.preprocessors.deregister("html_block")
     for pattern in ("html", "entity"):
         converter.inlinePatterns.deregister(pattern)
-    return converter.convert(text)
+    return Markup(converter.convert(text))
 
 
 class Story(NamedTuple):
@@ -97,24 +97,22 @@ def split(docstring: str) -> Story:
     found = [block.startswith(("$$", "    ")) for block in blocks]
     start = found.index(True) if True in found else 0
     end = found.index(False, start) if False in found[start:] else len(blocks)
-    parts = (" ".join(title.split()), "\n\n".join(blocks[:end]), "\n\n".join(blocks[end:]))
-    return Story(*parts)
+    return Story(" ".join(title.split()), *map("\n\n".join, (blocks[:end], blocks[end:])))
 
 
 def _name(name: str) -> tuple[str, str, str] | None:
     """LaTeX letter, digits and prime of a site or hyper-parameter; None for a word."""
     match = re.fullmatch(r"([A-Za-z]+)(\d*)(_prime)?", name)
-    letter = match[1] if match else ""
-    letter = "lambda" if letter == "lam" else letter
-    if match is None or (len(letter) > 1 and letter not in LETTERS.split()):
+    letter = "lambda" if match and match[1] == "lam" else match and match[1]
+    if not match or (len(letter) > 1 and letter not in LETTERS.split()):
         return None
     return (f"\\{letter}" if len(letter) > 1 else letter), match[2], "'" if match[3] else ""
 
 
-def symbol(name: str) -> str:
+def symbol(name: str) -> Markup:
     """Render the name of a site or hyper-parameter: a letter as mathematics, a word as code."""
     if (parts := _name(name)) is None:
-        return f"<code>{html.escape(name)}</code>"
+        return Markup("<code>{}</code>").format(name)
     letter, digits, prime = parts
     script = "^2" if (letter, digits) == (r"\sigma", "2") else f"_{{{digits}}}" if digits else ""
     return formula(letter + prime + script)

@@ -38,10 +38,8 @@ def write(comparison: Comparison, folder: str | Path, command: str | None = None
         "report.html": render(comparison, command),
     }
     tidy = comparison.quantities.to_dataframe().reset_index()
-    save = functools.partial(
-        tidy.to_csv, index=False, lineterminator="\n", errors="backslashreplace"
-    )
-    write_whole(folder / "agreement.csv", save)
+    layout = {"index": False, "lineterminator": "\n", "errors": "backslashreplace"}
+    write_whole(folder / "agreement.csv", functools.partial(tidy.to_csv, **layout))
     for name, text in texts.items():
         write_whole(folder / name, functools.partial(Path.write_text, data=text, encoding="utf-8"))
     for engine, fit in comparison.fits.items():
@@ -61,11 +59,8 @@ def _write_tree(tree: Any, path: Path) -> None:
 def table(comparison: Comparison) -> str:
     """The engines as a plain-text table for the terminal, followed by warnings."""
     rows = comparison.summary["engines"]
-    said = [
-        comparison.summary.get("partial"),
-        _not_converged(comparison),
-        _no_reference(comparison),
-    ]
+    partial = comparison.summary.get("partial")
+    said = [partial, _not_converged(comparison), _no_reference(comparison)]
     if any(row.get("wasserstein_sd") is not None for row in rows.values()):
         meaning = "W1 and mean error: distance from the reference in its posterior sds, 0 is right."
         said.insert(0, f"{meaning} sd ratio: 1 is right, less is too narrow.")
@@ -80,15 +75,12 @@ def _not_converged(comparison: Comparison) -> str:
     return verdicts.advice(str(comparison.reference), verdicts.trouble(row, row.get("draws") or 0))
 
 
-def _is_sampler(engine: str) -> bool:
-    return engine in registry.engines() and registry.load_engine(engine).kind == "draws"
-
-
 def _no_reference(comparison: Comparison) -> str:
     if comparison.reference is not None:
         return ""
     rows = comparison.summary["engines"]
-    failed = [engine for engine in rows if rows[engine].get("error") and _is_sampler(engine)]
+    failed = [engine for engine in registry.engines() if rows.get(engine, {}).get("error")]
+    failed = [engine for engine in failed if registry.load_engine(engine).kind == "draws"]
     why = "no sampler was run or applies to this model"
     if failed:
         why = f"{' and '.join(failed)} failed"
@@ -99,17 +91,14 @@ def _no_reference(comparison: Comparison) -> str:
 
 @functools.cache
 def _template() -> jinja2.Template:
+    options = {"autoescape": True, "trim_blocks": True, "lstrip_blocks": True}
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("inference.report"),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
+        loader=jinja2.PackageLoader("inference.report"), undefined=jinja2.StrictUndefined, **options
     )
     environment.globals |= {
         "palette": palette,
         "shown": tables.shown,
-        "symbol": lambda name: Markup(markup.symbol(name)),
+        "symbol": markup.symbol,
         "ratio_place": lambda ratio: 24 + 11 * float(np.clip(np.log2(max(ratio, 1e-9)), -2, 2)),
         "max_components": latent.MAX_COMPONENTS,
         "row_kinds": selection.ROWS,
@@ -139,8 +128,8 @@ def render(comparison: Comparison, command: str | None = None) -> str:
         anchor_engine=selection.anchor(comparison),
         warning=_not_converged(comparison),
         banners=[summary.get("partial"), _no_reference(comparison)],
-        process=Markup(markup.to_html(story.process)),
-        story=Markup(markup.to_html(story.rest)),
+        process=markup.to_html(story.process),
+        story=markup.to_html(story.rest),
         histograms=chains.data(comparison),
         tables=found,
         columns={column.key: column for one in found for column in one.columns}.values(),

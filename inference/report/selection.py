@@ -30,10 +30,7 @@ class Quantity(NamedTuple):
 
 
 def anchor(comparison: Comparison) -> str | None:
-    """The engine that decides what is shown.
-
-    This is the reference, else the first engine with more than one draw, else the first engine.
-    """
+    """The reference, else the first engine with more than one draw, else the first engine."""
     if comparison.reference in comparison.draws:
         return comparison.reference
     spread = [engine for engine, draws in comparison.draws.items() if not is_point(draws)]
@@ -48,11 +45,6 @@ def is_point(draws: Any) -> bool:
 def shown(comparison: Comparison) -> list[str]:
     """Engines that have draws, in the order of the table."""
     return [engine for engine in comparison.summary["engines"] if engine in comparison.draws]
-
-
-def others(comparison: Comparison) -> list[str]:
-    """The same without the reference."""
-    return [engine for engine in shown(comparison) if engine != comparison.reference]
 
 
 def values(comparison: Comparison, engine: str, quantity: Quantity) -> np.ndarray:
@@ -88,14 +80,10 @@ def column_name(comparison: Comparison, column: int) -> str:
 
 def names_of(comparison: Comparison, site: str) -> Sequence[str] | None:
     """Names of the rows of a site, if the data have any for them."""
-    engine = anchor(comparison)
-    if engine is None:
-        return None
-    names = None
+    engine = str(anchor(comparison))
+    names = comparison.data.column_names if site in ("v", "d1") else None
     if site in comparison.model.local:
         names = getattr(getattr(comparison.fits.get(engine), "data", None), "row_names", None)
-    elif site in ("v", "d1"):
-        names = comparison.data.column_names
     fits = names is not None and len(names) == comparison.draws[engine][site].shape[1]
     return names if fits else None
 
@@ -154,22 +142,17 @@ def chosen(comparison: Comparison) -> dict[str, list[Quantity]]:
     draws, found = comparison.draws[engine], topics(comparison)
     sites = [site for site in comparison.model.shared if site in draws]
     small = [site for site in sites if draws[site][0].size == 1]
-    places = {site: (0,) * (draws[site].ndim - 1) for site in small}
-    groups = {
-        "Hyper-parameters": [Quantity(site, place, plain(site)) for site, place in places.items()]
-    }
+    scalars = [Quantity(site, (0,) * (draws[site].ndim - 1), plain(site)) for site in small]
+    groups = {"Hyper-parameters": scalars}
     for site in sites:
+        name = "means μ and precisions Λ" if site == "components" else plain(site)
         if found is not None and site == found.site:
-            what = "profiles of the components"
-            if comparison.data.kind != "dense":
-                what = "largest words of the largest topics"
-            groups[f"{plain(site)}: {what}"] = _of_topics(comparison, found)
-        elif site == "components":
-            heading = "means μ and precisions Λ: entries furthest from zero"
-            groups[heading] = _of_site(comparison, engine, site)
+            dense = comparison.data.kind == "dense"
+            what = "profiles of the components" if dense else "largest words of the largest topics"
+            groups[f"{name}: {what}"] = _of_topics(comparison, found)
         elif site not in small:
             what = "weights of the components" if site == "pi" else "entries furthest from zero"
-            groups[f"{plain(site)}: {what}"] = _of_site(comparison, engine, site)
+            groups[f"{name}: {what}"] = _of_site(comparison, engine, site)
     return {heading: group for heading, group in groups.items() if group}
 
 

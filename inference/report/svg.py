@@ -67,9 +67,7 @@ class Scale(NamedTuple):
         return self(np.clip(values, self.low, self.high))
 
 
-def make_scale(
-    values: Any, start: float, end: float, log: bool = False, pad: float = 0.05
-) -> Scale:
+def make_scale(values: Any, start: float, end: float, log=False, pad=0.05) -> Scale:
     """A scale that contains all finite values, with some space at its ends."""
     x = np.asarray(values, float).ravel()
     x = x[np.isfinite(x) & ((x > 0) | (not log))]
@@ -218,9 +216,7 @@ def x_axis(x: Scale, bottom: float, x_label: str = "", most: int = 5) -> str:
     """A line with as many ticks and numbers below it as there is room for."""
     places = ticks(x, most)
     labels = tick_labels(places)
-    while (
-        len(places) > 2 and sum(map(len, labels)) + 2 * len(labels) > (x.end - x.start) / CHARACTER
-    ):
+    while len(places) > 2 and len("  ".join(labels)) > (x.end - x.start) / CHARACTER - 2:
         places, labels = places[::2], labels[::2]
     parts = [line(x.start, bottom, x.end, bottom, "axis")]
     parts.append(segments(x(places), bottom, x(places), bottom + 4, "axis"))

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-from markupsafe import Markup
 
 from inference.comparison.compare import Comparison
 from inference.evaluation import topics
@@ -28,7 +27,7 @@ _SD, _RIGHT = "in reference sd", "is right"
 COLUMNS = {
     key: Column(key, *rest)
     for key, *rest in (
-        ("wasserstein_sd", "W1", ".2f", f"mean 1-Wasserstein distance {_SD}; 0 {_RIGHT}; sorts"),
+        ("wasserstein_sd", "W1", ".2f", f"mean Wasserstein distance, {_SD}; 0 {_RIGHT}"),
         ("mean_error_sd", "mean error", ".2f", f"mean distance of means, {_SD}; 0 {_RIGHT}"),
         ("sd_ratio", "sd ratio", ".2f", f"median sd over the reference's; 1 {_RIGHT}"),
         ("coverage50", "cover 50%", ".2f", f"reference draws in the 50% interval; 0.50 {_RIGHT}"),
@@ -119,26 +118,19 @@ def for_terminal(rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
 def engine_tables(comparison: Comparison) -> list[Table]:
     """All engines with their verdicts, then the tables of details that have figures."""
     rows = comparison.summary["engines"]
-    main = []
-    for engine, row in rows.items():
-        css = "failed" if row.get("error") else ""
-        css = "reference" if engine == comparison.reference else css
-        rule = "" if row.get("error") else row.get("rule") or ""
-        main.append(Record(engine, row, verdict(row), rule, css))
+    main = [
+        Record(engine, row, verdict(row), row["rule"], "failed" if row["error"] else "")
+        for engine, row in rows.items()
+    ]
     plain = [Record(engine, row) for engine, row in rows.items()]
     chains = [one for one in plain if one.figures.get("ess_bulk") or one.figures.get("rhat")]
-    sites = [one._replace(words=Markup(symbol(one.words))) for one in _parts(comparison, "sites")]
+    sites = [one._replace(words=symbol(one.words)) for one in _parts(comparison, "sites")]
     invariant = _parts(comparison, "invariant")
     found = [
         table("Markov chains: how well they mixed", chains, CHAINS),
         table("More figures of every engine", plain, MORE),
         table("Agreement by site", sites, AGREEMENT, "site"),
-        table(
-            "Agreement on functionals that relabelling cannot change",
-            invariant,
-            AGREEMENT,
-            "functional",
-        ),
+        table("Agreement on invariant functionals", invariant, AGREEMENT, "functional"),
     ]
     return [table("", main, MAIN, "verdict"), *(one for one in found if one.columns)]
 

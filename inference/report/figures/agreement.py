@@ -26,12 +26,16 @@ def _by_site(comparison: Comparison, most: int) -> Iterator[tuple[str, Any]]:
         yield site, table.isel(quantity=np.flatnonzero(owners == site))
 
 
+def _others(comparison: Comparison) -> list[str]:
+    return [one for one in selection.shown(comparison) if one != comparison.reference]
+
+
 def widths(comparison: Comparison) -> list[Figure]:
     """Quantiles over the entries of a site of the posterior sd divided by the reference's."""
     figures = []
     for site, part in _by_site(comparison, 4) if comparison.reference is not None else ():
         ratios = {}
-        for engine in selection.others(comparison):
+        for engine in _others(comparison):
             ratio = np.asarray(part["sd_ratio"].sel(engine=engine), float)
             ratio = ratio[np.isfinite(ratio) & (ratio > 0)]
             if ratio.size:
@@ -79,8 +83,9 @@ def means(comparison: Comparison) -> dict[str, list[Figure]]:
 
 def _scatters(comparison: Comparison, site: str, part: Any) -> list[Figure]:
     """Scatter plots on common axes, which hold the reference and half as much again."""
-    reference, engines = comparison.reference, selection.others(comparison)
-    engines = [one for one in engines if np.isfinite(part["mean"].sel(engine=one)).any()]
+    reference = comparison.reference
+    finite = np.isfinite(part["mean"]).any("quantity")
+    engines = [one for one in _others(comparison) if finite.sel(engine=one)]
     centre, spread = (
         {one: np.asarray(part[name].sel(engine=one), float) for one in (reference, *engines)}
         for name in ("mean", "sd")

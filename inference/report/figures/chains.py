@@ -25,12 +25,10 @@ def traces(comparison: Comparison) -> list[Figure]:
     rhats = [arviz.chain_diagnostics(values[..., [i]])["rhat"] for i in range(values.shape[-1])]
     names = [str(name) for name in chains.names]
     first = [i for i, name in enumerate(names) if "joint" in name][:1]
-    worst = [
-        i for i in np.argsort([-(rhat or 0) for rhat in rhats], kind="stable") if i not in first
-    ]
+    worst = sorted(range(len(names)), key=lambda i: (i not in first, -(rhats[i] or 0)))
     return [
         _trace(str(comparison.reference), names[i], values[:MAX_CHAINS, :, i], rhats[i])
-        for i in [*first, *worst][:MAX_TRACES]
+        for i in worst[:MAX_TRACES]
     ]
 
 
@@ -49,11 +47,8 @@ def _trace(engine: str, name: str, values: np.ndarray, rhat: float | None) -> Fi
     for chain in range(count):
         start, owner = left + chain * wide, f"chain {chain + 1}"
         x = Scale(0, max(length - 1, 1), start + 3, start + wide - 3)
-        drawn.append(
-            svg.path(
-                x(pick), y(values[chain, pick]), "trace", f"{name}, {owner}: mean {means[chain]}"
-            )
-        )
+        tip = f"{name}, {owner}: mean {means[chain]}"
+        drawn.append(svg.path(x(pick), y(values[chain, pick]), "trace", tip))
         step = (x.end - x.start) / BINS
         for i, bar in enumerate(heights[chain]):
             tip = f"{owner}, ranks {i / BINS:.0%} to {(i + 1) / BINS:.0%}: "

@@ -20,12 +20,11 @@ def grids(comparison: Comparison) -> list[Figure]:
     for engine in selection.shown(comparison):
         posterior = getattr(comparison.fits.get(engine), "posterior", None)
         if getattr(posterior, "kind", "") == "mixture" and len(posterior.weights) > 1:
-            names = posterior.names[:2]
-            theta = np.asarray(posterior.theta, float).reshape(len(posterior.weights), -1)
-            draw = {1: _line, 2: _plane}.get(len(names))
-            if draw is not None:
-                weights = np.asarray(posterior.weights, float)
-                found.append(draw(comparison, engine, names, theta[:, :2], weights))
+            names, weights = posterior.names[:2], np.asarray(posterior.weights, float)
+            theta = np.asarray(posterior.theta, float).reshape(len(weights), -1)[:, :2]
+            if names:
+                draw = _line if len(names) == 1 else _plane
+                found.append(draw(comparison, engine, names, theta, weights))
     return found
 
 
@@ -79,11 +78,8 @@ def _plane(comparison: Comparison, engine: str, names, theta, weights) -> Figure
     parts.append(svg.of(comparison.reference, _regions(draws, x, y)))
     dots = []
     for point, weight in zip(theta, weights, strict=True):
-        here, there, radius = (
-            x(np.exp(point[0])),
-            y(np.exp(point[1])),
-            11 * np.sqrt(weight / weights.max()),
-        )
+        here, there = x(np.exp(point[0])), y(np.exp(point[1]))
+        radius = 11 * np.sqrt(weight / weights.max())
         if radius > 0.4 and x.start <= here <= x.end and y.end <= there <= y.start:
             at = f'cx="{here:.1f}" cy="{there:.1f}" r="{radius:.1f}"'
             tip = svg.title(_tip(names, point, weight))

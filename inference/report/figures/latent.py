@@ -47,14 +47,10 @@ class Plane(NamedTuple):
 
 def located(comparison: Comparison) -> list[str]:
     """Sites of two or more dimensions that are known up to a rotation or decide votes."""
-    engine = selection.anchor(comparison)
-    draws = comparison.draws.get(engine or "", {})
-    names = dict.fromkeys((*comparison.model.rotation.sites, "d2", "s"))
-    return [
-        site
-        for site in names
-        if site in draws and draws[site].ndim == 3 and min(draws[site].shape[1:]) >= 2
-    ]
+    draws = comparison.draws.get(selection.anchor(comparison) or "", {})
+    sites = dict.fromkeys((*comparison.model.rotation.sites, "d2", "s"))
+    sites = [site for site in sites if site in draws and draws[site].ndim == 3]
+    return [site for site in sites if min(draws[site].shape[1:]) >= 2]
 
 
 def principal_axes(locations: np.ndarray) -> Axes:
@@ -137,9 +133,9 @@ def _labels(plane: Plane, points: np.ndarray, names: Any) -> list[str]:
     for row in plane.special:
         (x, y), name = plane.place(points[row]), svg.cut(str(names[row]), 110)
         right = x < (plane.x.start + plane.x.end) / 2
-        anchor, side, width = ("start" if right else "end"), x + (7 if right else -7), len(name)
-        start = side if right else side - svg.CHARACTER * width
-        end = start + svg.CHARACTER * width
+        anchor, side, width = ("start", x + 7, 0) if right else ("end", x - 7, len(name))
+        start = side - svg.CHARACTER * width
+        end = start + svg.CHARACTER * len(name)
         if not any(start < b and a < end and abs(y - level) < 13 for a, b, level in boxes):
             boxes.append((start, end, y))
             found.append(svg.text(side, y - 6, name, "note", anchor))
@@ -162,16 +158,16 @@ def profiles(comparison: Comparison) -> list[Figure]:
     """Mixtures of dense rows: each component's profile over the columns as a strip."""
     if comparison.data.kind != "dense" or comparison.model.symmetry != "permutation":
         return []
-    engine = selection.anchor(comparison)
-    means = {other: _profiles(comparison, other) for other in selection.shown(comparison)}
-    if engine is None or means[engine] is None:
+    means = {engine: _profiles(comparison, engine) for engine in selection.shown(comparison)}
+    means = {engine: found for engine, found in means.items() if found is not None}
+    anchor = selection.anchor(comparison)
+    if anchor not in means:
         return []
-    order = np.arange(len(means[engine]))
-    if "pi" in comparison.draws[engine]:
-        order = np.argsort(-selection.mean(comparison, engine, "pi"), kind="stable")
-    ends = float(np.min(means[engine])), float(np.max(means[engine]))
-    found = {other: profile for other, profile in means.items() if profile is not None}
-    return [_strips(comparison, other, found[other], order, *ends) for other in found]
+    order = np.arange(len(means[anchor]))
+    if "pi" in comparison.draws[anchor]:
+        order = np.argsort(-selection.mean(comparison, anchor, "pi"), kind="stable")
+    ends = float(means[anchor].min()), float(means[anchor].max())
+    return [_strips(comparison, engine, means[engine], order, *ends) for engine in means]
 
 
 def _profiles(comparison: Comparison, engine: str) -> Any:

@@ -57,10 +57,9 @@ def _forest(comparison: Comparison, heading: str, quantities: list[Quantity]) ->
         parts.append(svg.of(engine, *drawn))
     for one, middle, truth in zip(quantities, middles, truths, strict=True):
         if truth is not None:
-            low, high, tip = middle - tall / 2 + 2, middle + tall / 2 - 2, f"truth of {one.label}"
-            parts.append(
-                svg.line(x(truth), low, x(truth), high, "truth", f"{tip}: {number(truth)}")
-            )
+            low, high = middle - tall / 2 + 2, middle + tall / 2 - 2
+            tip = f"truth of {one.label}: {number(truth)}"
+            parts.append(svg.line(x(truth), low, x(truth), high, "truth", tip))
     words = _words(comparison, heading, quantities, anchor)
     return Figure(heading, parts, WIDTH, bottom + 24, words, "forest")
 
@@ -108,11 +107,9 @@ def densities(comparison: Comparison) -> list[Figure]:
 
 def _density(comparison: Comparison, heading: str, quantity: Quantity) -> Figure | None:
     height, label, anchor = 170, quantity.label, selection.anchor(comparison)
-    draws = {
-        engine: values
-        for engine in selection.shown(comparison)
-        if (values := selection.values(comparison, engine, quantity)).size
-    }
+    engines = selection.shown(comparison)
+    draws = {engine: selection.values(comparison, engine, quantity) for engine in engines}
+    draws = {engine: values for engine, values in draws.items() if values.size}
     wide = {engine: values for engine, values in draws.items() if np.ptp(values) > 0}
     if not wide:
         return None  # the forest shows points
@@ -174,9 +171,8 @@ def _density_mark(engine, values, curve, x: Scale, y: Scale, label: str, filled:
     tip = f"{engine}, {label}: {_mean_and_sd(values)}"
     if curve is None:
         here, top = x.clip(values[0]), y.end + 14
-        return svg.line(here, y.start, here, top, "l") + svg.mark(
-            engine, here, top, f"{tip}, a point"
-        )
+        stem = svg.line(here, y.start, here, top, "l")
+        return stem + svg.mark(engine, here, top, f"{tip}, a point")
     if not curve.size:
         return svg.mark(engine, x.clip(values.mean()), y.start, tip)
     grid, height, top = x(curve[0]), y.clip(curve[1]), int(np.argmax(curve[1]))
