@@ -50,12 +50,10 @@ def formula(latex: str, display: bool = False) -> Markup:
 
 
 class _Formulas(InlineProcessor):
-    def handleMatch(self, m: re.Match[str], data: str) -> Any:  # type: ignore[override]
-        if m[1] is None:
-            markup = formula(m[2])
-        else:
-            markup = f'<div class="equations">{formula(m[1].strip(), display=True)}</div>'
-        return self.md.htmlStash.store(markup), m.start(0), m.end(0)
+    def handleMatch(self, m: re.Match[str], data: str) -> Any:
+        found = str(formula(m[1] or m[2], display=m[1] is not None))
+        found = found if m[1] is None else f'<div class="equations">{found}</div>'
+        return self.md.htmlStash.store(found), m.start(0), m.end(0)
 
 
 class Formulas(Extension):
@@ -103,8 +101,8 @@ def split(docstring: str) -> Story:
 def _name(name: str) -> tuple[str, str, str] | None:
     """LaTeX letter, digits and prime of a site or hyper-parameter; None for a word."""
     match = re.fullmatch(r"([A-Za-z]+)(\d*)(_prime)?", name)
-    letter = "lambda" if match and match[1] == "lam" else match and match[1]
-    if not match or (len(letter) > 1 and letter not in LETTERS.split()):
+    letter = {"lam": "lambda"}.get(match[1], match[1]) if match else ""
+    if match is None or (len(letter) > 1 and letter not in LETTERS.split()):
         return None
     return (f"\\{letter}" if len(letter) > 1 else letter), match[2], "'" if match[3] else ""
 

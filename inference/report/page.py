@@ -64,8 +64,8 @@ def table(comparison: Comparison) -> str:
     if any(row.get("wasserstein_sd") is not None for row in rows.values()):
         meaning = "W1 and mean error: distance from the reference in its posterior sds, 0 is right."
         said.insert(0, f"{meaning} sd ratio: 1 is right, less is too narrow.")
-    said = [words for words in said if words]
-    return "\n".join([*tables.for_terminal(rows), *([""] if said else []), *said])
+    warnings = [str(words) for words in said if words]
+    return "\n".join([*tables.for_terminal(rows), *([""] if warnings else []), *warnings])
 
 
 def _not_converged(comparison: Comparison) -> str:
@@ -91,10 +91,9 @@ def _no_reference(comparison: Comparison) -> str:
 
 @functools.cache
 def _template() -> jinja2.Template:
-    options = {"autoescape": True, "trim_blocks": True, "lstrip_blocks": True}
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("inference.report"), undefined=jinja2.StrictUndefined, **options
-    )
+    options: Any = {"autoescape": True, "trim_blocks": True, "lstrip_blocks": True}
+    loader = jinja2.PackageLoader("inference.report")
+    environment = jinja2.Environment(loader=loader, undefined=jinja2.StrictUndefined, **options)
     environment.globals |= {
         "palette": palette,
         "shown": tables.shown,

@@ -49,7 +49,7 @@ def shown(comparison: Comparison) -> list[str]:
 
 def values(comparison: Comparison, engine: str, quantity: Quantity) -> np.ndarray:
     """The engine's finite draws of a quantity."""
-    draws = comparison.draws[engine].get(quantity.site)
+    draws: Any = comparison.draws[engine].get(quantity.site)
     if draws is None:
         return np.empty(0)
     found = np.asarray(draws[(slice(None), *quantity.place)], np.float64)

@@ -194,8 +194,8 @@ def ellipse(centre: Any, covariance: Any, css: str, points: int = 28) -> str:
     values, vectors = np.linalg.eigh(np.asarray(covariance, float))
     angle = np.linspace(0, 2 * np.pi, points, endpoint=False)
     circle = np.sqrt(np.maximum(values, 0))[:, None] * [np.cos(angle), np.sin(angle)]
-    outline = np.asarray(centre, float)[:, None] + vectors @ circle
-    return path(*outline, css, closed=True)
+    x, y = np.asarray(centre, float)[:, None] + vectors @ circle
+    return path(x, y, css, closed=True)
 
 
 def frame(x: Scale, y: Scale, x_label: str = "", y_label: str = "") -> str:
@@ -218,8 +218,8 @@ def x_axis(x: Scale, bottom: float, x_label: str = "", most: int = 5) -> str:
     labels = tick_labels(places)
     while len(places) > 2 and len("  ".join(labels)) > (x.end - x.start) / CHARACTER - 2:
         places, labels = places[::2], labels[::2]
-    parts = [line(x.start, bottom, x.end, bottom, "axis")]
-    parts.append(segments(x(places), bottom, x(places), bottom + 4, "axis"))
+    marked = segments(x(places), bottom, x(places), bottom + 4, "axis")
+    parts = [line(x.start, bottom, x.end, bottom, "axis"), marked]
     for place, label in zip(places, labels, strict=True):
         parts.append(text(x(place), bottom + 16, label, "tick", "middle"))
     if x_label:

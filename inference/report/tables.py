@@ -49,10 +49,7 @@ COLUMNS = {
         ("ebfmi", "E-BFMI", ".2f", "energy fraction of missing information; below 0.3 is bad"),
     )
 }
-AGREEMENT = (
-    *("wasserstein_sd", "mean_error_sd", "sd_ratio", "coverage50", "coverage90"),
-    *("tail_error_sd", "correlation_error", "quantities"),
-)
+AGREEMENT = tuple(COLUMNS)[:8]  # up to quantities
 MAIN = (
     *("wasserstein_sd", "mean_error_sd", "sd_ratio", "coverage90", "khat"),
     *("heldout", "bound", "bound_gap", "seconds"),
@@ -92,9 +89,8 @@ def table(title: str, records: list[Record], keys: Iterable[str], second: str = 
 
 def shown(value: Any, form: str) -> str:
     """A formatted number with a real minus sign, or a dash."""
-    if value is None or not np.isfinite(value):
-        return "-"
-    return format(value, form).replace("-", "−")
+    known = value is not None and np.isfinite(value)
+    return format(value, form).replace("-", "−") if known else "-"
 
 
 def verdict(row: Mapping[str, Any]) -> str:

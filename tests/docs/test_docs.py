@@ -1,6 +1,8 @@
-"""What is written about the project is true: examples run, commands are understood, links lead somewhere, and the documentation's site is whole.
+"""What is written about the project is true: examples run, commands are understood, links lead
+somewhere, and the documentation's site is whole.
 
-The site is built and opened in a browser by slow tests, which are skipped where MkDocs or Chromium is missing, but not where CI is set.
+The site is built and opened in a browser by slow tests, which are skipped where MkDocs or
+Chromium is missing, but not where CI is set.
 """
 
 import collections
@@ -68,7 +70,7 @@ def need(missing):
         pytest.skip(missing)
 
 
-# Examples ----------------------------------------------------------------------------------------------------------------------
+# Examples -------------------------------------------------------------------------------------
 
 
 FAST = {"README.md", "reliability.md"}  # the others, and docstrings, in `make calibrate`
@@ -97,7 +99,8 @@ def run_examples(tmp_path, files, modules):
 
 
 def test_the_first_examples_run(tmp_path):
-    """Every Python block of what is read first, copied one after the other as a reader would, in a fresh process."""
+    """Every Python block of what is read first, copied one after the other as a reader would, in a
+    fresh process."""
     files = [
         path
         for path in DOCUMENTS
@@ -132,7 +135,8 @@ def test_examples_run(tmp_path):
 
 
 def commands(text):
-    """Lines of unnamed or shell blocks that call the command line, continuation lines joined and comments dropped."""
+    """Lines of unnamed or shell blocks that call the command line, continuation lines joined and
+    comments dropped."""
     for language, block in re.findall(r"^```(\w*)\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
         for line in (
             block.replace("\\\n", " ").splitlines()
@@ -149,7 +153,8 @@ def commands(text):
     ids=lambda path: path.name,
 )
 def test_commands_are_understood(path, capsys):
-    """Every command of a shell block is one that the argument parser takes, and the models and engines it names are there."""
+    """Every command of a shell block is one that the argument parser takes, and the models and
+    engines it names are there."""
     for words in commands(path.read_text(encoding="utf-8")):
         try:
             chosen = _parser().parse_args(words)
@@ -164,7 +169,7 @@ def test_commands_are_understood(path, capsys):
         assert getattr(chosen, "model", MODELS[0]) in MODELS
 
 
-# Pages -------------------------------------------------------------------------------------------------------------------------
+# Pages ----------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -188,7 +193,8 @@ def links(text):
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
 def test_links_lead_somewhere(path, sources):
-    """Every relative link of a document leads to a file of the repository, or to a page that is made."""
+    """Every relative link of a document leads to a file of the repository, or to a page that is
+    made."""
     for link in links(path.read_text(encoding="utf-8")):
         target = link.partition("#")[0]
         if target and "://" not in target:
@@ -198,7 +204,8 @@ def test_links_lead_somewhere(path, sources):
 
 
 def test_every_model_and_engine_has_a_page(sources):
-    """With its equations as mathematics, each hyper-parameter and option with what its docstring says of it, and a place in the table."""
+    """With its equations as mathematics, each hyper-parameter and option with what its docstring
+    says of it, and a place in the table."""
     grid = (sources / "models-and-engines.md").read_text(encoding="utf-8")
     assert grid.count("<tr>") == 1 + len(MODELS) and grid.count("<td class=") == len(MODELS) * len(
         registry.engines()
@@ -297,7 +304,8 @@ def test_lessons_are_listed(build, tmp_path):
     """By the first heading and paragraph of their files."""
     path = tmp_path / "01_em.py"
     path.write_text(
-        "# ---\n# jupyter: x\n# ---\n\n# %% [markdown]\n# # From EM to SVI\n#\n# One idea\n# at a time.\n#\n# More.\n\n# %%\nx = 1\n"
+        "# ---\n# jupyter: x\n# ---\n\n# %% [markdown]\n# # From EM to SVI\n#\n"
+        "# One idea\n# at a time.\n#\n# More.\n\n# %%\nx = 1\n"
     )
     assert build.pages.lesson(path) == ("From EM to SVI", "One idea\nat a time.")
     assert build.pages.notebooks().count("\n## ") == len(list((ROOT / "notebooks").glob("0*.py")))
@@ -313,7 +321,7 @@ def test_citation():
     )
 
 
-# The site ----------------------------------------------------------------------------------------------------------------------
+# The site -------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -354,7 +362,8 @@ class Page(html.parser.HTMLParser):
 
 @pytest.mark.slow
 def test_links_inside_the_site(site):
-    """Every link, picture, style and script is a file of the site, and what follows # is there. Nothing leads to another host."""
+    """Every link, picture, style and script is a file of the site, and what follows # is there.
+    Nothing leads to another host."""
     pages = {path: Page(path.read_text(encoding="utf-8")) for path in site.rglob("*.html")}
     assert len(pages) > 2 * len(MODELS) + len(registry.engines())
     for path, page in pages.items():
@@ -388,7 +397,8 @@ def browser():
 
 @pytest.mark.slow
 def test_every_page_opens_quietly(site, browser):
-    """From its file, on a phone and in the dark: nothing on the console, nothing asked of a network, nothing wider than the screen."""
+    """From its file, on a phone and in the dark: nothing on the console, nothing asked of a
+    network, nothing wider than the screen."""
     complaints, width = [], 390
     context = browser.new_context(viewport={"width": width, "height": 844}, color_scheme="dark")
     page = context.new_page()
@@ -433,13 +443,15 @@ def test_search_finds_from_disk(site, browser):
 
 @pytest.mark.slow
 def test_equations_are_drawn(site, browser):
-    """MathML that has a size, in every card; the table of models and engines has its heads above their columns."""
+    """MathML that has a size, in every card; the table of models and engines has its heads above
+    their columns."""
     page = browser.new_page(viewport={"width": 1280, "height": 900})
     for name in MODELS:
         page.goto((site / "models" / f"{name}.html").as_uri())
         sizes = page.eval_on_selector_all(
             ".equations math",
-            "all => all.map(one => one.getBoundingClientRect()).map(one => [one.width, one.height])",
+            "all => all.map(one => one.getBoundingClientRect())"
+            ".map(one => [one.width, one.height])",
         )
         assert (
             sizes

@@ -69,7 +69,7 @@ def _trace(engine: str, name: str, values: np.ndarray, rhat: float | None) -> Fi
 
 def data(comparison: Comparison) -> list[Figure]:
     """Totals of rows and columns for counts; values and entries per row for other data."""
-    given = comparison.data
+    given: Any = comparison.data
     matrix = given.matrix
     if given.kind in ("counts", "text_and_votes"):
         found = {"Tokens per row": given.totals}

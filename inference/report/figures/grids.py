@@ -18,7 +18,7 @@ def grids(comparison: Comparison) -> list[Figure]:
     """One figure per engine that has a grid of two or more points."""
     found = []
     for engine in selection.shown(comparison):
-        posterior = getattr(comparison.fits.get(engine), "posterior", None)
+        posterior: Any = getattr(comparison.fits.get(engine), "posterior", None)
         if getattr(posterior, "kind", "") == "mixture" and len(posterior.weights) > 1:
             names, weights = posterior.names[:2], np.asarray(posterior.weights, float)
             theta = np.asarray(posterior.theta, float).reshape(len(weights), -1)[:, :2]

@@ -48,8 +48,8 @@ class Plane(NamedTuple):
 def located(comparison: Comparison) -> list[str]:
     """Sites of two or more dimensions that are known up to a rotation or decide votes."""
     draws = comparison.draws.get(selection.anchor(comparison) or "", {})
-    sites = dict.fromkeys((*comparison.model.rotation.sites, "d2", "s"))
-    sites = [site for site in sites if site in draws and draws[site].ndim == 3]
+    names = dict.fromkeys((*comparison.model.rotation.sites, "d2", "s"))
+    sites = [site for site in names if site in draws and draws[site].ndim == 3]
     return [site for site in sites if min(draws[site].shape[1:]) >= 2]
 
 
@@ -108,7 +108,8 @@ def _map(comparison: Comparison, plane: Plane, means: dict[str, np.ndarray]) -> 
     other, moved = rest[-1] if rest else (engine, base)
     labels = [f"axis {i + 1} ({share:.0%} of the spread)" for i, share in enumerate(shares)]
     ties = np.array([(*plane.place(base[i]), *plane.place(moved[i])) for i in pick])
-    parts = [svg.frame(plane.x, plane.y, *labels), svg.segments(*ties.T, "tie")]
+    x1, y1, x2, y2 = ties.T
+    parts = [svg.frame(plane.x, plane.y, *labels), svg.segments(x1, y1, x2, y2, "tie")]
     for name, points in means.items():
         drawn = [_outline(comparison, plane, name, points, row) for row in plane.special]
         for row in pick.tolist():

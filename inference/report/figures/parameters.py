@@ -106,7 +106,7 @@ def densities(comparison: Comparison) -> list[Figure]:
 
 
 def _density(comparison: Comparison, heading: str, quantity: Quantity) -> Figure | None:
-    height, label, anchor = 170, quantity.label, selection.anchor(comparison)
+    height, label, anchor = 170, quantity.label, str(selection.anchor(comparison))
     engines = selection.shown(comparison)
     draws = {engine: selection.values(comparison, engine, quantity) for engine in engines}
     draws = {engine: values for engine, values in draws.items() if values.size}
@@ -140,8 +140,7 @@ def _density(comparison: Comparison, heading: str, quantity: Quantity) -> Figure
 
 
 def _mean_and_sd(values: np.ndarray) -> str:
-    sd = f" ± {number(values.std())}" if len(values) > 1 else ""
-    return number(values.mean()) + sd
+    return number(values.mean()) + (f" ± {number(values.std())}" if len(values) > 1 else "")
 
 
 def _smooth(values: np.ndarray, x: Scale) -> np.ndarray:

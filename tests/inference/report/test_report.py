@@ -1,4 +1,5 @@
-"""Laws of the report, on comparisons made up here: every engine is on the page, nothing is loaded, what is missing leaves only its own part out."""
+"""Laws of the report, on comparisons made up here: every engine is on the page, nothing is loaded,
+what is missing leaves only its own part out."""
 
 import json
 import re
@@ -16,7 +17,7 @@ import pp_models
 from inference.core.registry import engines as all_engines
 from inference.core.registry import load_engine
 from inference.report import page as report
-from inference.report import palette, selection, svg, tables
+from inference.report import palette, selection, svg
 from inference.report.figures import agreement, latent, parameters, progress
 from inference.report.figures import chains as figures_chains
 from pp_models.data import Data, files
@@ -395,7 +396,8 @@ def test_a_figure_of_each_engine_against_the_reference(pages):
 
 
 def test_words_say_the_numbers_that_are_seen(comparisons):
-    """svi's draws are 0.7 and cavi's 0.5 times as wide as the reference's: alt texts and figures say so."""
+    """svi's draws are 0.7 and cavi's 0.5 times as wide as the reference's: alt texts and figures
+    say so."""
     words = agreement.widths(comparisons["lda"])[0].words
     assert float(re.search(r"cavi (\d\.\d+)", words)[1]) == pytest.approx(
         0.5, abs=0.05
@@ -433,7 +435,8 @@ def test_chosen_quantities_are_the_largest_words(comparisons):
 
 
 def drawn_density(comparison, engine):
-    """Curve (points, 2) and marker of an engine in the first density, in pixels, and the baseline."""
+    """Curve (points, 2) and marker of an engine in the first density, in pixels, and the
+    baseline."""
     drawing = parameters.densities(comparison)[0].drawing
     group = re.search(rf'<g class="{palette.css_class(engine)}">(.*?)</g>', drawing)[1]
     line = re.search(r'<path d="([^"]*)" class="l"', group)
@@ -453,7 +456,8 @@ def drawn_density(comparison, engine):
 
 
 def test_a_narrow_density_is_neither_lost_nor_does_it_hide_the_others():
-    """A posterior of a hundredth of the width is a spike where it is, cut at five times the reference's height."""
+    """A posterior of a hundredth of the width is a spike where it is, cut at five times the
+    reference's height."""
     comparison = made("lda", ("gibbs", "cavi", "svi"), truth=False, num_draws=400)
     quantity = next(iter(selection.chosen(comparison).values()))[0]
     value = comparison.draws["cavi"]["beta"]
@@ -501,7 +505,8 @@ def test_hyper_parameters_come_first(comparisons):
 
 
 def test_map_shows_the_principal_axes():
-    """Points on a line through the origin in three dimensions: one axis holds all of their spread, and a projection keeps distances."""
+    """Points on a line through the origin in three dimensions: one axis holds all of their spread,
+    and a projection keeps distances."""
     locations = np.outer(np.linspace(-2, 3, 20), [1.0, 2.0, 2.0])
     axes = latent.principal_axes(locations)
     assert axes.shares[0] == pytest.approx(1)
@@ -551,7 +556,8 @@ def test_ticks_are_round_and_inside():
 
 
 def test_the_clock_stands_still_while_programs_are_compiled():
-    """Steps of 0.1 s, of which the first and the third compiled for 5 s; a pause later on is a pause."""
+    """Steps of 0.1 s, of which the first and the third compiled for 5 s; a pause later on is a
+    pause."""
     steps = np.array([5.1, 0.1, 5.1, 0.1, 0.1, 0.1, 3.0, 0.1])
     history = {"seconds": np.cumsum(steps), "bound": np.arange(8.0)}
     seconds, _ = progress.bound_curve(
@@ -563,7 +569,8 @@ def test_the_clock_stands_still_while_programs_are_compiled():
 
 
 def test_bars_of_whole_numbers_are_alike():
-    """Bins that hold one whole number or three, never one and two by turns: the same count of each makes bars of one height and width."""
+    """Bins that hold one whole number or three, never one and two by turns: the same count of each
+    makes bars of one height and width."""
     for top, each in ((12, 1), (60, 3)):
         figure = figures_chains._histogram("Rows", np.repeat(np.arange(1, top + 1), 4))
         bars = re.findall(
@@ -578,7 +585,8 @@ def test_bars_of_whole_numbers_are_alike():
 
 
 def test_a_failure_does_not_hide_other_scores(comparisons):
-    """An engine 100 nats below the rest is at the lower edge; the others keep bars of some height."""
+    """An engine 100 nats below the rest is at the lower edge; the others keep bars of some
+    height."""
     rows = {name: dict(row) for name, row in comparisons["lda"].summary["engines"].items()}
     rows["map"] |= {"heldout": -100.0}
     drawing = progress.heldout(changed(comparisons["lda"], engines=rows))[0].drawing
@@ -890,7 +898,8 @@ HOSTILE = [
 
 @pytest.mark.parametrize("name", ["pmf", "lg_nmf_votes", "bernoulli_mixture"])
 def test_names_of_rows_and_columns_are_escaped(name):
-    """In maps, traces and profiles as in tables: the page stays well-formed and has no tag or attribute that a name brought along."""
+    """In maps, traces and profiles as in tables: the page stays well-formed and has no tag or
+    attribute that a name brought along."""
     rng = np.random.default_rng(0)
     rows, columns = [f"{one} row" for one in HOSTILE], HOSTILE
     named = {"column_names": columns, "row_names": rows}
@@ -991,7 +1000,8 @@ def test_files_of_a_comparison(comparisons, tmp_path):
 
 
 def test_names_that_no_file_can_hold(tmp_path):
-    """A null character, half a surrogate pair: the page and the table are written, and the .nc file's refusal is one sentence."""
+    """A null character, half a surrogate pair: the page and the table are written, and the .nc
+    file's refusal is one sentence."""
     data = pp_models.data.counts(
         np.random.default_rng(0).poisson(3, (12, 3)), column_names=["a\x00b", "\ud800", "c"]
     )
