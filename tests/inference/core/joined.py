@@ -1,9 +1,7 @@
 """Processes that test_devices.py starts, as JAX reads its number of devices and processes once.
 
-python joined.py ADDRESS NUM_PROCESSES PROCESS_ID FILE ENGINE...
-    one of several that fit LDA together, undisturbed and interrupted
-python joined.py devices FILE MODEL...
-    every model's example on one device and on three
+python joined.py ADDRESS NUM_PROCESSES PROCESS_ID FILE ENGINE...     one of several that fit LDA together, undisturbed and interrupted
+python joined.py devices FILE MODEL...                               every model's example on one device and on three
 """
 
 import os
@@ -66,9 +64,7 @@ class Killed(BaseException):
 
 
 def interrupted(engine, checkpoint, this):
-    """The results of a run that is killed in its fourth step, one process having not yet written
-    the checkpoint of the step before; and the steps.
-    """
+    """The results of a run that is killed in its fourth step, one process having not yet written the checkpoint of the step before; and the steps."""
     steps = []
 
     def watch(step, seconds, posterior):
@@ -90,10 +86,8 @@ def interrupted(engine, checkpoint, this):
 
 
 def ended(engine, checkpoint, this):
-    """What each process says of a run of which one process is sent SIGTERM in its second step, and,
-    going on, cannot write its fourth checkpoint; and the results of the run that goes on from
-    there.
-    """
+    """What each process says of a run of which one process is sent SIGTERM in its second step, and, going on, cannot write its fourth checkpoint; and
+    the results of the run that goes on from there."""
     said = []
 
     def watch(step, seconds, posterior):
