@@ -19,7 +19,7 @@ from scipy.special import betaln, gammaln
 import inference
 import pp_models
 from inference.calibration import reference
-from inference.comparison import coordinates, marginal_likelihood
+from inference.comparison import bridge, coordinates, marginal_likelihood
 from inference.core import align
 from inference.core.posteriors import Draws, Point
 from inference.run import fit as fitting
@@ -271,7 +271,7 @@ def test_bridge_between_normals(rho):
             log_c - 0.5 * (x - 1) ** 2 + 0.5 * (x / 1.5) ** 2 + math.log(1.5)
             for x in (posterior, proposed)
         ]
-        value, error = marginal_likelihood.meng_wong(*ratios)
+        value, error = bridge.meng_wong(*ratios)
         values.append(value)
         errors.append(error)
     assert abs(np.mean(values) - log_c) < 3 * np.std(values) / 10
@@ -280,11 +280,11 @@ def test_bridge_between_normals(rho):
 
 def test_densities_that_do_not_meet():
     """Nothing in common is an infinite or large error, no number."""
-    assert not marginal_likelihood.meng_wong(np.full((2, 50), 3.0), np.full(100, -np.inf))[1] < 10
+    assert not bridge.meng_wong(np.full((2, 50), 3.0), np.full(100, -np.inf))[1] < 10
     rng = np.random.default_rng(0)
     posterior = 40 + rng.normal(size=(2, 100))
     assert (
-        marginal_likelihood.meng_wong(
+        bridge.meng_wong(
             0.5 * posterior**2 - 0.5 * (posterior - 40) ** 2,
             -0.5 * (rng.normal(size=200) - 40) ** 2,
         )[1]
@@ -357,9 +357,9 @@ def test_bent_coordinates_are_normal():
         1,
     )
     marginals = coordinates.fit_marginals(y, np.array(["beta", "beta", "gamma", "gamma"]))
-    x, slope = coordinates.straighten(marginals, y)
+    x, slope = coordinates.to_normal(marginals, y)
     assert all(stats.kstest(column, "norm").statistic < 0.014 for column in x.T)
-    back, again = coordinates.bend(marginals, x)
+    back, again = coordinates.from_normal(marginals, x)
     np.testing.assert_allclose(back, y, rtol=1e-9, atol=1e-9)
     assert (
         np.mean(np.abs(again - slope) < 1e-9) > 0.999

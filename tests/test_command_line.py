@@ -461,7 +461,7 @@ def test_the_same_command_compares_every_model(name, tmp_path):
     """`compare MODEL --quick`: nothing fails, the summary fits its schema, and the page holds every engine."""
     import jsonschema
 
-    from inference.comparison.summary import schema
+    from inference.comparison.record import schema
     from inference.report import palette
 
     assert (

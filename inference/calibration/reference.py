@@ -27,7 +27,7 @@ import scipy.stats
 from inference.calibration import runs as reference_runs
 from inference.calibration.recipes import RECIPES, WITHOUT, Recipe
 from inference.calibration.runs import SUMMARY, Run, flatten
-from inference.comparison.summary import versions
+from inference.core.provenance import versions
 from inference.core import align
 from inference.io import archives
 from inference.io.fits import check_sizes, is_whole, require, usable

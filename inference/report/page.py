@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from inference.comparison import verdicts
+from inference.comparison.record import read_row
 from inference.report import palette, selection, svg, tables, typeset
 from inference.report.figures import chains, common, latent
 from inference.report.tables import chip
@@ -82,7 +83,7 @@ def _not_converged(comparison: "Comparison") -> str:
     if comparison.summary.get("converged") is not False:
         return ""
     row = comparison.summary["engines"].get(comparison.reference, {})
-    return verdicts.advice(str(comparison.reference), verdicts.trouble(row, row.get("draws") or 0))
+    return verdicts.advice(str(comparison.reference), verdicts.trouble(read_row(row)))
 
 
 def _no_reference(comparison: "Comparison") -> str:
