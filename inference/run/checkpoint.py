@@ -17,7 +17,6 @@ do: a process that is killed before it has replaced its file has another step th
 """
 
 import hashlib
-import json
 import re
 import tempfile
 import time
@@ -33,7 +32,7 @@ import numpy as np
 from inference.core import devices as devices_
 from inference.core.provenance import plain, versions
 from inference.io import archives, snapshots
-from inference.io.contents import usable
+from inference.io.archives import usable
 from pp_models.data.files import write_whole
 from pp_models.errors import InputError
 
@@ -258,15 +257,6 @@ class Checkpoints:
             "state": outline,
             **{n: told[n] for n in ("step", "seconds", "memory", "finished")},
         }
-        most = archives.HEADER_BYTES - 1000
-        if len(arrays) >= archives.MOST_MEMBERS or len(json.dumps(header)) > most:
-            warnings.warn(
-                f"The state of {self._title} has too many parts for a checkpoint: the run goes on "
-                "without.",
-                stacklevel=4,
-            )
-            self.plan = None
-            return
         persist(self._files[0], header, arrays, self._title, saved.step, self._written)
         self._files = [*self._files[1:], self._files[0]]
         self._last_step = self._written = saved.step

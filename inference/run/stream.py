@@ -24,16 +24,8 @@ from inference.core.interruption import Interruption, Stopped
 from inference.core.posteriors import Variational
 from inference.core.problem import make_problem
 from inference.core.registry import engines, load_engine, make_options
-from inference.io import archives
-from inference.io.contents import (
-    check_history,
-    check_shared,
-    check_sizes,
-    is_time,
-    is_whole,
-    require,
-    usable,
-)
+from inference.io import archives, snapshots
+from inference.io.archives import usable
 from inference.io.fits import Fit
 from inference.run import checkpoint as checkpoints
 from inference.run import guards
@@ -45,9 +37,9 @@ from pp_models.data import types as data_
 from pp_models.data.batches import growing_layout, power_of_two
 from pp_models.data.database import Database
 from pp_models.errors import Diverged, InputError, unknown
-from pp_models.model import choose_variant, split_learned, structure_of, values_of
+from pp_models.model import choose_variant, split_learned
 
-FORMAT = 2  # 2: states name the files that engines moved to
+FORMAT = 3  # 2: states name the files that engines moved to; 3: states as in checkpoints
 MOST_HISTORY = 4_000  # rows of the history: of a stream that has made more steps every second one is kept, then every fourth, and so on
 MOST_FIRST = 10_000  # rows that the starting point and data-dependent defaults are taken from
 
@@ -330,39 +322,16 @@ class Stream:
         self.database.flush()
         if self.database.path is None or self.problem is None:
             return
-        problem, state = self.problem, self._state._asdict()
+        problem = self.problem
         if bad := guards.bad_sites(problem.model, self._state):
             raise Diverged(
                 f"What was learned of {' and '.join(bad)} is not finite any more: the last checkpoint in {self.database.path} is kept."
             )
-        header = {
-            "format": FORMAT,
-            "model": self.model.name,
-            "engine": self.engine.name,
-            "options": self.options._asdict(),
-            "structure": structure_of(problem.hyper),
-            "learn": problem.learn,
-            "hyper": _plain(self._hyper),
-            "key": np.asarray(jax.random.key_data(self._key)).tolist(),
-            "numbers": {name: value for name, value in state.items() if isinstance(value, int)},
-            "first_rows": self._first_rows,
-            "seen": self._seen,
-            "seconds": self._seconds,
-        }
-        arrays = {
-            f"problem/{name}/0": np.asarray(x) for name, x in values_of(problem.hyper).items()
-        }
-        arrays |= {
-            f"hyper/{name}/0": np.asarray(x) for name, x in values_of(self._state.hyper).items()
-        }
+        kept = jax.tree.map(_on_host, (problem.hyper, self._state))
+        outline, arrays = snapshots.pack((*kept, problem.learn))
         arrays |= {f"history/{name}": column for name, column in self.history.items()}
-        for field, sites in state.items():
-            if isinstance(sites, dict):
-                arrays |= {
-                    f"{field}/{site}/{i}": np.asarray(leaf)
-                    for site, tree in sites.items()
-                    for i, leaf in enumerate(jax.tree.leaves(tree))
-                }
+        counted = {"first_rows": self._first_rows, "seen": self._seen, "seconds": self._seconds}
+        header = {"format": FORMAT, **self._recipe, **counted, "state": outline}
         checkpoints.persist(
             self.database.path / "learned.npz",
             header,
@@ -386,90 +355,38 @@ class Stream:
             self._go_on(file, header, arrays)
 
     def _go_on(self, file: Path, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-        for name, kind in {
-            "options": dict,
-            "structure": dict,
-            "learn": list,
-            "key": list,
-            "numbers": dict,
-        }.items():
-            require(isinstance(header.get(name), kind), f"its header has no {name}")
-        asked = {
+        for name, value in self._recipe.items():
+            if header[name] != value and not (name == "hyper" and value is None):
+                raise InputError(
+                    f"{file.parent} was learned with {name} {header[name]}, but now {name} is "
+                    f"{value}: open it with the same."
+                )
+        known = max(header["first_rows"], header["seen"])
+        if known > self.num_rows:
+            raise InputError(
+                f"{file.parent} was learned from {known} rows, but the database holds "
+                f"{self.num_rows}: restore it."
+            )
+        hyper, state, learn = snapshots.unpack(header["state"], arrays)
+        hyper, self._state = jax.tree.map(_on_device, (hyper, state))
+        model = choose_variant(self.model, hyper, self.model.kind)
+        self.problem = obj.Problem(model, hyper, None, self._devices, learn)
+        self._first_rows, self._seen = header["first_rows"], header["seen"]
+        self._seconds, self._written = header["seconds"], self._state.step - 1
+        columns = archives.group(arrays, "history")
+        values = zip(*columns.values(), strict=True)
+        self._history = [dict(zip(columns, row, strict=True)) for row in values]
+
+    @property
+    def _recipe(self) -> dict[str, Any]:
+        """Everything that a stream must be opened with again."""
+        return {
             "model": self.model.name,
             "engine": self.engine.name,
             "options": self.options._asdict(),
             "hyper": _plain(self._hyper),
+            "key": np.asarray(jax.random.key_data(self._key)).tolist(),
         }
-        for name, value in asked.items():
-            if header.get(name) != value and not (name == "hyper" and value is None):
-                raise InputError(
-                    f"{file.parent} was learned with {name} {header.get(name)}, but now {name} is {value}: open it with the same."
-                )
-        if header["key"] != np.asarray(jax.random.key_data(self._key)).tolist():
-            raise InputError(
-                f"{file.parent} was learned with another key: open it with the same, so that it goes on as it began."
-            )
-        require(
-            is_whole(header.get("first_rows"))
-            and is_whole(header.get("seen"))
-            and is_time(header.get("seconds")),
-            "its header is not complete",
-        )
-        known = max(header["first_rows"], header["seen"])
-        if known > self.num_rows:
-            raise InputError(
-                f"{file.parent} was learned from {known} rows, but the database holds {self.num_rows}: restore it."
-            )
-
-        def sites(field: str) -> dict[str, Any] | None:
-            found: dict[str, list[Any]] = {}
-            for name, array in arrays.items():
-                parts = name.split("/")
-                if parts[0] == field and len(parts) == 3:
-                    found.setdefault(parts[1], []).append(jnp.asarray(array))
-            if field in ("problem", "hyper"):  # hyper-parameters, one array each
-                return {name: leaves[0] for name, leaves in found.items()}
-            trees = {
-                name: jax.tree.structure(family.base)
-                for name, family in self.model.families.items()
-            }
-            return {
-                name: jax.tree.unflatten(trees[name], leaves) for name, leaves in found.items()
-            } or None
-
-        values = sites("problem") or {}
-        check_sizes(header["structure"], arrays)
-        hyper = self.model.Hyper(**header["structure"], **values)
-        model = choose_variant(self.model, hyper, self.model.kind)
-        self.problem = obj.Problem(model, hyper, None, self._devices, tuple(header["learn"]))
-        require(
-            all(is_whole(number) for number in header["numbers"].values()),
-            "its numbers of steps are odd",
-        )
-        now = sites("hyper") or {}
-        found = {name: x.shape for name, x in now.items() if np.all(np.isfinite(x))}
-        parts = {
-            name: header["numbers"].get(name, sites(name)) for name in self.engine.State._fields
-        }
-        self._state = self.engine.State(**parts | {"hyper": hyper._replace(**now)})
-        require(
-            is_whole(self._state.step) and found == {name: x.shape for name, x in values.items()},
-            "its hyper-parameters are not complete",
-        )
-        check_shared(model, self.problem.hyper, self._state.shared, self.database)
-        self._first_rows, self._seen, self._seconds = (
-            header["first_rows"],
-            header["seen"],
-            header["seconds"],
-        )
-        self._written = self._state.step - 1
-        columns = {
-            name.split("/", 1)[1]: x for name, x in arrays.items() if name.startswith("history/")
-        }
-        check_history(columns)
-        self._history = [
-            dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)
-        ]
 
     def close(self) -> None:
         """Checkpoint and close the database. Closing twice is no error."""
@@ -485,6 +402,14 @@ class Stream:
 
     def __exit__(self, *_: Any) -> None:
         self.close()
+
+
+def _on_host(x: Any) -> Any:
+    return np.asarray(x) if isinstance(x, jax.Array) else x
+
+
+def _on_device(x: Any) -> Any:
+    return jnp.asarray(x) if isinstance(x, np.ndarray) else x
 
 
 def _plain(hyper: Any) -> Any:
