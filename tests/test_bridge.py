@@ -18,7 +18,7 @@ from scipy.special import betaln, gammaln
 
 import inference
 import pp_models
-from inference.calibration import reference
+from inference.calibration import files
 from inference.comparison import bridge, coordinates, marginal_likelihood
 from inference.core import align
 from inference.core.posteriors import Draws, Point
@@ -375,7 +375,7 @@ def test_bent_coordinates_are_normal():
 )
 def test_terms_of_the_density_add_up(name):
     """NumPyro's terms of global sites and of rows, in real coordinates, sum to F plus the slope of the coordinates, at draws of the references."""
-    known = reference.stored(name, Path(__file__).parent / "references")
+    known = files.stored(name, Path(__file__).parent / "references")
     fit = fitting.Fit(known.problem, "gibbs", {}, None, {}, 0.0)
     target, draws = marginal_likelihood.prepare(
         fit, {site: x[0, :3].astype(np.float64) for site, x in known.draws.items()}

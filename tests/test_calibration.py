@@ -16,6 +16,7 @@ from inference.calibration.sbc import (
     effective_sizes,
     symmetry,
 )
+from inference.core.registry import load_engine
 from pp_models.errors import InputError
 
 
@@ -165,7 +166,7 @@ def test_cavi_is_calibrated_where_it_is_exact(compiled):
     found = calibrate("bernoulli_mixture", "cavi", 60, jax.random.key(2), **shared)
     assert len(compiled) == before > 0
     assert found.p_value > 0.01
-    table = tables.document([found, found._replace(engine="gibbs")], "command")
+    table = tables.document([found, found._replace(is_chain=True)], "command")
     assert (
         "a point" in tables.coverage_table([found._replace(widen=np.full_like(found.widen, 1e9))])
         and "a point" not in table
@@ -259,7 +260,7 @@ def test_a_broken_gibbs_sampler_is_found_out():
         return sbc.draw_by(
             pp_models.load("pmf"),
             "gibbs",
-            sbc.OPTIONS["gibbs"],
+            load_engine("gibbs").calibrated,
             49,
             data,
             hyper._replace(sigma2=hyper.sigma2 / 3),

@@ -16,7 +16,7 @@ import xarray
 
 import inference
 import pp_models
-from inference.calibration import reference
+from inference.calibration import files
 from inference.comparison import agreement, compare, loop, marginal_likelihood, record, results
 from inference.core import align
 from inference.core.posteriors import Draws
@@ -738,7 +738,7 @@ def test_mean_field_is_too_narrow_where_it_is_known_to_be():
 
     That is how far q is from the posterior, not how it was fitted: both run to their fixed point."""
     for name, site in (("lda", "beta"), ("pmf", "v")):
-        known = reference.stored(name, Path(__file__).parent / "references")
+        known = files.stored(name, Path(__file__).parent / "references")
         fit = inference.fit(name, known.data, "cavi", known.hyper, progress=False, num_epochs=300)
         draws = fit.posterior.sample(jax.random.key(0), 1000)
         aligned = align.align_draws(fit.model, draws, known.pivot)

@@ -30,7 +30,7 @@ import pytest
 import scipy.sparse
 
 import inference
-from inference.calibration import reference
+from inference.calibration import files, reference
 from inference.core.posteriors import Draws, Point, Variational
 from inference.io import archives
 from inference.run import fit as fitting
@@ -203,7 +203,7 @@ def make_kinds(folder: Path) -> dict[str, Kind]:
         )
     file = Path(shutil.copy(REFERENCE, folder / "reference.npz"))
     kinds["reference"] = Kind(
-        [file], lambda: plain(reference.load(folder / "reference.npz")._asdict()), [], 3
+        [file], lambda: plain(files.load(folder / "reference.npz")._asdict()), [], 3
     )
     with inference.stream(path=folder / "stream", **STREAM) as stream:
         stream.append(ROWS)
@@ -587,7 +587,7 @@ def test_hostile_archives_are_refused(tmp_path, name):
     for read in (
         lambda: archives.read(file, "fit", 1),
         lambda: inference.load(file),
-        lambda: reference.load(file),
+        lambda: files.load(file),
     ):
         with pytest.raises(InputError, match=r"hostile\.npz") as caught:
             read()
@@ -731,7 +731,7 @@ REFERENCE_LIES: dict[str, Callable[[dict[str, Any], dict[str, Any]], Any]] = {
 def test_a_reference_that_lies_is_refused(tmp_path, name):
     lie(REFERENCE, tmp_path / "lie.npz", REFERENCE_LIES[name])
     with pytest.raises(InputError, match=r"lie\.npz") as caught:
-        reference.load(tmp_path / "lie.npz")
+        files.load(tmp_path / "lie.npz")
     assert "\n" not in str(caught.value)
 
 

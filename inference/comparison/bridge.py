@@ -9,7 +9,8 @@ is the best $h$, where $s_1 : s_2$ are the effective draws from the posterior an
 iterated to its fixed point. The squared standard error of $\log c$ is (Frühwirth-Schnatter 2004)
 
 $$ \frac{\operatorname{Var}_q f_1}{n_2 E^2 f_1}
-   + \frac{\operatorname{Var}_p f_2}{\text{ESS} E^2 f_2}, \quad f_1 = \frac{\tilde p}{s_1 \tilde p + s_2 c q}, \quad
+   + \frac{\operatorname{Var}_p f_2}{\text{ESS} E^2 f_2}, \quad
+   f_1 = \frac{\tilde p}{s_1 \tilde p + s_2 c q}, \quad
    f_2 = \frac{q}{s_1 \tilde p + s_2 c q}. $$
 
 $q$ is normal. Rows of data are independent given the global coordinates: the local coordinates of a
@@ -127,15 +128,21 @@ def meng_wong(posterior: np.ndarray, proposed: np.ndarray) -> tuple[float, float
 
     The weights depend on the effective sample size of f2, at first on that of the log ratio.
     """
-    size = arviz.effective_size(posterior)
+    size = _effective(posterior)
     for _ in range(2):
         share = size / (size + len(proposed))
         value, f1, f2 = _solve(posterior, proposed, share)
-        size = arviz.effective_size(f2)
+        size = _effective(f2)
     if not np.isfinite(value):
         return value, math.inf
     relative = np.var(f1) / np.mean(f1) ** 2 / len(f1) + np.var(f2) / np.mean(f2) ** 2 / size
     return value, math.sqrt(relative)
+
+
+def _effective(chains: np.ndarray) -> float:
+    """The effective sample size, between 1 and the number of draws."""
+    found = chains.size if np.ptp(chains) == 0 else arviz.effective_size(chains)
+    return float(min(max(found, 1.0), chains.size)) if np.isfinite(found) else 1.0
 
 
 def _solve(

@@ -43,6 +43,7 @@ ENGINE = Engine(
     num_steps=num_steps,
     compared=True,
     quick={"num_samples": 1000, "num_warmup": 300},
+    calibrated={"num_samples": 49, "num_warmup": 400, "num_chains": 1, "thin": 40},
     tiny={"num_samples": 50, "num_warmup": 20},
     budget=3.0,
     look=Look("blue", SOLID, "circle"),

@@ -153,6 +153,7 @@ ENGINE = Engine(
     compared=True,
     is_quick=True,
     quick={"num_epochs": 1000},
+    calibrated={"num_epochs": 1500},
     tiny={"num_epochs": 20, "num_particles": 1},
     look=Look("pink", DOTTED, "plus"),
 )

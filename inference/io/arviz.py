@@ -79,15 +79,6 @@ def chain_diagnostics(values: np.ndarray) -> dict[str, Any]:
     return {name: float(value) if np.isfinite(value) else None for name, value in found.items()}
 
 
-def effective_size(chains: np.ndarray) -> float:
-    """The effective sample size of the mean of (chains, draws), at most the number of draws."""
-    chains = np.asarray(chains, np.float64)
-    if np.ptp(chains) == 0:
-        return float(chains.size)
-    found = float(array_stats().ess(chains, method="mean"))
-    return min(max(found, 1.0), chains.size) if np.isfinite(found) else 1.0
-
-
 def energy_fraction(energy: np.ndarray) -> float | None:
     """E-BFMI of the worst chain, from energies (chains, draws)."""
     energy = np.asarray(energy, np.float64)
