@@ -8,7 +8,7 @@
    they join the others, and all rows begin once more.
 
 Throughout, means stand for the global sites (`minibatch.check_weights`). Rows' means predict new rows better on some corpora and
-worse on others, which is why they are tried and not taken for granted (docs/calibration.md, "The race").
+worse on others, which is why they are tried and not taken for granted (docs/experiments.md).
 
 This is no ascent of a bound, and `history["bound"]` is empty. `score` is that of the rows set aside, in nats per word, before and after the trial.
 """
