@@ -145,8 +145,7 @@ def _expected(model, hyper, draws):
 
 def expected(problem: Any, draws: Mapping[str, Any]) -> np.ndarray:
     """`model.predict` of each of the draws (n, ...)."""
-    stacked = {site: jnp.asarray(draws[site]) for site in problem.model.families}
-    return np.asarray(_expected(problem.model, problem.hyper, stacked))
+    return np.asarray(_expected(problem.model, problem.hyper, dict(draws)))
 
 
 def quantities(problem: Any, aligned: Mapping[str, Any], log_joints: np.ndarray) -> Quantities:

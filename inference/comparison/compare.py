@@ -112,7 +112,7 @@ def compare(
     'point'
     """
     key = jax.random.key(0) if key is None else key
-    names = _names(engines)
+    names = None if engines is None else _unique(engines)
     every = _check(reference, names, options or {}, budget, quick)
     num_draws = (1000 if quick else 2000) if num_draws is None else num_draws
     check_count("num_draws", num_draws)
@@ -194,13 +194,8 @@ def _align_truth(problem: Problem, pivot: Draws) -> Draws | None:
 # Checks and choices -------------------------------------------------------------------------------
 
 
-def _names(engines: Iterable[str] | None) -> list[str] | None:
-    if engines is None:
-        return None
-    names = list(dict.fromkeys([engines] if isinstance(engines, str) else engines))
-    if not names:
-        raise InputError("There are no engines to compare: name at least one.")
-    return names
+def _unique(engines: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys([engines] if isinstance(engines, str) else engines))
 
 
 def _check(
@@ -210,6 +205,8 @@ def _check(
     number = isinstance(budget, int | float) and not isinstance(budget, bool)
     if budget is not None and not (number and 0 < budget < float("inf")):
         raise InputError(f"budget must be a positive number of seconds, not {budget!r}.")
+    if engines is not None and not engines:
+        raise InputError("There are no engines to compare: name at least one.")
     judges = [] if reference in (None, "none") else [reference]
     chosen = {name: load_engine(name) for name in (*judges, *(engines or []))}
     for name in options:

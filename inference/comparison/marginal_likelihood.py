@@ -122,8 +122,12 @@ def log_evidence(
     apart, too many dimensions for the draws, and estimates with a large error.
     """
     check(fit)
-    chains = _thinned(fit, num_draws)
+    key = jax.random.key(0) if key is None else key
+    chains = fit.posterior.chains(key, num_draws)
     shape = next(iter(chains.values())).shape[:2]
+    least = 2 * DRAWS_PER_DIMENSION
+    if shape[1] < least:
+        raise InputError(f"Bridge sampling needs chains of at least {least} draws, not {shape[1]}.")
     flat = {site: value.reshape(-1, *value.shape[2:]) for site, value in chains.items()}
     target, draws = prepare(fit, flat, pivot)
     y = target.to(draws)
@@ -134,7 +138,6 @@ def log_evidence(
             f"{MOST_DIMENSIONS} unknowns."
         )
     y = y.reshape(*shape, -1)
-    key = jax.random.key(0) if key is None else key
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel())
     half = shape[1] // 2
     halves = y[:, :half], y[:, half : 2 * half]
@@ -216,17 +219,6 @@ def _check_invariance(fit: Any, value: Values, pivot: Any) -> None:
             "invariant to their labels: no evidence is computed. Give all factors the same "
             "hyper-parameters."
         )
-
-
-def _thinned(fit: Any, num_draws: int) -> Values:
-    """Draws (chains, n, ...) of every site, evenly thinned."""
-    draws = {site: np.asarray(fit.posterior.draws[site]) for site in fit.model.families}
-    number, length = next(iter(draws.values())).shape[:2]
-    least = 2 * DRAWS_PER_DIMENSION
-    if length < least:
-        raise InputError(f"Bridge sampling needs chains of at least {least} draws, not {length}.")
-    pick = np.linspace(0, length - 1, max(2, min(length, num_draws // number))).round().astype(int)
-    return {site: value[:, pick] for site, value in draws.items()}
 
 
 def prepare(fit: Any, draws: Values, pivot: Any = None) -> tuple[Target, Values]:

@@ -89,22 +89,14 @@ class Sample(NamedTuple):
 def draw(fit: Any, key: jax.Array, num_draws: int, seed: Any) -> Sample:
     """Draw about `num_draws` from a posterior. seed: for picking the compared entries."""
     chains = fit.posterior.chains(key, num_draws)
-    if fit.posterior.has_chains:
-        chains = nonzero(chains)
-    flat = {site: value.reshape(-1, *value.shape[2:]) for site, value in chains.items()}
+    shape = next(iter(chains.values())).shape[:2]
+    flat = {site: np.asarray(x).reshape(-1, *x.shape[2:]) for site, x in chains.items()}
+    if fit.posterior.has_chains:  # exact zeros have underflown: make their logarithm finite
+        flat = {site: np.where(x == 0, np.finfo(x.dtype).tiny, x) for site, x in flat.items()}
     first = {site: value[0] for site, value in flat.items()}
     size = jax.eval_shape(lambda x: fit.model.predict(fit.hyper, x), first).size
     entries = pick({"": (size,)}, MAX_QUANTITIES, seed)[""]
-    shape = next(iter(chains.values())).shape[:2]
     return Sample(shape, flat, entries, functionals(fit, flat, entries))
-
-
-def nonzero(draws: Draws) -> Draws:
-    """Replace exact zeros, which have underflown, so that their logarithm is finite."""
-    return {
-        site: np.where(value == 0, np.finfo(value.dtype).tiny, value)
-        for site, value in draws.items()
-    }
 
 
 def rates(fit: Any, draws: Draws, entries: np.ndarray) -> np.ndarray:
@@ -269,11 +261,9 @@ def diagnose(fit: Any, sample: Sample, chains: Chains, aligned: Draws) -> dict[s
     shared = np.concatenate([values[..., spaced(values.shape[-1])] for values in flat], axis=-1)
     modes = align.find_modes(np.concatenate([chains.values, shared], axis=-1))
     several = Modes(groups=modes.groups, text=modes.text) if len(modes.groups) > 1 else None
+    aligned_rhat = arviz.chain_diagnostics(shared)["rhat"]
     found = arviz.chain_diagnostics(chains.values) | _transitions(fit)
-    return found | {
-        "rhat_aligned": arviz.chain_diagnostics(shared)["rhat"],
-        "modes": several,
-    }
+    return found | {"rhat_aligned": aligned_rhat, "modes": several}
 
 
 def _transitions(fit: Any) -> dict[str, Any]:

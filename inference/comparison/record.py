@@ -4,7 +4,6 @@ Figures of an engine that have a heading are columns of the report's tables (`co
 """
 
 # ruff: noqa: RUF009  `figure` returns dataclasses.field
-import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from types import NoneType, UnionType
@@ -25,17 +24,14 @@ class Column(NamedTuple):
     meaning: str
 
 
-def figure(
-    meaning: str, heading: str = "", form: str = "{:.2f}", least: Any = 0, most: Any = None
-) -> Any:
+def figure(heading: str, form: str, meaning: str, least: Any = 0, most: Any = None) -> Any:
     """A figure that may be missing. heading, form: in tables. least, most: its limits."""
     limits = {"description": meaning, "minimum": least, "maximum": most}
     about = {name: value for name, value in limits.items() if value is not None}
     return field(default=None, metadata={"schema": about, "heading": heading, "form": form})
 
 
-share = functools.partial(figure, most=1)
-nats = functools.partial(figure, form="{:,.1f}", least=None)
+SD, RIGHT = "in reference sd", "is right"
 
 
 @dataclass(kw_only=True)
@@ -43,33 +39,23 @@ class Agreement:
     """Distances of an engine's quantities from the reference's."""
 
     wasserstein_sd: Number = figure(
-        "1-Wasserstein distance to the reference in reference sd, mean over quantities; "
-        "0 is right. Engines are ordered by it",
-        "W1",
+        "W1", ".2f", f"mean 1-Wasserstein distance {SD}; 0 {RIGHT}; sorts"
     )
-    mean_error_sd: Number = figure(
-        "mean distance of posterior means, in reference sd; 0 is right", "mean error"
+    mean_error_sd: Number = figure("mean error", ".2f", f"mean distance of means, {SD}; 0 {RIGHT}")
+    sd_ratio: Number = figure("sd ratio", ".2f", f"median sd over the reference's; 1 {RIGHT}")
+    coverage50: Number = figure(
+        "cover 50%", ".2f", f"reference draws in the 50% interval; 0.50 {RIGHT}", 0, 1
     )
-    sd_ratio: Number = figure(
-        "median posterior sd over the reference's; 1 is right, less is too narrow. "
-        "The dot is on a log scale from 1/4 to 4",
-        "sd ratio",
-    )
-    coverage50: Number = share(
-        "share of reference draws in the engine's central 50% interval; 0.50 is right", "cover 50%"
-    )
-    coverage90: Number = share(
-        "share of reference draws in the engine's central 90% interval; 0.90 is right, "
-        "the stroke on the bar",
-        "cover 90%",
+    coverage90: Number = figure(
+        "cover 90%", ".2f", f"reference draws in the 90% interval; 0.90 {RIGHT}", 0, 1
     )
     tail_error_sd: Number = figure(
-        "distance of the tail quantiles, in reference sd; 0 is right", "tail error"
+        "tail error", ".2f", f"distance of tail quantiles, {SD}; 0 {RIGHT}"
     )
     correlation_error: Number = figure(
-        "mean absolute error of correlations in small blocks; 0 is right", "corr. error"
+        "corr. error", ".2f", f"mean error of correlations; 0 {RIGHT}"
     )
-    quantities: Count = figure("how many numbers were compared", "quantities", "{:,d}")
+    quantities: Count = figure("quantities", ",.0f", "how many numbers were compared")
 
 
 @dataclass(kw_only=True)
@@ -84,8 +70,8 @@ class Modes:
 class Reweighted:
     """Figures after Pareto-smoothed importance weighting."""
 
-    mean_error_sd: Number = figure("mean distance of posterior means, in reference sd")
-    sd_ratio: Number = figure("median posterior sd over the reference's")
+    mean_error_sd: Number = None
+    sd_ratio: Number = None
 
 
 Functional = Literal["log joint", "hyper-parameters", "expected data", "row likelihoods"]
@@ -97,7 +83,8 @@ class Row(Agreement):
 
     sites, invariant: agreement by site, and of functionals that no symmetry changes
     heldout_curve: [seconds, held-out score] during the fit
-    rule: of the verdict. converged: of the reference
+    rhat_aligned: the worst of the aligned global sites
+    draws: of a Markov chain, all chains together. converged: of the reference
     """
 
     engine: str
@@ -105,48 +92,38 @@ class Row(Agreement):
     error: str | None = None
     verdict: str = "failed"
     rule: str = "the engine raised an error"
-    seconds: Number = figure("wall time of the fit, compilation included", "seconds", "{:.1f}")
+    seconds: Number = figure("seconds", ".1f", "wall time of the fit, compilation included")
     seconds_to_1pct: Number = figure(
-        "seconds until the bound was within 1% of where it ended", "s to 1%", "{:.1f}"
+        "s to 1%", ".1f", "seconds until the bound was within 1% of its end"
     )
-    bound: Number = nats("last lower bound of the log evidence (ELBO)", "bound")
-    bound_gap: Number = nats(
-        "log evidence minus bound: the divergence of q from the posterior, in nats", "gap"
+    bound: Number = figure("bound", ",.1f", "last lower bound of the log evidence (ELBO)", None)
+    bound_gap: Number = figure(
+        "gap", ",.1f", "log evidence minus bound: KL(q || posterior) in nats", None
     )
-    log_joint: Number = nats("log joint density, mean over draws", "log joint")
+    log_joint: Number = figure("log joint", ",.1f", "log joint density, mean over draws", None)
     khat: Number = figure(
-        "Pareto k of the importance ratios; above 0.7 weighting cannot repair q",
-        "k-hat",
-        least=None,
+        "k-hat", ".2f", "Pareto k of importance ratios; above 0.7 q cannot be repaired", None
     )
     psis: Reweighted | None = None
     heldout: Number = figure(
-        "log probability per held-out word, rating, vote or row, in nats; larger is better",
-        "held-out",
-        "{:.3f}",
-        None,
+        "held-out", ".3f", "log probability per held-out entry; larger is better", None
     )
-    heldout_se: Number = figure("standard error of the held-out score")
+    heldout_se: Number = None
     heldout_curve: list[list[Number]] = field(default_factory=list)
     sites: dict[str, Agreement] | None = None
     invariant: dict[Functional, Agreement] | None = None
     rhat: Number = figure(
-        "worst rank-normalised R-hat of invariant functionals; 1.00 is converged", "R-hat", "{:.3f}"
+        "R-hat", ".3f", "worst rank-normalised R-hat of functionals; 1.00 is converged"
     )
-    rhat_aligned: Number = figure("rank-normalised R-hat, worst over the aligned global sites")
-    ess_bulk: Number = figure(
-        "smallest effective sample size of invariant functionals", "ESS bulk", "{:,.0f}"
-    )
-    ess_tail: Number = figure("the same for 5% and 95% quantiles", "ESS tail", "{:,.0f}")
-    divergences: Count = figure(
-        "divergent transitions of the sampler; 0 is right", "divergences", "{:,d}"
-    )
+    rhat_aligned: Number = None
+    ess_bulk: Number = figure("ESS bulk", ",.0f", "smallest effective sample size of functionals")
+    ess_tail: Number = figure("ESS tail", ",.0f", "the same for 5% and 95% quantiles")
+    divergences: Count = figure("divergences", ",.0f", f"divergent transitions; 0 {RIGHT}")
     ebfmi: Number = figure(
-        "energy fraction of missing information, worst chain; below 0.3 the sampler explores badly",
-        "E-BFMI",
+        "E-BFMI", ".2f", "energy fraction of missing information; below 0.3 is bad"
     )
     modes: Modes | None = None
-    draws: Count = figure("draws of a Markov chain that were measured, all chains together")
+    draws: Count = None
     converged: bool | None = None
     notes: list[str] = field(default_factory=list)
 

@@ -12,6 +12,7 @@ import xarray
 
 import inference
 from inference.cli import main
+from inference.comparison import loop
 from pp_models import data as data_
 from pp_models.data import corpus as corpora
 from pp_models.data import datasets
@@ -295,7 +296,7 @@ BAD = {
         ["reference", "lda", "--check", "nowhere.npz"],
         "There is no reference posterior at nowhere.npz",
     ),
-    "no posterior": (["reference", "nmf", "--out", "X"], "no prior"),
+    "no posterior": (["reference", "nmf", "--out", "X"], "no proper prior"),
     "reference that is no sampler": (
         ["compare", "lda", "--reference", "cavi", "--out", "X"],
         "is no sampler",
@@ -387,7 +388,7 @@ def test_compare_keeps_what_is_finished_and_goes_on(compare, tmp_path, monkeypat
             raise KeyboardInterrupt
         return fit(*positional, engine=engine, **named)
 
-    monkeypatch.setattr(inference, "fit", stops, raising=False)
+    monkeypatch.setattr(loop, "fit", stops)
     out = tmp_path / "out"
     assert compare("cavi, map", "--overwrite") == 130
     assert "Interrupted: map was not run" in (out / "report.html").read_text(encoding="utf-8")
@@ -439,7 +440,7 @@ def test_compare_without_a_sampler_that_can_run(compare, tmp_path, monkeypatch, 
             raise TooLarge("lda by gibbs would take about 900 seconds.")
         return fit(*positional, engine=engine, **named)
 
-    monkeypatch.setattr(inference, "fit", fails, raising=False)
+    monkeypatch.setattr(loop, "fit", fails)
     failing = {"gibbs"}
     assert compare("cavi,map") == 0
     told = json.loads((tmp_path / "out" / "summary.json").read_text())
