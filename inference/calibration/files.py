@@ -41,7 +41,7 @@ def save(reference: Reference, path: str | Path) -> Path:
         "recipe": reference.recipe,
         "criteria": [one._asdict() for one in check(reference)],
     }
-    arrays = {"log_joint": reference.log_joint, "invariant": reference.invariant}
+    arrays: dict[str, Any] = {"log_joint": reference.log_joint, "invariant": reference.invariant}
     for group, values in (
         ("data", _data_arrays(reference.data)),
         ("draws", reference.draws),
@@ -68,9 +68,9 @@ def load(path: str | Path) -> Reference:
                 f"{path} holds other data than its recipe says (their hashes differ): the file is "
                 "corrupt; make it again."
             )
-        named = {name: header[name] for name in ("model", "hyper", "labels", "recipe")}
-        arrays = {name: arrays[name] for name in ("log_joint", "invariant")}
-        return Reference(data=data, **named, **arrays, **groups)
+        groups |= {name: header[name] for name in ("model", "hyper", "labels", "recipe")}
+        groups |= {name: arrays[name] for name in ("log_joint", "invariant")}
+        return Reference(data=data, **groups)
 
 
 def stored(model_name: str, folder: str | Path) -> Reference:
@@ -102,7 +102,7 @@ def _make_data(kind: str, arrays: Mapping[str, np.ndarray]) -> Data:
         rows, columns = (int(x) for x in arrays["shape"])
         most = 10_000_000 + 10 * len(arrays["values"])
         archives.require(max(rows, columns) <= most, "its data have too many rows or columns")
-        triples = (arrays[name] for name in ("users", "items", "values"))
+        triples = arrays["users"], arrays["items"], arrays["values"]
         return data_.ratings(*triples, shape=(rows, columns))
     names = {"dense": ["values"], "counts": ["counts"], "text_and_votes": ["counts", "votes"]}
     return getattr(data_, kind)(*(arrays[name] for name in names[kind]))

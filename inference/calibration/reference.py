@@ -135,8 +135,8 @@ def make(
     draws = {site: np.asarray(x[:, kept], np.float32) for site, x in aligned[0].items()}
     log_joint = _density(model_name, data, hyper, draws)
     record = _record(recipe, runs, seed, data)
-    about = (first.labels, first.invariant, *summaries, record)
-    return Reference(model_name, hyper, data, draws, log_joint, pivot, *about)
+    found = first.labels, first.invariant, summaries[0], summaries[1]
+    return Reference(model_name, hyper, data, draws, log_joint, pivot, *found, record)
 
 
 def _record(recipe: Recipe, runs: list[Run], seed: int, data: Data) -> dict[str, Any]:

@@ -117,7 +117,7 @@ def _hmc(name, data, hyper, key, progress, options):
     sampler.run(run_key, init_params=first, extra_fields=("diverging",))
     draws = jax.jit(jax.vmap(jax.vmap(values)))(sampler.get_samples(group_by_chain=True))
     divergences = int(np.sum(sampler.get_extra_fields()["diverging"]))
-    return _finish(Fit(problem, "hmc", {}, None, {}, 0.0), draws, divergences)  # type: ignore[arg-type]
+    return _finish(Fit(problem, "hmc", {}, None, {}, 0.0), draws, divergences)
 
 
 # Quantities ---------------------------------------------------------------------------------------

@@ -162,8 +162,8 @@ class Summary:
     format: int = FORMAT
     model: str
     title: str
-    kind: Literal["counts", "ratings", "text_and_votes", "dense"]
-    symmetry: Literal["permutation", "signed_permutation", "rotation", "scale", "none"]
+    kind: str
+    symmetry: str
     hyper: dict[str, Any]
     reference: str | None
     converged: bool | None
