@@ -13,7 +13,9 @@ def normal(num_draws=20_000, size=3, seed=0, width=1.0, shift=0.0):
 
 
 def test_a_copy_is_at_distance_zero():
-    """Bit for bit, whatever the scale: every distance is 0, every ratio 1, and the intervals hold what they say."""
+    """Bit for bit, whatever the scale: every distance is 0, every ratio 1, and the intervals hold
+    what they say.
+    """
     draws = normal() * [1e-4, 1.0, 1e6]
     found = agreement.agreement(quantities(draws), quantities(draws.copy()))
     assert [
@@ -21,7 +23,9 @@ def test_a_copy_is_at_distance_zero():
         for name in ("mean_error_sd", "wasserstein_sd", "tail_error_sd", "correlation_error")
     ] == [0, 0, 0, 0]
     assert found.sd_ratio == 1 and found.quantities == 3
-    assert found.coverage50 == pytest.approx(0.5, abs=1e-3) and found.coverage90 == pytest.approx(0.9, abs=1e-3)
+    assert found.coverage50 == pytest.approx(0.5, abs=1e-3) and found.coverage90 == pytest.approx(
+        0.9, abs=1e-3
+    )
 
 
 def test_a_shift_is_reported_in_sd():
@@ -37,18 +41,25 @@ def test_a_shift_is_reported_in_sd():
 
 
 def test_half_the_width():
-    """Of a normal: the 90 % interval of half the width holds P(|z| < 1.645 / 2) = 0.589, the 50 % one 0.264; W1 is 0.5 E|z| = 0.399; tails 0.822 sd.
+    """Of a normal: the 90 % interval of half the width holds P(|z| < 1.645 / 2) = 0.589, the 50 %
+    one 0.264; W1 is 0.5 E|z| = 0.399; tails 0.822 sd.
 
     0.015: three standard errors of a share of 20,000 draws are 0.011; a width's are 1.5 % of it.
     """
     found = agreement.agreement(quantities(normal()), quantities(normal(seed=1, width=0.5)))
     assert found.sd_ratio == pytest.approx(0.5, rel=0.015)
-    assert found.coverage90 == pytest.approx(0.589, abs=0.015) and found.coverage50 == pytest.approx(0.264, abs=0.015)
-    assert found.wasserstein_sd == pytest.approx(0.399, abs=0.015) and found.tail_error_sd == pytest.approx(0.822, abs=0.03)
+    assert found.coverage90 == pytest.approx(
+        0.589, abs=0.015
+    ) and found.coverage50 == pytest.approx(0.264, abs=0.015)
+    assert found.wasserstein_sd == pytest.approx(
+        0.399, abs=0.015
+    ) and found.tail_error_sd == pytest.approx(0.822, abs=0.03)
 
 
 def test_lost_correlations_are_seen():
-    """Draws with correlation 0.8 against independent ones of the same marginals: 0.8 on the one pair; marginals agree."""
+    """Draws with correlation 0.8 against independent ones of the same marginals: 0.8 on the one
+    pair; marginals agree.
+    """
     z = normal(size=2)
     tied = np.stack([z[:, 0], 0.8 * z[:, 0] + 0.6 * z[:, 1]], axis=1)
     found = agreement.agreement(quantities(tied), quantities(normal(size=2, seed=3)))
@@ -59,7 +70,9 @@ def test_lost_correlations_are_seen():
 
 
 def test_what_varies_by_rounding_alone_has_no_correlation():
-    """A quantity that the other posterior holds fixed, as `laplace` does hyper-parameters, has an sd of rounding: it is left out of correlations."""
+    """A quantity that the other posterior holds fixed, as `laplace` does hyper-parameters, has an
+    sd of rounding: it is left out of correlations.
+    """
     reference, other = normal(size=3), normal(size=3, seed=3)
     other[:, 0] = 0.1
     assert quantities(other).sd[0] > 0
@@ -73,9 +86,7 @@ def test_a_point_has_a_place_but_no_spread():
     """W1 from a point mass at the mean is E|z| = 0.798 sd."""
     reference = quantities(normal())
     found = agreement.agreement(reference, quantities(reference.mean[None]))
-    assert found.mean_error_sd < 1e-12 and found.wasserstein_sd == pytest.approx(
-        0.798, abs=0.01
-    )
+    assert found.mean_error_sd < 1e-12 and found.wasserstein_sd == pytest.approx(0.798, abs=0.01)
     spreads = ("sd_ratio", "coverage50", "coverage90", "tail_error_sd", "correlation_error")
     assert all(getattr(found, name) is None for name in spreads)
 
@@ -98,7 +109,9 @@ def test_order_of_draws_and_of_quantities_does_not_matter():
 
 
 def test_weights_repair_what_they_can():
-    """Draws of N(0.5, 1) with exact weights for N(0, 1) have its mean and width: 0.05, some four standard errors at an effective size of 15,000."""
+    """Draws of N(0.5, 1) with exact weights for N(0, 1) have its mean and width: 0.05, some four
+    standard errors at an effective size of 15,000.
+    """
     reference, draws = quantities(normal(size=1)), normal(size=1, seed=1, shift=0.5)
     logs = -0.5 * draws[:, 0] ** 2 + 0.5 * (draws[:, 0] - 0.5) ** 2
     weights = np.exp(logs) / np.exp(logs).sum()
