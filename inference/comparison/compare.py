@@ -19,17 +19,9 @@ from inference.comparison import results, summary
 from inference.comparison.loop import MIN_ROWS, Budget, Run, Task
 from inference.comparison.measure import Chains, Draws
 from inference.comparison.record import Summary
-from inference.core import align
+from inference.core import align, registry
 from inference.core.provenance import plain, versions
-from inference.core.registry import (
-    default_engines,
-    default_reference,
-    load_engine,
-    make_options,
-)
-from inference.core.registry import (
-    engines as all_engines,
-)
+from inference.core.registry import default_engines, default_reference, load_engine, make_options
 from inference.evaluation import completion
 from pp_models import discovery
 from pp_models.data import datasets
@@ -222,7 +214,9 @@ def _check(
         )
     if not quick:
         return {name: dict(one) for name, one in options.items()}
-    return {name: {**load_engine(name).quick, **options.get(name, {})} for name in all_engines()}
+    return {
+        name: {**load_engine(name).quick, **options.get(name, {})} for name in registry.engines()
+    }
 
 
 def _choose(
