@@ -260,7 +260,7 @@ ENGINE = Engine(
     compared=True,
     is_quick=True,
     quick={"num_sweeps": 500, "weights": "laplace"},
-    calibrated={"weights": "laplace"},
     tiny={"num_sweeps": 30, "num_epochs": 12, "weights": "laplace"},
+    calibrated={"weights": "laplace"},
     look=Look("wine", DASHED, "star"),
 )

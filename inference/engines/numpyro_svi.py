@@ -140,7 +140,7 @@ ENGINE = mb.engine(
     compared=True,
     is_quick=True,
     quick={"num_epochs": 1000},
-    calibrated={"num_epochs": 1500},
     tiny={"num_epochs": 20, "num_particles": 1},
+    calibrated={"num_epochs": 1500},
     look=Look("pink", DOTTED, "plus"),
 )

@@ -142,7 +142,7 @@ ENGINE = chains.engine(
     compared=True,
     is_quick=True,
     quick={"num_samples": 500, "num_warmup": 500},
-    calibrated={"num_samples": 294, "num_warmup": 300, "num_chains": 1, "target_accept": 0.9},
     tiny={"num_samples": 20, "num_warmup": 20, "num_chains": 1},
+    calibrated={"num_samples": 294, "num_warmup": 300, "num_chains": 1, "target_accept": 0.9},
     look=Look("sky", DASHED, "diamond"),
 )
