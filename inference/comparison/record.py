@@ -38,9 +38,7 @@ SD, RIGHT = "in reference sd", "is right"
 class Agreement:
     """Distances of an engine's quantities from the reference's."""
 
-    wasserstein_sd: Number = figure(
-        "W1", ".2f", f"mean 1-Wasserstein distance {SD}; 0 {RIGHT}; sorts"
-    )
+    wasserstein_sd: Number = figure("W1", ".2f", f"mean Wasserstein distance, {SD}; 0 {RIGHT}")
     mean_error_sd: Number = figure("mean error", ".2f", f"mean distance of means, {SD}; 0 {RIGHT}")
     sd_ratio: Number = figure("sd ratio", ".2f", f"median sd over the reference's; 1 {RIGHT}")
     coverage50: Number = figure(
@@ -188,9 +186,9 @@ def read_row(told: Mapping[str, Any]) -> Row:
     return Row(**{"engine": "", **told, "modes": Modes(**modes) if modes else None})
 
 
-def columns() -> dict[str, Column]:
-    """The table columns of `Row`."""
-    shown = {one.name: one.metadata for one in fields(Row) if one.metadata.get("heading")}
+def columns(record: Any = Row) -> dict[str, Column]:
+    """The table columns of a record."""
+    shown = {one.name: one.metadata for one in fields(record) if one.metadata.get("heading")}
     return {
         name: Column(name, about["heading"], about["form"], about["schema"]["description"])
         for name, about in shown.items()
