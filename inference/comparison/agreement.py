@@ -11,10 +11,10 @@ $m_0$, $s_0$, $Q_0$ those of the reference's:
 | `wasserstein_sd` | 1-Wasserstein distance, the mean of $\lvert Q - Q_0 \rvert / s_0$ over levels |
 | `tail_error_sd` | mean of $\lvert Q - Q_0 \rvert / s_0$ at the levels 5 and 95 % |
 
-Over quantities these are averaged; `sd_ratio` is a median, and `mean_error_sd` the mean of
-$\lvert$`mean_shift_sd`$\rvert$. `correlation_error` is the mean absolute difference of correlations
-among the `BLOCK` quantities of largest reference sd. Quantities that the reference knows exactly
-are left out. A point estimate has no figures of spread.
+Over quantities these are averaged; `sd_ratio` is a median, and `mean_error_sd` the mean of absolute
+shifts. `correlation_error` is the mean absolute difference of correlations among the `BLOCK`
+quantities of largest reference sd. Quantities that the reference knows exactly are left out. A
+point estimate has no figures of spread.
 """
 
 from collections.abc import Iterable, Mapping
