@@ -33,7 +33,7 @@ Group = Mapping[str, Option]
 
 def compose(*groups: Group, **own: Option) -> Any:
     """A NamedTuple type of the groups' options and an engine's own, in this order."""
-    described = dict(collections.ChainMap(own, *reversed(groups)))  # type: ignore[arg-type]
+    described = dict(collections.ChainMap(own, *reversed(groups)))
     make: Any = collections.namedtuple  # mypy wants its fields spelled out
     kind = make("Options", described, defaults=[x.default for x in described.values()])
     kind.described = described
