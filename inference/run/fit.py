@@ -1,5 +1,6 @@
 """`fit`: a model, data and an engine in; batches, steps, callbacks; a `Fit` out."""
 
+import contextlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -8,7 +9,6 @@ import jax
 
 from inference.core import devices as devices_
 from inference.core.engine import Engine
-from inference.core.interruption import Interruption
 from inference.core.objective import Problem
 from inference.core.posterior import Posterior
 from inference.core.problem import make_problem
@@ -130,25 +130,22 @@ def _run(
     num_steps, window = run_length(engine, options, problem)
     batches = feed(engine, options, problem, batch_key, num_steps, first)
     terms = float(max(data.num_entries, data.total if data.kind == "counts" else 0))
-    guard, tolerance, watch = (
-        Guard(terms, engine.ascends),
-        getattr(options, "tolerance", 0.0),
-        wishes.watch,
-    )
-    limit = Limit(wishes.max_seconds, num_steps) if wishes.max_seconds else None
+    limit, tolerance = wishes.max_seconds, getattr(options, "tolerance", 0.0)
     shown = wishes.progress if jax.process_index() == 0 else False
-    with Progress(title, num_steps, shown, first) as bar, Interruption(keeper is not None) as asked:
+    safe = keeper.asked if keeper else contextlib.nullcontext()
+    with Progress(title, num_steps, shown, first) as bar, safe:
         callbacks: list[Callback | None] = [
-            checkpoints.Resume(saved, limit, watch) if saved else None,
-            guard,
+            Guard(terms, engine.ascends),
             bar if bar.is_visible else None,
             Score(wishes.evaluate_every) if wishes.evaluate_every else None,
-            Watch(watch) if watch else None,
+            Watch(wishes.watch) if wishes.watch else None,
             Convergence(window, tolerance) if tolerance > 0 else None,
-            limit,
-            checkpoints.Save(keeper, guard, limit, watch, asked) if keeper else None,
+            Limit(limit, num_steps) if limit else None,
+            keeper,
         ]
         run.callbacks = [callback for callback in callbacks if callback is not None]
+        if saved:
+            run.resume(saved)
         advance(run, batches, step_key)
     seconds = saved.seconds if saved and saved.finished else clock.seconds
     return run.as_fit(run.state, seconds, run.stopped)

@@ -38,26 +38,28 @@ class Guard(Callback):
         try:
             check_row(run.history[-1]["step"], numbers, self._highest, self._size)
         except Diverged as error:
-            self._stop(run, str(error))
+            _stop(run, str(error))
         if self._highest is not None:
             self._highest = max(self._highest, numbers.get("bound", -np.inf))
 
-    def check_state(self, run: Run) -> None:
-        """Stop the run, in all processes, where the state holds numbers that are not finite."""
-        found = len(bad_sites(run.problem.model, run.state))
-        if devices.added(run.problem.devices, [found]).sum():
-            self._stop(run, f"numbers are not finite after step {len(run.history) - 1}")
-
     def end(self, run: Run) -> None:
         if not run.was_over:
-            self.check_state(run)
+            check_state(run)
 
-    def _stop(self, run: Run, what: str) -> NoReturn:
-        error, good = explained(run.title, run.problem, [*run.earlier, run.state], what)
-        with contextlib.suppress(Exception):  # a sampler may have no draw yet
-            if good is not None:
-                error.fit = run.as_fit(good, run.clock.seconds, "numbers went wrong after this")
-        raise error from None
+
+def check_state(run: Run) -> None:
+    """Stop the run, in all processes, where the state holds numbers that are not finite."""
+    found = len(bad_sites(run.problem.model, run.state))
+    if devices.added(run.problem.devices, [found]).sum():
+        _stop(run, f"numbers are not finite after step {len(run.history) - 1}")
+
+
+def _stop(run: Run, what: str) -> NoReturn:
+    error, good = explained(run.title, run.problem, [*run.earlier, run.state], what)
+    with contextlib.suppress(Exception):  # a sampler may have no draw yet
+        if good is not None:
+            error.fit = run.as_fit(good, run.clock.seconds, "numbers went wrong after this")
+    raise error from None
 
 
 def bad_sites(model: Any, state: Any) -> list[str]:

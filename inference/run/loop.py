@@ -28,7 +28,7 @@ Row = dict[str, Any]
 
 def advance(run: "Run", batches: Iterable[Any], key: jax.Array) -> None:
     """Step until the batches are used up, or the engine or a callback ends the run."""
-    over = any(callback.begin(run) for callback in run.callbacks)
+    over = run.was_over or any(callback.begin(run) for callback in run.callbacks)
     for given in () if over else batches:
         columns: Row = {}
         for callback in run.callbacks:
@@ -45,7 +45,12 @@ def advance(run: "Run", batches: Iterable[Any], key: jax.Array) -> None:
 
 
 class Callback:
-    """What happens around the steps of a run. A callback overrides the methods it needs."""
+    """What happens around the steps of a run. A callback overrides the methods it needs.
+
+    memory: what a checkpoint keeps of it, in JSON's types; None for nothing
+    """
+
+    memory: Any = None
 
     def begin(self, run: "Run") -> bool:
         """Called before the first step. True: the run is over already."""
@@ -105,6 +110,7 @@ class Run:
         self.finished = False  # whether the engine says that nothing is left to do
         self.stopped: str | None = None  # why a callback ended the run early
         self.was_over = False  # whether a checkpoint held the end of this run
+        self._resumed = -1, 0.0  # steps and seconds of a run that goes on
         self._pending = False  # whether the numbers of the last row are still to be read
         self._keeps = 0  # earlier states, beside the last one
 
@@ -113,6 +119,19 @@ class Run:
         """How far the run is. An engine that is no sampler has an answer after each step."""
         stage = self.algorithm.stage
         return stage(self.state) if stage else Stage("", 0.0, True)
+
+    @property
+    def memory(self) -> dict[str, Any]:
+        """What callbacks remember, by their names."""
+        kept = {type(callback).__name__: callback.memory for callback in self.callbacks}
+        return {name: memory for name, memory in kept.items() if memory is not None}
+
+    def resume(self, saved: Any) -> None:
+        """Go on where a run was left."""
+        self.state, self.history, self.was_over = saved.state, saved.history, saved.finished
+        self._resumed = saved.step, saved.seconds
+        for callback in self.callbacks:
+            callback.memory = saved.memory.get(type(callback).__name__, callback.memory)
 
     def record(self, before: Any, info: Any, columns: Row) -> None:
         """Note a step that has been dispatched."""
@@ -124,6 +143,15 @@ class Run:
         self._pending = True
         if hasattr(info, "finished"):
             self.finished = bool(devices.agreed(self.problem.devices, int(info.finished)))
+        if len(self.history) == self._resumed[0] + 1:
+            self._forget_compiling()
+
+    def _forget_compiling(self) -> None:
+        """The first step of a run that goes on counts as long as the one before, if any."""
+        jax.block_until_ready(jax.tree.leaves(self.state))
+        known = [row["seconds"] for row in self.history[-3:-1]]
+        usual = known[1] - known[0] if len(known) > 1 else 0.0
+        self.clock.put_back(max(0.0, self.clock.seconds - self._resumed[1] - usual))
 
     def settle(self) -> None:
         """Read the numbers of the last step, which waits for it."""
