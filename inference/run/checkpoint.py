@@ -32,7 +32,7 @@ from inference.core.objective import Problem
 from inference.core.provenance import plain, versions
 from inference.io import archives, snapshots
 from inference.run.guards import check_state
-from inference.run.loop import Callback, Run
+from inference.run.loop import Callback, Run, columns_of, rows_of
 from pp_models.data.files import write_whole
 from pp_models.errors import InputError
 
@@ -53,12 +53,12 @@ class Foreign(InputError):
 
 
 class Saved(NamedTuple):
-    """Where a run is: steps made, their seconds, state, history, and memory of callbacks."""
+    """Where a run is: state, history, steps made, their seconds, and memory of callbacks."""
 
-    step: int
-    seconds: float
     state: Any
     history: list[dict[str, Any]]
+    step: int
+    seconds: float
     memory: Any = None
     finished: bool = False
 
@@ -239,10 +239,10 @@ class Checkpoints(Callback):
             return
         with run.clock.standing():
             outline, arrays = snapshots.pack(run.state)
-            for name in run.history[0] if run.history else ():
-                arrays[f"history/{name}"] = np.array([row[name] for row in run.history])
+            history = columns_of(run.history)
+            arrays |= {f"history/{name}": column for name, column in history.items()}
             seconds = run.history[-1]["seconds"] if run.history else 0.0
-            told = Saved(step, seconds, outline, [], run.memory, finished)._asdict()
+            told = Saved(outline, [], step, seconds, run.memory, finished)._asdict()
             header = {"format": FORMAT, "recipe": self._recipe, "versions": made_with(), **told}
             file = own_file(self.plan.path, step)
             everything = file, header, arrays, self._title, step, before
@@ -283,15 +283,14 @@ def _read(file: Path, recipe: dict[str, Any]) -> Saved:
                     f"{file} is the checkpoint of a run that differs in {' and '.join(differs)}: "
                     "go on with what it was begun with, or remove it."
                 )
-            _warn_of_versions(header["versions"])
-            columns = archives.group(arrays, "history")
-            values = zip(*(x.tolist() for x in columns.values()), strict=True)
-            history = [dict(zip(columns, row, strict=True)) for row in values]
-            state = snapshots.unpack(header["state"], arrays)
+            history = rows_of(archives.group(arrays, "history"))
             kept = {name: header[name] for name in ("step", "seconds", "memory", "finished")}
-            return Saved(state=state, history=history, **kept)
+            saved = Saved(snapshots.unpack(header["state"], arrays), history, **kept)
+            versions = header["versions"]
     except InputError as error:
         raise Foreign(str(error)) from error
+    _warn_of_versions(versions)
+    return saved
 
 
 def _warn_of_versions(before: dict[str, str]) -> None:

@@ -196,6 +196,12 @@ def columns_of(history: list[Row]) -> dict[str, np.ndarray]:
     return {name: np.array([row[name] for row in history]) for name in names}
 
 
+def rows_of(columns: dict[str, np.ndarray]) -> list[Row]:
+    """The inverse of `columns_of`."""
+    values = zip(*(x.tolist() for x in columns.values()), strict=True)
+    return [dict(zip(columns, row, strict=True)) for row in values]
+
+
 # Batches ---------------------------------------------------------------------------------------
 
 

@@ -31,7 +31,7 @@ from inference.run import checkpoint as checkpoints
 from inference.run import guards
 from inference.run.callbacks import Progress
 from inference.run.checks import check_suits, check_when, check_whole
-from inference.run.loop import columns_of, pick_rows, read_numbers
+from inference.run.loop import columns_of, pick_rows, read_numbers, rows_of
 from pp_models import discovery
 from pp_models.data import types as data_
 from pp_models.data.batches import growing_layout, power_of_two
@@ -328,9 +328,7 @@ class Stream:
         self.problem = obj.Problem(model, hyper, None, self._devices, learn)
         self._first_rows, self._seen = header["first_rows"], header["seen"]
         self._seconds, self._written = header["seconds"], self._state.step - 1
-        columns = archives.group(arrays, "history")
-        values = zip(*columns.values(), strict=True)
-        self._history = [dict(zip(columns, row, strict=True)) for row in values]
+        self._history = rows_of(archives.group(arrays, "history"))
 
     def close(self) -> None:
         """Checkpoint and close the database. Closing twice is no error."""

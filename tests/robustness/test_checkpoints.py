@@ -253,7 +253,7 @@ def test_processes_go_on_from_the_last_step_that_all_have(monkeypatch, held, ste
     told = [[[*steps, -1, -1][:2], [0, int(over)]] for steps in held]
     monkeypatch.setattr(checkpoint.devices_, "across", lambda devices, x: np.array(told))
     keeper = checkpoint.Checkpoints(checkpoint.Plan(Path("run.npz")), {}, "lda by svi")
-    found = {one: checkpoint.Saved(one, 0.0, None, []) for one in held[0]}
+    found = {one: checkpoint.Saved(None, [], one, 0.0) for one in held[0]}
     if step is InputError:
         with pytest.raises(InputError, match="no step in common"):
             keeper._in_common(found)
