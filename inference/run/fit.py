@@ -14,11 +14,11 @@ from inference.core.posterior import Posterior
 from inference.core.problem import make_problem
 from inference.core.registry import load_engine, make_options
 from inference.io.fits import Fit
-from inference.run import checkpoint as checkpoints
 from inference.run.callbacks import Convergence, Limit, Progress, Score, Watch
+from inference.run.checkpoint import Checkpoints, Plan, recipe_of
 from inference.run.checks import check_init, check_suits, check_wishes
 from inference.run.guards import Guard
-from inference.run.loop import Callback, Clock, Run, advance, feed, run_length, stream_rows
+from inference.run.loop import Callback, Run, advance, feed, run_length, stream_rows
 from pp_models.data.types import Data
 
 __all__ = ["Fit", "feed", "fit", "load_engine", "make_options", "make_problem", "run_length"]
@@ -113,20 +113,20 @@ def _run(
     engine: Engine, options: Any, problem: Problem, key: jax.Array, start: Any, wishes: Wishes
 ) -> Fit:
     """Everything is checked: read the checkpoint, build the engine, and step."""
-    data, title = problem.data, f"{problem.model.name} by {engine.name}"
+    data, title, first = problem.data, f"{problem.model.name} by {engine.name}", 0
     keeper = saved = None
     if wishes.checkpoint is not None:
         when = float(wishes.checkpoint_seconds), int(wishes.checkpoint_steps)
-        plan = checkpoints.Plan(Path(wishes.checkpoint), *when)
-        every = wishes.evaluate_every
-        recipe = checkpoints.recipe_of(problem, engine, options, key, start, every)
-        keeper = checkpoints.Checkpoints(plan, recipe, title, problem.devices)
+        recipe = recipe_of(problem, engine, options, key, start, wishes.evaluate_every)
+        plan = Plan(Path(wishes.checkpoint), *when)
+        keeper = Checkpoints(plan, recipe, title, problem.devices)
         saved = keeper.read()
     init_key, batch_key, step_key = jax.random.split(key, 3)
-    clock, first = Clock(saved.seconds if saved else 0.0), saved.step if saved else 0
-    run = Run(problem, engine.build(problem, options), engine.name, options, clock)
+    run = Run(problem, engine.build(problem, options), engine.name, options)
     if saved is None:
         run.state = run.algorithm.init(init_key, start)
+    else:
+        first = saved.step
     num_steps, window = run_length(engine, options, problem)
     batches = feed(engine, options, problem, batch_key, num_steps, first)
     terms = float(max(data.num_entries, data.total if data.kind == "counts" else 0))
@@ -147,8 +147,7 @@ def _run(
         if saved:
             run.resume(saved)
         advance(run, batches, step_key)
-    seconds = saved.seconds if saved and saved.finished else clock.seconds
-    return run.as_fit(run.state, seconds, run.stopped)
+    return run.as_fit(run.state, run.stopped)
 
 
 def fits_one_device(engine: Engine, data: Data) -> bool:

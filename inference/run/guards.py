@@ -58,7 +58,7 @@ def _stop(run: Run, what: str) -> NoReturn:
     error, good = explained(run.title, run.problem, [*run.earlier, run.state], what)
     with contextlib.suppress(Exception):  # a sampler may have no draw yet
         if good is not None:
-            error.fit = run.as_fit(good, run.clock.seconds, "numbers went wrong after this")
+            error.fit = run.as_fit(good, "numbers went wrong after this")
     raise error from None
 
 

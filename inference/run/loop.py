@@ -1,6 +1,6 @@
 """The loop around every engine: step, and let callbacks score, watch, stop, save and guard.
 
-    run = Run(problem, algorithm, "svi", options, Clock())
+    run = Run(problem, algorithm, "svi", options)
     run.state = algorithm.init(key, {})
     advance(run, feed(engine, options, problem, key, num_steps), key)
 
@@ -72,10 +72,10 @@ class Callback:
 
 
 class Clock:
-    """Seconds since it was made, plus those it began with. `standing` stops it."""
+    """Seconds since it was made. `standing` stops it."""
 
-    def __init__(self, seconds: float = 0.0) -> None:
-        self._begin = time.perf_counter() - seconds
+    def __init__(self) -> None:
+        self._begin = time.perf_counter()
 
     @property
     def seconds(self) -> float:
@@ -97,11 +97,9 @@ class Clock:
 class Run:
     """A run as it goes: the engine's state, and the history of its steps."""
 
-    def __init__(
-        self, problem: Problem, algorithm: Algorithm, engine: str, options: Any, clock: Clock
-    ) -> None:
+    def __init__(self, problem: Problem, algorithm: Algorithm, engine: str, options: Any) -> None:
         self.problem, self.algorithm, self.engine = problem, algorithm, engine
-        self.options, self.clock = options, clock
+        self.options, self.clock = options, Clock()
         self.title = f"{problem.model.name} by {engine}"
         self.callbacks: Sequence[Callback] = ()
         self.state: Any = None
@@ -130,6 +128,7 @@ class Run:
         """Go on where a run was left."""
         self.state, self.history, self.was_over = saved.state, saved.history, saved.finished
         self._resumed = saved.step, saved.seconds
+        self.clock.put_back(self.clock.seconds - saved.seconds)
         for callback in self.callbacks:
             callback.memory = saved.memory.get(type(callback).__name__, callback.memory)
 
@@ -167,8 +166,9 @@ class Run:
         jax.block_until_ready(jax.tree.leaves(self.state))
         self.settle()
 
-    def as_fit(self, state: Any, seconds: float, stopped: str | None = None) -> Fit:
+    def as_fit(self, state: Any, stopped: str | None = None) -> Fit:
         """The result, were this state the last one."""
+        seconds = self._resumed[1] if self.was_over else self.clock.seconds
         posterior, options = self.algorithm.posterior(state), self.options._asdict()
         history = columns_of(self.history[:-1] if self._pending else self.history)
         problem = posterior.problem

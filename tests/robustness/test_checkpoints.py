@@ -19,7 +19,7 @@ import pp_models
 from inference.cli import main
 from inference.core import devices
 from inference.core.interruption import Interruption, Stopped
-from inference.engines.nuts import State
+from inference.engines._chains import State
 from inference.io import archives, fits, snapshots
 from inference.run import checkpoint
 from pp_models.data import files
@@ -115,7 +115,7 @@ def test_double_precision_stays_where_single_is_the_default():
     [
         ["named", "subprocess", "Popen", [["plain", "true"]]],
         ["named", "inference.run.fit", "Fit", []],
-        ["named", "inference.engines.nuts", "State", [["plain", 1]]],
+        ["named", "inference.engines._chains", "State", [["plain", 1]]],
         ["named", "inference.engines.no_such_module", "State", []],
         ["numpy", "state/7", False],
         ["plain", {"a": 1}],
