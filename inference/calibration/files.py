@@ -20,6 +20,7 @@ from pp_models.data import types as data_
 from pp_models.data.files import write_whole
 from pp_models.data.types import Data
 from pp_models.errors import InputError, unknown
+from pp_models.model import value_shapes
 
 FORMAT = 1
 MOST_BYTES = 500_000  # of a file
@@ -70,7 +71,21 @@ def load(path: str | Path) -> Reference:
             )
         groups |= {name: header[name] for name in ("model", "hyper", "labels", "recipe")}
         groups |= {name: arrays[name] for name in ("log_joint", "invariant")}
-        return Reference(data=data, **groups)
+        found = Reference(data=data, **groups)
+        archives.require(_fits_together(found), "its parts do not fit together")
+        return found
+
+
+def _fits_together(found: Reference) -> bool:
+    problem, size = found.problem, (len(found.labels),)
+    shapes = value_shapes(problem.model, problem.hyper, found.data)
+    draws = {site: (*found.log_joint.shape, *shape) for site, shape in shapes.items()}
+    summaries = [x[name] for x in (found.first, found.second) for name in SUMMARY]
+    return (
+        {site: x.shape for site, x in found.draws.items()} == draws
+        and {site: x.shape for site, x in found.pivot.items()} == shapes
+        and all(x.shape == size for x in (found.invariant, *summaries))
+    )
 
 
 def stored(model_name: str, folder: str | Path) -> Reference:
