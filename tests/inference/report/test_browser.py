@@ -155,8 +155,10 @@ def test_every_engine_is_drawn(visit, name):
 def test_equations_are_rendered_as_mathematics(visit):
     page = visit("lda")
     heights = "all => all.map(one => one.getBoundingClientRect().height)"
-    sizes = page.eval_on_selector_all(".facts math", heights)
-    assert len(sizes) >= 2 and min(sizes) > 5
+    sizes = page.eval_on_selector_all(".card > .story .equations math", heights)
+    assert sizes and min(sizes) > 40  # several lines
+    small, large = page.eval_on_selector_all(".equations msub:first-of-type > *", heights)[1::-1]
+    assert small < large  # a subscript is smaller than its base
 
 
 def test_table_sorts_by_clicks_and_keys(visit):

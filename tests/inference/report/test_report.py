@@ -3,6 +3,7 @@ what is missing leaves only its own part out."""
 
 import json
 import re
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
@@ -13,6 +14,7 @@ import pytest
 import xarray
 from scipy.stats import gaussian_kde
 
+import inference
 import pp_models
 from inference.core.registry import engines as all_engines
 from inference.core.registry import load_engine
@@ -1040,3 +1042,11 @@ def test_an_interrupted_write_keeps_the_old_page(comparisons, tmp_path, monkeypa
 
 def test_the_same_comparison_makes_the_same_page(comparisons, pages):
     assert report.render(comparisons["lda"]) == pages["lda"]
+
+
+def test_no_module_needs_matplotlib_when_it_is_imported():
+    """Matplotlib is an extra. Imports inside functions are indented."""
+    for package in (pp_models, inference):
+        for path in Path(package.__file__).parent.rglob("*.py"):
+            text = path.read_text(encoding="utf-8")
+            assert not re.search(r"(?m)^(import|from) (matplotlib|contourpy)\b", text), path
