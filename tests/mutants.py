@@ -606,7 +606,7 @@ def run(tree: Path, selection: str) -> tuple[Any, str, float]:
         "-p",
         "no:cacheprovider",
         "-m",
-        "not slow",
+        "not slow and not costly",
         *shlex.split(selection),
     ]
     began = time.monotonic()
@@ -631,11 +631,17 @@ def failed_test(output: str) -> str:
     return f"{found[1]}::{found[2]}" if found else ""
 
 
+def pattern(text: str) -> re.Pattern[str]:
+    """The text however it is laid out: any white space, and a comma before a closing bracket."""
+    tokens = re.findall(r"\w+|[^\w\s]", text)
+    return re.compile(r"\s*".join(rf",?\s*\{x}" if x in ")]}" else re.escape(x) for x in tokens))
+
+
 def judge(tree: Path, mutant: Mutant) -> Outcome:
     """Run the mutant's selections in turn until one of them notices."""
     file = tree / mutant.file
     whole = file.read_text()
-    file.write_text(whole.replace(mutant.text, mutant.replacement))
+    file.write_text(pattern(mutant.text).sub(lambda found: mutant.replacement.strip(), whole))
     seconds = 0.0
     try:
         for selection in mutant.tests:
@@ -702,14 +708,15 @@ def names_of(tree: Path, mutants: tuple[Mutant, ...]) -> dict[Any, str]:
 
 def check(mutants: tuple[Mutant, ...]) -> None:
     """Refuse mutants whose text is not in its file exactly once, or that change nothing."""
+    wrong = []
     for mutant in mutants:
-        number = (ROOT / mutant.file).read_text().count(mutant.text)
+        number = len(pattern(mutant.text).findall((ROOT / mutant.file).read_text()))
         if number != 1:
-            sys.exit(
-                f"{mutant.file} has the text of the mutant {mutant.wrong!r} {number} times instead of once: write the mutant anew."
-            )
+            wrong.append(f"{mutant.file} has the text of {mutant.wrong!r} {number} times, not once.")
         if mutant.text == mutant.replacement:
-            sys.exit(f"The mutant {mutant.wrong!r} of {mutant.file} changes nothing.")
+            wrong.append(f"The mutant {mutant.wrong!r} of {mutant.file} changes nothing.")
+    if wrong:
+        sys.exit("\n".join([*wrong, "Write these mutants anew."]))
 
 
 def check_tests(

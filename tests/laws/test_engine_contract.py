@@ -35,8 +35,6 @@ def run(problem, engine, **options):
     )
 
 
-pytestmark = pytest.mark.representative("lda")
-
 _FITS = {}  # one fit per model and engine serves all the tests that only look at it
 
 
