@@ -37,6 +37,7 @@ class Site(NamedTuple):
     observed: bool
     in_rows: bool  # whether it is in the plate of data rows
     shape: tuple[int, ...]
+    event_dim: int
 
 
 def example_of(model: Any) -> tuple[Any, Any, Any]:
@@ -94,7 +95,7 @@ def sites_of(model: Any, drawn: bool = False) -> dict[str, Site]:
             if site["type"] == "sample":
                 inside = any(frame.name == ROWS for frame in site["cond_indep_stack"])
                 shape = tuple(site["fn"].batch_shape + site["fn"].event_shape)
-                found[name] = Site(site["is_observed"], inside, shape)
+                found[name] = Site(site["is_observed"], inside, shape, site["fn"].event_dim)
         return 0
 
     jax.eval_shape(run, _key())
@@ -189,13 +190,19 @@ def _guide(model: Any, hyper: Any, batch: Any) -> None:
     constraints and started at `init`."""
     key = numpyro.prng_key()
     start = model.init(_key() if key is None else key, hyper, batch)
+
+    def sample(site: str, rows: Any) -> None:
+        found = _parametrised(site, model.families[site].distribution(start[site]), rows)
+        # NumPyro's SVI asks for the event dimensions of the model's site.
+        missing = sites_of(model)[site].event_dim - found.event_dim
+        numpyro.sample(site, found.to_event(max(missing, 0)))
+
     for site in model.shared:
-        found = _parametrised(site, model.families[site].distribution(start[site]), None)
-        numpyro.sample(site, found.to_event(len(found.batch_shape)))
+        sample(site, None)
     with numpyro.plate(ROWS, batch.num_data_rows, subsample_size=batch.num_rows):
-        for site in (site for site in model.families if site in model.local):
-            rows = _parametrised(site, model.families[site].distribution(start[site]), batch)
-            numpyro.sample(site, rows.to_event(len(rows.batch_shape) - 1))
+        for site in model.families:
+            if site in model.local:
+                sample(site, batch)
 
 
 def _parametrised(site: str, distribution: Any, batch: Any) -> Any:

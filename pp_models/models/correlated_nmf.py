@@ -4,7 +4,7 @@ Topics and documents have locations in one space, and a document uses the topics
 direction (Paisley, Blei & Jordan, P 11.13):
 
 $$\begin{align*}
-\beta_{kv} &\sim \operatorname{Gamma}(c_0 / V, c_0) && \text{topics, as in bayesian\_nmf} \\
+\beta_{kv} &\sim \operatorname{Gamma}(c_0 / V, c_0) && \text{topics, as in Bayesian NMF} \\
 \ell_k &\sim \operatorname{Normal}(0, \sigma^2 I_m) && \text{locations of topics} \\
 u_d &\sim \operatorname{Normal}(0, I_m) && \text{locations of documents} \\
 s_d &\sim \operatorname{Gamma}(a_0, b_0) && \text{scales of documents; P: } e^{\alpha_d} \\
