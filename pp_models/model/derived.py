@@ -235,6 +235,7 @@ def _parametrised(site: str, distribution: Any, batch: Any) -> Any:
 # A declaration checked ------------------------------------------------------------------------
 
 
+@functools.cache
 def check_declaration(model: Any) -> None:
     """Raise one sentence that names the field for what would fail later in an obscure place."""
     hyper, data, _ = example_of(model)
