@@ -10,12 +10,12 @@ d_{1i} &\sim \operatorname{N}^+(0, I / K) && \text{words} \\
 d_{2i} &\sim \operatorname{N}(0, I / \alpha_2) && \text{members, H(5)} \\
 s_j &\sim \operatorname{N}^+(0, I / \alpha_1) && \text{bills} \\
 C_{ij} &\sim \operatorname{N}(d_{1i}^\top s_j, 1) && \text{counts} \\
-B_{ij} &\sim \operatorname{Bernoulli}(\Phi(d_{2i}^\top s_j + \text{offset}_i)) && \text{votes, H(4)
-with the probit link of H(2)}
+B_{ij} &\sim \operatorname{Bernoulli}(\Phi(d_{2i}^\top s_j + \text{offset}_i)) && \text{votes, H(4)}
 \end{align*}$$
 
-Votes that were not cast are missing; members without any vote have the prior. Without text
-(`text_and_votes(None, B)`) votes are explained alone; without members this is `lg_nmf`.
+The probit link is that of H(2). Votes that were not cast are missing; members without any vote have
+the prior. Without text (`text_and_votes(None, B)`) votes are explained alone; without members this
+is `lg_nmf`.
 
 F is that of `lg_nmf` and the votes, with their utilities eliminated (`probit.votes`). Over the
 votes seen, with $m_{ij} = E[d_{2i}]^\top E[s_j]$ and the sign $\pm$ of the vote,
