@@ -94,11 +94,11 @@ def build(problem, options):
     rows, num_rows = RowOptions(options.num_local, options.local_tolerance), problem.data.num_rows
 
     def step(key, state, batches):
-        given = problem, state.hyper, state.shared, batches, rows, num_rows
-        solved = mb.solve(*given, bound=True)
-        bound = mb.bound_terms(solved, state.shared)
-        after = mb.ascend(solved, state.shared, options.rate, state.shared)
-        return mb.State(after, state.hyper, state.step + 1), mb.Info(bound)
+        shared, hyper = state.shared, state.hyper
+        solved = mb.solve(problem, hyper, shared, batches, rows, num_rows, bound=True)
+        after = mb.ascend(solved, shared, options.rate, anchor=shared)
+        bound = mb.bound_terms(solved, shared)
+        return mb.State(after, hyper, state.step + 1), mb.Info(bound)
 
     return mb.algorithm(problem, step)
 
