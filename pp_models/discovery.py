@@ -1,4 +1,4 @@
-"""Finding models: every file that ends in `MODEL = Model(...)`, in this package or in a folder named in PP_MODELS_PATH."""
+"""Finds models: files that declare `MODEL`, in this package or in a folder of PP_MODELS_PATH."""
 
 import functools
 import importlib
@@ -20,11 +20,9 @@ _DECLARES = re.compile(r"^MODEL\s*=", re.MULTILINE)
 
 def _files() -> dict[str, Path]:
     """Model name -> file. The package's own models come first; a folder cannot replace them."""
-    extra = [
-        Path(folder) for folder in os.environ.get("PP_MODELS_PATH", "").split(os.pathsep) if folder
-    ]
+    extra = os.environ.get("PP_MODELS_PATH", "").split(os.pathsep)
     found: dict[str, Path] = {}
-    for folder in (PACKAGE, *extra):
+    for folder in (PACKAGE, *(Path(folder) for folder in extra if folder)):
         if not folder.is_dir():
             raise InputError(f"PP_MODELS_PATH names {folder}, which is not a folder.")
         for file in sorted(folder.glob("*.py")):
@@ -57,7 +55,6 @@ def _load_file(name: str, file: Path) -> "Model":
     spec.loader.exec_module(module)
     model = module.MODEL
     if model.name != name:
-        raise InputError(
-            f"{file} declares a model named {model.name!r}: name it {name!r}, as its file."
-        )
+        told = f"{file} declares a model named {model.name!r}"
+        raise InputError(f"{told}: name it {name!r}, as its file.")
     return model

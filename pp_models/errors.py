@@ -1,4 +1,4 @@
-"""One exception for everything a user can put right, and the nearest-name suggestion that goes into it."""
+"""Exceptions that the command line prints without a traceback."""
 
 import difflib
 from collections.abc import Iterable
@@ -6,24 +6,24 @@ from typing import Any
 
 
 class InputError(ValueError):
-    """Bad input: one sentence that names the problem and the fix. The command line prints it and exits with 2."""
+    """Bad input: one sentence that names the problem and the fix. The exit code is 2."""
 
 
 class TooLarge(InputError):
-    """The problem is too large for the time or memory there is: fewer rows would do."""
+    """The problem is too large for the time or memory there is; fewer rows may fit."""
 
 
 class Diverged(ArithmeticError):
-    """A fit went wrong: numbers are not finite, or a bound fell that cannot. The command line prints it and exits with 1.
+    """Numbers are not finite, or a bound fell that cannot. The exit code is 1.
 
-    fit: what there was before, or None.
+    fit: the last good fit, or None
     """
 
     fit: Any = None
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:
-    """The error for a name that is not among the known ones, suggesting the nearest."""
+    """The error for an unknown name, with the nearest known one."""
     known = sorted(known)
     nearest = difflib.get_close_matches(str(name), known, n=1)
     hint = f" Did you mean {nearest[0]!r}?" if nearest else ""

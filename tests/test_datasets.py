@@ -11,7 +11,8 @@ import pytest
 import scipy.sparse
 
 import pp_models
-from pp_models.data import corpus, datasets, packaged
+from pp_models import datasets
+from pp_models.data import corpus, packaged
 from pp_models.errors import InputError
 
 COUNT_MODELS = [  # that have a prior to draw from
@@ -399,7 +400,7 @@ def test_benchmark_sets(tmp_path, monkeypatch):
             r"passage_view\.npz: not an archive with votes",
         ),
         ("movielens100k/ml-100k.inter", "1\tone\t3\n", "user<tab>item<tab>rating"),
-        ("movielens100k/u.data", b"1\t1\t3\t\xff\n", "user<tab>item<tab>rating"),
+        ("movielens100k/u.data", b"1\t\xff\t3\n", "user<tab>item<tab>rating"),
     ],
 )
 def test_damaged_benchmark_sets(tmp_path, monkeypatch, file, content, words):

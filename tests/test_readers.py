@@ -1,5 +1,6 @@
 """Laws of `pp_models.data.formats.readers`: every format gives back the matrix that others wrote, and bad files give one clear sentence."""
 
+import contextlib
 import gzip
 import io
 import os
@@ -13,7 +14,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from pp_models.data import counts
-from pp_models.data.formats import numbers, opening, readers, writers
+from pp_models.data.formats import matrices, numbers, opening, readers, writers
 from pp_models.errors import InputError
 
 COUNTS = np.array([[2, 0, 1, 0], [0, 0, 0, 0], [0, 12, 0, 3], [1, 0, 0, 130]])
@@ -62,7 +63,6 @@ FORMATS = {
     "csc.npz": lambda X: npz(scipy.sparse.csc_matrix(X.astype(float))),
     "coo.npz": lambda X: npz(scipy.sparse.coo_array(X)),
     "x.npy": npy,
-    "half.npy": lambda X: npy(X.astype(np.float16)),
     "swapped.npy": lambda X: npy(np.asfortranarray(X.astype(">i4"))),
     "x.mtx": lambda X: market(
         scipy.sparse.coo_array(X), comment="written by a test\nof the reader"
@@ -70,7 +70,6 @@ FORMATS = {
     "real.mtx": lambda X: market(scipy.sparse.coo_array(X.astype(float)), symmetry="general"),
     "array.mtx": market,
     "x.ldac": ldac,
-    "x.lda-c": ldac,
     "X.DAT": ldac,
     "x.txt": ldac,
     "docword.x.txt": uci,
@@ -144,7 +143,7 @@ def test_round_trip(tmp_path, name, seed, rows, columns, together):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(numbers, "LINES_TOGETHER", together)
         patch.setattr(readers, "ROWS_TOGETHER", together)
-        patch.setattr(readers, "BLOCK_CELLS", together)
+        patch.setattr(matrices, "BLOCK_CELLS", together)
         for file, raw in (
             texts.items() if name in TEXT and not name.startswith("docword") else [(name, content)]
         ):
@@ -154,23 +153,25 @@ def test_round_trip(tmp_path, name, seed, rows, columns, together):
             np.testing.assert_array_equal(in_blocks(path), X)
 
 
-@pytest.mark.parametrize("dense", [False, True])
-def test_symmetric_matrix_market(tmp_path, dense):
-    """A symmetric file stores half of the matrix; all of it is read."""
+def test_symmetric_and_pattern_matrix_market(tmp_path):
+    """A symmetric file stores half of the matrix; all of it is read. A pattern file holds ones."""
     X = COUNTS + COUNTS.T
-    content = market(X if dense else scipy.sparse.coo_array(X), symmetry="symmetric")
-    assert b"symmetric" in content
-    np.testing.assert_array_equal(
-        readers.read(write(tmp_path, "x.mtx", content)).matrix.toarray(), X
-    )
-
-
-def test_pattern_matrix_market(tmp_path):
-    """A pattern file holds ones."""
+    for matrix in (X, scipy.sparse.coo_array(X)):
+        content = market(matrix, symmetry="symmetric")
+        assert b"symmetric" in content
+        found = readers.read(write(tmp_path, "x.mtx", content))
+        np.testing.assert_array_equal(found.matrix.toarray(), X)
     content = b"%%MatrixMarket matrix coordinate pattern general\n%\n\n2 3 2\n1 3\n2 1\n"
-    np.testing.assert_array_equal(
-        readers.read(write(tmp_path, "x.mtx", content)).matrix.toarray(), [[0, 0, 1], [1, 0, 0]]
-    )
+    found = readers.read(write(tmp_path, "x.mtx", content))
+    np.testing.assert_array_equal(found.matrix.toarray(), [[0, 0, 1], [1, 0, 0]])
+
+
+@pytest.mark.parametrize("end", [b"0z\xfeN\0\n3\n4\n", b"0\n3\n4\xfe\xff", b"0\n3\n4z"])
+def test_matrix_market_that_scipy_would_read_past_the_end_of(tmp_path, end):
+    """SciPy 1.17 looks for the end of a line beyond a null byte and beyond the file."""
+    path = write(tmp_path, "x.mtx", ARRAY + b"2 2\n1\n" + end)
+    with contextlib.suppress(InputError):
+        assert readers.read(path).total == 8
 
 
 def test_repeated_entries_are_added(tmp_path):
@@ -187,27 +188,19 @@ def test_repeated_entries_are_added(tmp_path):
     ("name", "vocabulary"),
     [
         ("x.npz", "vocab.txt"),
-        ("x.npy", "x.vocab"),
         ("x.ldac", "x.vocab"),
-        ("x.csv", "vocab.txt"),
-        ("docword.x.txt", "vocab.x.txt"),
+        ("docword.x.txt.gz", "vocab.x.txt"),
     ],
 )
 def test_vocabulary_names_the_columns(tmp_path, name, vocabulary):
     """One word a line beside the file becomes the column names, whatever the line ends and characters within words."""
-    path = write(tmp_path, name, FORMATS[name](COUNTS))
+    content = FORMATS[name.removesuffix(".gz")](COUNTS)
+    path = write(tmp_path, name, gzip.compress(content) if name.endswith(".gz") else content)
     write(tmp_path, vocabulary, "Æther\r\nb c\r\nd\u2028e\r\nf".encode())
     assert readers.read(path).column_names == ("Æther", "b c", "d\u2028e", "f")
     if vocabulary != "vocab.txt":
         write(tmp_path, "vocab.txt", b"another\n")
         assert readers.read(path).column_names[0] == "Æther"
-
-
-def test_vocabulary_of_the_compressed_file(tmp_path):
-    """The name of a compressed file without .gz decides which vocabulary is its own."""
-    path = write(tmp_path, "docword.x.txt.gz", gzip.compress(uci(COUNTS)))
-    write(tmp_path, "vocab.x.txt", b"a\nb\nc\nd\n")
-    assert readers.read(path).column_names == ("a", "b", "c", "d")
 
 
 @pytest.mark.parametrize("name", ["x.ldac", "x.csv"])
@@ -220,7 +213,7 @@ def test_vocabulary_adds_unused_columns(tmp_path, name):
     np.testing.assert_array_equal(data.matrix.toarray(), np.pad(COUNTS, ((0, 0), (0, 2))))
 
 
-@pytest.mark.parametrize("name", ["x.npz", "x.ldac", "x.csv", "x.mtx"])
+@pytest.mark.parametrize("name", ["x.npz", "x.csv"])
 def test_vocabulary_of_the_wrong_length(tmp_path, name):
     """A vocabulary that does not fit is an error that names both files."""
     path = write(tmp_path, name, FORMATS[name](COUNTS))
@@ -239,7 +232,7 @@ def test_vocabulary_in_another_encoding(tmp_path):
 # Row names ------------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["x.npz", "x.npy", "x.ldac", "x.csv", "x.mtx.gz", "docword.x.txt"])
+@pytest.mark.parametrize("name", ["x.npz", "x.csv", "x.mtx.gz", "docword.x.txt"])
 def test_row_names(tmp_path, name):
     """One name a line beside the file becomes the row names, and they stay with their rows."""
     content = FORMATS[name.removesuffix(".gz")](COUNTS)
@@ -432,8 +425,7 @@ def test_endless_line(tmp_path, monkeypatch):
     fails(write(tmp_path, "x.csv", b"0,0,1\n" + b"1" * 5000), "line 2", "longer than")
 
 
-@pytest.mark.parametrize("part", ["indices", "indptr"])
-def test_inconsistent_sparse_matrix(tmp_path, part):
+def test_inconsistent_sparse_matrix(tmp_path):
     """A stored matrix whose indices point outside is refused before anything follows them."""
     matrix = scipy.sparse.csr_array(COUNTS)
     parts = {
@@ -443,8 +435,9 @@ def test_inconsistent_sparse_matrix(tmp_path, part):
         "shape": matrix.shape,
         "format": b"csr",
     }
-    np.savez(tmp_path / "x.npz", **{**parts, part: parts[part] * 50})
-    fails(tmp_path / "x.npz", "complete sparse matrix")
+    for part in ("indices", "indptr"):
+        np.savez(tmp_path / "x.npz", **{**parts, part: parts[part] * 50})
+        fails(tmp_path / "x.npz", "complete sparse matrix")
     np.savez(tmp_path / "y.npz", matrix=COUNTS)
     fails(tmp_path / "y.npz", "save_npz")
 
@@ -488,12 +481,10 @@ def _mutations(content):
     "name",
     [
         "x.npz",
-        "csc.npz",
         "x.npy",
         "x.mtx",
         "array.mtx",
         "x.ldac",
-        "x.txt",
         "docword.x.txt",
         "x.csv",
         "x.csv.gz",
@@ -572,33 +563,32 @@ def test_votes_beside_the_text(tmp_path):
     assert alone.num_columns == 0 and alone.num_members == 2
 
 
-@pytest.mark.parametrize(
-    ("content", "parts"),
-    [
-        (b"0,0,1\n1,0,2\n", ["line 2", "the vote 2 is not a whole number from 0 to 1"]),
-        (b"0,0,1\n1,0,-1\n", ["line 2", "the vote -1"]),
-        (b"0,0,1\n1,0,nan\n", ["line 2", "the vote nan"]),
-        (b"0,0,yea\n", ["line 1", "'yea'"]),
-        (
-            b"b,m,v\n0,0,1\n3,0,1\n",
-            ["line 3", "the bill 3 is not a whole number from 0 to 2", "correct it"],
-        ),
-        (b"0,0,1\n1,0,1\n0,0,0\n", ["line 3", "member 0 has voted on bill 0 before", "keep one"]),
-        (b"0,0,1\n1,0\n", ["line 2", "bill,member,vote"]),
-        (b"0,0,1\n0,2000000000,1\n", ["2000000001 columns", "consecutively"]),
-        (b"bill,member,vote\n", ["no votes"]),
-        (b"\xff\xfe0", ["UTF-16"]),
-    ],
-)
-def test_bad_votes(tmp_path, content, parts):
+BAD_VOTES = [
+    (b"0,0,1\n1,0,2\n", ["line 2", "the vote 2 is not a whole number from 0 to 1"]),
+    (b"0,0,1\n1,0,-1\n", ["line 2", "the vote -1"]),
+    (b"0,0,1\n1,0,nan\n", ["line 2", "the vote nan"]),
+    (b"0,0,yea\n", ["line 1", "'yea'"]),
+    (
+        b"b,m,v\n0,0,1\n3,0,1\n",
+        ["line 3", "the bill 3 is not a whole number from 0 to 2", "correct it"],
+    ),
+    (b"0,0,1\n1,0,1\n0,0,0\n", ["line 3", "member 0 has voted on bill 0 before", "keep one"]),
+    (b"0,0,1\n1,0\n", ["line 2", "bill,member,vote"]),
+    (b"0,0,1\n0,2000000000,1\n", ["2000000001 columns", "consecutively"]),
+    (b"bill,member,vote\n", ["no entries"]),
+    (b"\xff\xfe0", ["UTF-16"]),
+]
+
+
+def test_bad_votes(tmp_path):
     """One sentence that names the file of votes, the line, the problem and the fix."""
     path = write(tmp_path, "x.csv", TEXT_OF_BILLS)
-    write(tmp_path, "x.votes.csv", content)
-    with pytest.raises(InputError) as caught:
-        readers.read_text_and_votes(path)
-    assert all(part in str(caught.value) for part in ("x.votes.csv", *parts)) and str(
-        caught.value
-    ).endswith(".")
+    for content, parts in BAD_VOTES:
+        write(tmp_path, "x.votes.csv", content)
+        with pytest.raises(InputError) as caught:
+            readers.read_text_and_votes(path)
+        message = str(caught.value)
+        assert all(part in message for part in ("x.votes.csv", *parts)) and message.endswith(".")
 
 
 def test_votes_are_no_counts(tmp_path):
@@ -607,7 +597,7 @@ def test_votes_are_no_counts(tmp_path):
     fails(path, "is that of votes")
     with pytest.raises(InputError, match="is that of votes"):
         list(readers.blocks(path))
-    with pytest.raises(InputError, match="is that of votes"):
+    with pytest.raises(InputError, match="not written to a file of this name"):
         writers.write(counts([[1, 2]]), path, overwrite=True)
     assert readers.read_text_and_votes(path).votes.nnz == 2
 

@@ -25,7 +25,7 @@ from hypothesis.stateful import (
 )
 
 from pp_models import data
-from pp_models.data import blobs, corpus
+from pp_models.data import corpus, sqlite
 from pp_models.data.database import Database
 from pp_models.errors import InputError
 
@@ -162,7 +162,7 @@ class DatabaseMachine(RuleBasedStateMachine):
     def full_disk(self, seed: int) -> None:
         """A write that does not fit leaves what was committed."""
         more = np.tile(counts(seed, 200) + 1, (50, 1))
-        execute = self.database._blobs._connection.execute
+        execute = self.database._file.connection.execute
         limit = execute("PRAGMA max_page_count").fetchone()[0]
         execute("PRAGMA max_page_count = 1")  # in effect, the pages there are
         with pytest.raises(InputError, match="full"):
@@ -174,7 +174,7 @@ class DatabaseMachine(RuleBasedStateMachine):
     def interrupt(self, seed: int) -> None:
         """A write that is interrupted leaves everything as it was."""
         with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(blobs, "_store_fact", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+            patch.setattr(sqlite.File, "store_fact", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
             self.database.append(counts(seed, 2) + 1)
 
     @rule(verify=st.booleans())
@@ -195,7 +195,7 @@ class DatabaseMachine(RuleBasedStateMachine):
         """The folder as a crash leaves it, with a torn end of the log: what was committed is there, what was not is not."""
         copy = Path(shutil.copytree(self.path, self.folder / "copy"))
         try:
-            with (copy / f"{blobs.FILE}-wal").open("ab") as file:
+            with (copy / f"{sqlite.FILE}-wal").open("ab") as file:
                 file.write(np.random.default_rng(seed).bytes(tail))
             with Database(COLUMNS, path=copy) as database:
                 np.testing.assert_array_equal(dense(database), self.committed)
@@ -215,7 +215,7 @@ class DatabaseMachine(RuleBasedStateMachine):
         try:
             if not log:
                 Database(COLUMNS, path=copy).close()  # into the file
-            file = copy / (f"{blobs.FILE}-wal" if log else blobs.FILE)
+            file = copy / (f"{sqlite.FILE}-wal" if log else sqlite.FILE)
             raw = bytearray(file.read_bytes() if file.exists() else b"")
             if not raw:
                 return

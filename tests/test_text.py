@@ -7,7 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pp_models.data import corpus, datasets, text
+from pp_models import datasets
+from pp_models.data import corpus, text
 from pp_models.errors import InputError
 
 DOCUMENTS = [
