@@ -10,6 +10,7 @@ what the process has when it begins, more than ten seconds, or, where glibc can 
 
 import argparse
 import contextlib
+import gzip
 import hashlib
 import io
 import json
@@ -82,22 +83,23 @@ def make_formats(folder: Path) -> dict[str, Format]:
     def add(name: str, file: str, what: Any, read: Callable[[Path], Any]) -> None:
         path = folder / "seeds" / name / file
         path.parent.mkdir(parents=True)
-        writers.write(what, path)
-        made[name] = Format(file, read, [path.read_bytes()])
+        made[name] = Format(file, read, [writers.write(what, path).read_bytes()])
 
     counts = data.counts(X)
-    for name in ("csv", "tsv", "csv.gz", "ldac", "mtx", "npz", "npy", "txt"):
+    for name in ("csv", "mtx", "npz", "npy"):
         add(name, f"a.{name}", counts, both)
-    add("uci", "docword.a.txt", counts, both)
+    csv, ldac = made["csv"].seeds[0], b"2 0:3 2:1\n1 1:2\n4 0:1 1:1 2:1 3:1\n2 0:9 3:300\n"
+    uci = b"2\n4\n3\n1 1 3\n1 3 1\n2 2 2\n"
+    made["tsv"] = Format("a.tsv", both, [csv.replace(b",", b"\t")])
+    made["csv.gz"] = Format("a.csv.gz", both, [gzip.compress(csv)])
+    made["ldac"] = Format("a.ldac", both, [ldac])
+    made["txt"] = Format("a.txt", both, [ldac, uci])
+    made["uci"] = Format("docword.a.txt", both, [uci])
+    rated = data.ratings([0, 0, 1, 2], [0, 2, 1, 0], [4.0, 1.5, 5.0, -1.0])
     for name in ("csv", "npz", "npy"):
-        add(
-            f"ratings {name}",
-            f"a.{name}",
-            data.ratings([0, 0, 1, 2], [0, 2, 1, 0], [4.0, 1.5, 5.0, -1.0]),
-            read_as("ratings"),
-        )
-    for name in ("csv", "npy"):
-        add(f"dense {name}", f"a.{name}", data.dense(X / 3 - 1), read_as("dense"))
+        add(f"ratings {name}", f"a.{name}", rated, read_as("ratings"))
+    add("dense npy", "a.npy", data.dense(X / 3 - 1), read_as("dense"))
+    made["dense csv"] = Format("a.csv", read_as("dense"), [b"a,b\n0.5,-1\n3,1e-3\n"])
     market = [
         b"array integer symmetric\n% c\n2 2\n1\n0\n3\n",
         b"coordinate pattern symmetric\n2 2 2\n1 1\n2 1\n",

@@ -2,6 +2,7 @@
 happens to its writer; AnnData reads it, and we read AnnData's; damage is one sentence."""
 
 import contextlib
+import itertools
 import json
 import os
 import shutil
@@ -13,16 +14,18 @@ import h5py
 import jax
 import numpy as np
 import pytest
+import scipy.io
 import scipy.sparse
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import inference
+from inference.cli import main
 from pp_models import datasets
 from pp_models.data import corpus, counts, files, ratings, text_and_votes
 from pp_models.data.conversion import convert
 from pp_models.data.database import Database
-from pp_models.data.formats import h5ad, matrices, names, numbers, writers
+from pp_models.data.formats import h5ad, matrices, names, numbers, readers, writers
 from pp_models.errors import InputError
 
 
@@ -256,6 +259,91 @@ def test_files_that_lie(tmp_path):
     }.items():
         with pytest.raises(InputError, match=rf"lie\.h5ad.*{words}"):
             lie(change)
+
+
+# Parquet and Arrow --------------------------------------------------------------------------------
+
+
+def arrow_files(folder, data):
+    """The same counts as lists in Parquet and Feather, and as triples in Parquet and Arrow."""
+    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    feather, X = pytest.importorskip("pyarrow.feather"), data.matrix
+    rows = [slice(*ends) for ends in itertools.pairwise(X.indptr.tolist())]
+    lists = pa.table(
+        {
+            "title": [f"d{i}" for i in range(data.num_rows)],
+            "words": [X.indices[row].tolist() for row in rows],
+            "counts": [X.data[row].astype(int).tolist() for row in rows],
+        }
+    )
+    entries = X.tocoo()
+    columns = {"row": entries.row, "column": entries.col, "value": entries.data}
+    triples = pa.table({name: np.asarray(x) for name, x in columns.items()})
+    parquet.write_table(lists, folder / "lists.parquet", row_group_size=7)
+    feather.write_feather(lists, folder / "lists.feather", chunksize=7)
+    parquet.write_table(triples, folder / "triples.parquet")
+    with pa.OSFile(str(folder / "triples.arrow"), "wb") as out:
+        with pa.ipc.new_file(out, triples.schema) as writer:
+            writer.write_table(triples, max_chunksize=7)
+    return [folder / f"{name}.{kind}" for name, kind in ARROW]
+
+
+ARROW = ("lists", "parquet"), ("lists", "feather"), ("triples", "parquet"), ("triples", "arrow")
+
+
+def test_parquet_and_arrow(tmp_path):
+    """Lists or triples, at once and in blocks; ratings are triples."""
+    data = counts(example(named=False).matrix[1:-1, :-1])  # triples hold no empty ends
+    for path in arrow_files(tmp_path, data):
+        same(datasets.load(path, "lda"), data)
+        same(corpus.read(corpus.write(tmp_path / "x.h5ad", path, overwrite=True)), data)
+    found = readers.read_ratings(tmp_path / "triples.parquet", complete=False)
+    assert found.kind == "ratings" and found.total == data.total
+
+
+def test_bad_parquet_and_arrow(tmp_path):
+    """Other columns, missing values, lists that do not fit, and files cut short are refused."""
+    data = counts(example(named=False).matrix[1:-1, :-1])
+    paths = arrow_files(tmp_path, data)
+    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    for path in paths:
+        raw = path.read_bytes()
+        for length in (0, 10, len(raw) // 2, len(raw) - 1):
+            path.write_bytes(raw[:length])
+            with pytest.raises(InputError, match=path.name):
+                datasets.load(path)
+    path = tmp_path / "bad.parquet"
+    for table, words in (
+        ({"a": [1], "b": [2]}, "its columns a, b are not"),
+        ({"a": ["x"], "b": ["y"], "c": ["z"]}, "are not"),
+        ({"a": [0], "b": [0], "c": [None]}, "are not|missing"),
+        ({"a": [0, 1], "b": [0, None], "c": [1, 1]}, "missing"),
+        ({"a": [[0, 1]], "b": [[1]]}, "more columns than counts"),
+        ({"a": [[0, -1]], "b": [[1, 1]]}, "the column -1"),
+        ({"a": [0], "b": [0], "c": [0.5]}, "the count 0.5"),
+        ({"a": [0], "b": [2**40], "c": [1]}, "the column"),
+    ):
+        parquet.write_table(pa.table(table), path)
+        with pytest.raises(InputError, match=rf"bad\.parquet.*({words})"):
+            datasets.load(path)
+
+
+@pytest.mark.filterwarnings("default")
+def test_files_of_other_tools_are_fitted_from_the_command_line(tmp_path, capsys):
+    """A file of anndata, of pyarrow, and of SciPy's Matrix Market writer."""
+    data = counts(example(named=False).matrix[1:-1, :-1])
+    market, theirs = tmp_path / "x.mtx", tmp_path / "x.h5ad"
+    scipy.io.mmwrite(market, data.matrix.astype(int))
+    anndata = pytest.importorskip("anndata")
+    anndata.AnnData(scipy.sparse.csr_matrix(data.matrix)).write_h5ad(theirs)
+    found = []
+    for number, path in enumerate((market, theirs, arrow_files(tmp_path, data)[0])):
+        out = str(tmp_path / f"out{number}")
+        settings = ["num_topics=2", "num_epochs=2"]
+        arguments = ["--engine", "cavi", "--out", out, "--devices", "1", "--set", *settings]
+        assert main(["fit", "lda", "--data", str(path), *arguments, "--quiet"]) == 0
+        found.append(inference.load(f"{out}/fit.npz").posterior.mean("beta"))
+        np.testing.assert_array_equal(found[number], found[0])
 
 
 # Sources ------------------------------------------------------------------------------------------
