@@ -121,24 +121,6 @@ class Data:
 
     # Batches ------------------------------------------------------------------------------------
 
-    def layout(self, num_rows: int) -> Layout:
-        """The static sizes of this data set's batches of `num_rows` rows."""
-        widths = dict(self._widths)
-        capacity = {name: self._capacity(name, num_rows) for name in widths}
-        if self.kind == "ratings":
-            share = num_rows / self.num_rows
-            widths["by_column"] = part_widths(self._column_lengths, share, num_rows)
-            capacity["by_column"] = capacity["matrix"]
-        return Layout(widths, capacity, self.num_rows, self._largest_total)
-
-    @functools.cached_property
-    def _largest_total(self) -> int:
-        return int(self.totals.max())
-
-    @functools.cached_property
-    def _column_lengths(self) -> np.ndarray:
-        return np.bincount(self.matrix.indices, minlength=self.num_columns)
-
     @functools.cached_property
     def _entry_lengths(self) -> dict[str, np.ndarray]:
         """Entries per row of each sparse part."""
@@ -146,18 +128,22 @@ class Data:
         return votes if self.matrix is None else {"matrix": self.lengths} | votes
 
     @functools.cached_property
-    def _widths(self) -> dict[str, tuple[int, ...]]:
-        return {name: window_widths(lengths) for name, lengths in self._entry_lengths.items()}
-
-    @functools.cached_property
-    def _capacities(self) -> dict[tuple[str, int], int]:
+    def _layouts(self) -> dict[int, Layout]:
         return {}
 
-    def _capacity(self, name: str, num_rows: int) -> int:
-        if (name, num_rows) not in self._capacities:
-            lengths = self._entry_lengths[name]
-            self._capacities[name, num_rows] = batch_capacity(lengths, num_rows)
-        return self._capacities[name, num_rows]
+    def layout(self, num_rows: int) -> Layout:
+        """The static sizes of this data set's batches of `num_rows` rows."""
+        if num_rows not in self._layouts:
+            parts = self._entry_lengths.items()
+            widths = {name: window_widths(lengths) for name, lengths in parts}
+            capacity = {name: batch_capacity(lengths, num_rows) for name, lengths in parts}
+            if self.kind == "ratings":
+                lengths = np.bincount(self.matrix.indices, minlength=self.num_columns)
+                widths["by_column"] = part_widths(lengths, num_rows / self.num_rows, num_rows)
+                capacity["by_column"] = capacity["matrix"]
+            largest = int(self.totals.max())
+            self._layouts[num_rows] = Layout(widths, capacity, self.num_rows, largest)
+        return self._layouts[num_rows]
 
     def pack(
         self,
@@ -172,21 +158,17 @@ class Data:
         layout = self.layout(num_rows) if layout is None else layout
         dtype = jnp.result_type(float)
 
-        def entries(name: str, matrix: Any, rows: np.ndarray, size: int) -> Entries:
+        def entries(name: str, matrix: Any, rows: np.ndarray, size: int) -> Entries | None:
+            if matrix is None:
+                return None
+            if not scipy.sparse.issparse(matrix):  # on disk: read once
+                matrix, rows = matrix[rows], np.arange(len(rows))
             static = layout.widths[name], layout.capacity[name]
             return pack_entries(matrix, rows, size, *static, dtype)
 
-        def of_rows(name: str) -> Entries | None:
-            matrix = getattr(self, name)
-            if matrix is None or scipy.sparse.issparse(matrix):
-                return None if matrix is None else entries(name, matrix, rows, num_rows)
-            return entries(name, matrix[rows], np.arange(len(rows)), num_rows)  # on disk: read once
-
-        by_column = None
-        if self.kind == "ratings":
-            turned = self.matrix[rows].tocsc().T  # a CSR matrix with one row for each column
-            every = np.arange(self.num_columns)
-            by_column = entries("by_column", turned, every, self.num_columns)
+        # Ratings, too, as a CSR matrix with one row for each column.
+        turned = self.matrix[rows].tocsc().T if self.kind == "ratings" else None
+        every = np.arange(self.num_columns)
 
         def padded(values: np.ndarray) -> np.ndarray:
             out = np.zeros((num_rows, *values.shape[1:]), dtype)
@@ -198,9 +180,9 @@ class Data:
         batch = Batch(
             positions=positions,
             mask=(np.arange(num_rows) < len(rows)).astype(dtype),
-            entries=of_rows("matrix"),
-            by_column=by_column,
-            votes=of_rows("votes"),
+            entries=entries("matrix", self.matrix, rows, num_rows),
+            by_column=entries("by_column", turned, every, self.num_columns),
+            votes=entries("votes", self.votes, rows, num_rows),
             dense=None if self.values is None else padded(self.values),
             totals=padded(self.totals),
             log_factorials=padded(self._log_factorials),
@@ -222,19 +204,16 @@ class Data:
         """
         per_device = -(-num_rows // len(devices))
         parts = deal(rows, self.lengths, len(devices))
-        layout = self._with_room(self.layout(per_device) if layout is None else layout, parts)
+        layout = self.layout(per_device) if layout is None else layout
+        capacity = dict(layout.capacity)  # with room for the fullest part
+        for name in capacity:
+            lengths = self._entry_lengths.get(name, self.lengths)
+            capacity[name] = max(capacity[name], *(int(lengths[part].sum()) for part in parts))
+        layout = layout._replace(capacity=capacity)
         here = jax.process_index()
         pairs = zip(parts, devices, strict=True)
         mine = ((part, device) for part, device in pairs if device.process_index == here)
         return tuple(self.pack(part, per_device, device, layout) for part, device in mine)
-
-    def _with_room(self, layout: Layout, parts: Sequence[np.ndarray]) -> Layout:
-        """The layout, with room for the fullest part."""
-        capacity = dict(layout.capacity)
-        for name in capacity:
-            lengths = self._entry_lengths["votes" if name == "votes" else "matrix"]
-            capacity[name] = max(capacity[name], *(int(lengths[part].sum()) for part in parts))
-        return layout._replace(capacity=capacity)
 
     def batches(
         self,
