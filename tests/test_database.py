@@ -126,7 +126,7 @@ BAD = [  # method, arguments, part of the message
     ("append", ([[1, 2, 3, -4]],), "negative"),
     ("append", ([[1, 2, 3, 2**24]],), "single precision"),
     ("append", (data_.dense(COUNTS),), "dense but the database holds counts"),
-    ("append", (data_.counts(COUNTS, [*"abdc"]),), "column 2 is 'd' there and 'c' here"),
+    ("append", (data_.counts(COUNTS, [*"abdc"]),), "other column names"),
     ("extend", ([5], COUNTS[:1]), "the database has 5 rows, but one is 5"),
     ("extend", ([0, 1], COUNTS[:1]), "2 row ids for 1 rows"),
     ("add", ([0], [4]), "the database has 4 columns, but one is 4"),
@@ -171,7 +171,7 @@ MADE = {"num_columns": 4, "column_names": [*"abcd"], "tags": {"model": "lda", "s
         ({"kind": "dense"}, "kind 'counts', not 'dense'"),
         ({"tags": {"model": "nmf"}}, "not {'model': 'nmf'}"),
         ({"tags": {}}, "not {}"),
-        ({"column_names": [*"abdc"]}, "column 2 is 'c' there and 'd' here"),
+        ({"column_names": [*"abdc"]}, "other column names"),
     ],
 )
 def test_another_database_is_refused(change, part, tmp_path):
@@ -294,7 +294,9 @@ def test_a_write_that_fails_is_not_there(tmp_path, monkeypatch, sync):
         check(database, COUNTS)
         database.append(COUNTS[:1])
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(sqlite.File, "store_fact", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+            patch.setattr(
+                sqlite.File, "store_fact", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
+            )
             database.add([0, 5], [1, 1], new_rows=1)
         check(database, np.concatenate([COUNTS, COUNTS[:1]]))
     np.testing.assert_array_equal(contents(tmp_path / "db"), np.concatenate([COUNTS, COUNTS[:1]]))

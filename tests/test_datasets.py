@@ -1,4 +1,6 @@
-"""Laws of `pp_models.datasets`: draws come from the model's own prior and depend on the key alone; names and paths are told apart."""
+"""Laws of `pp_models.datasets`: draws come from the model's own prior and depend on the key alone;
+names and paths are told apart.
+"""
 
 import functools
 import gzip
@@ -36,7 +38,9 @@ def draw(name, seed, **options):
     [pytest.param(name, marks=[] if name == "lda" else pytest.mark.slow) for name in COUNT_MODELS],
 )
 def test_a_draw_has_the_sizes_asked_for(name):
-    """The draw has the rows and columns asked for, and the truth has every latent site in its shape."""
+    """The draw has the rows and columns asked for, and the truth has every latent site in its
+    shape.
+    """
     model = pp_models.load(name)
     hyper, data, truth = draw(name, 0)
     assert isinstance(hyper, model.Hyper) and hyper.num_topics == 2
@@ -60,7 +64,9 @@ def test_a_draw_depends_on_the_key_alone(name):
 
 
 def test_rows_have_the_length_asked_for():
-    """Models that take the rows' totals as given get Poisson ones with that mean, and never an empty row."""
+    """Models that take the rows' totals as given get Poisson ones with that mean, and never an
+    empty row.
+    """
     assert abs(draw("lda", 0, row_length=400.0)[1].total / 12 - 400) < 5 * np.sqrt(
         400 / 12
     )  # five standard errors
@@ -78,7 +84,9 @@ def test_draws_follow_the_truth():
 
 
 def test_an_empty_draw_is_drawn_again():
-    """A prior that often gives an empty corpus is tried again, and one that always does is an input error."""
+    """A prior that often gives an empty corpus is tried again, and one that always does is an input
+    error.
+    """
     rare = {"num_topics": 2, "a0": 1.0, "b0": 20.0, "c0": 2.0}  # about one token in all
     for seed in range(5):
         assert draw("bayesian_nmf", seed, hyper=rare)[1].total > 0
@@ -126,7 +134,9 @@ def test_load_synthetic(monkeypatch):
 
 
 def test_load_reads_paths(tmp_path, monkeypatch):
-    """Anything that exists, holds a separator or ends like a data file is a path; a name in the working folder too."""
+    """Anything that exists, holds a separator or ends like a data file is a path; a name in the
+    working folder too.
+    """
     monkeypatch.chdir(tmp_path)
     (tmp_path / "x.csv").write_text("0,0,3\n")
     for path in ("x.csv", "./x.csv", str(tmp_path / "x.csv"), tmp_path / "x.csv"):
@@ -172,13 +182,15 @@ def test_a_data_set_comes_before_a_folder_of_its_name(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["sinthetic", "reuters-42", "", "a\0b", "x" * 5000])
 def test_load_unknown_name(name):
-    """A name that is neither a data set nor a file is refused with the known names, the nearest first."""
+    """A name that is neither a data set nor a file is refused with the known names, the nearest
+    first.
+    """
     with pytest.raises(InputError, match=r"Known: ap, .*synthetic") as caught:
         datasets.load(name, "lda")
     assert ("Did you mean 'synthetic'" in str(caught.value)) == (name == "sinthetic")
 
 
-# Data sets in packages and in the folder ---------------------------------------------------------------------------------------------
+# Data sets in packages and in the folder ----------------------------------------------------------
 
 
 @pytest.fixture
@@ -208,7 +220,9 @@ def fill(folder, files):
 
 @pytest.mark.parametrize("name", packaged.PACKAGED)
 def test_a_missing_package_is_answered_with_its_command(packages, name):
-    """A data set whose package is not installed names the one command that installs it; one without its files, the one that renews it."""
+    """A data set whose package is not installed names the one command that installs it; one without
+    its files, the one that renews it.
+    """
     package, install, _ = packaged.PACKAGED[name]
     with pytest.raises(
         InputError,
@@ -341,7 +355,9 @@ def test_images_of_scikit_learn(name, shape):
 
 
 def test_benchmark_sets(tmp_path, monkeypatch):
-    """A folder or file of the name in $PP_MODELS_DATA, with vocabulary and titles, text and votes, images."""
+    """A folder or file of the name in $PP_MODELS_DATA, with vocabulary and titles, text and votes,
+    images.
+    """
     monkeypatch.setenv("PP_MODELS_DATA", str(tmp_path))
     X = np.array([[1, 0, 2], [0, 3, 0]])
     files = {

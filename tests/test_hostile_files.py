@@ -1,9 +1,11 @@
-"""Files that are truncated, bit-flipped or made to do harm: each is refused in a sentence, or read as exactly what was written.
+"""Files that are truncated, bit-flipped or made to do harm: each is refused in a sentence, or read
+as exactly what was written.
 
     python tests/test_hostile_files.py        prints how many were tried, refused and read unchanged, of every kind of file
     python tests/test_hostile_files.py all    the same with every length and every bit; further arguments: of these kinds only
 
-Text without checksums cannot know a digit from another: of text only gzipped files are flipped here, and `fuzz_readers.py` tries the rest.
+Text without checksums cannot know a digit from another: of text only gzipped files are flipped
+here, and `fuzz_readers.py` tries the rest.
 """
 
 import contextlib
@@ -48,7 +50,9 @@ LENGTHS, FLIPS = 40, 160  # tried of every kind, unless all are
 
 
 class Kind(NamedTuple):
-    """A kind of file: the files that are damaged one at a time, how they are read, and what may come of it."""
+    """A kind of file: the files that are damaged one at a time, how they are read, and what may
+    come of it.
+    """
 
     files: list[Path]
     read: Callable[[], Any]
@@ -74,7 +78,7 @@ def plain(x: Any) -> Any:
     return [x.dtype.str, x.shape, x.tobytes()] if isinstance(x, np.ndarray | jax.Array) else x
 
 
-# Good files ---------------------------------------------------------------------------------------------------------------------
+# Good files ---------------------------------------------------------------------------------------
 
 
 def lda_fit(kind: str = "variational") -> fitting.Fit:
@@ -268,11 +272,13 @@ KINDS = (
 )
 
 
-# Truncation and flips -----------------------------------------------------------------------------------------------------------
+# Truncation and flips -----------------------------------------------------------------------------
 
 
 def damages(raw: bytes, everything: bool, fewer: int, rng: np.random.Generator) -> Iterator[bytes]:
-    """The file cut off, and with single bits flipped: at places drawn evenly over it and over its last bytes, where directories are."""
+    """The file cut off, and with single bits flipped: at places drawn evenly over it and over its
+    last bytes, where directories are.
+    """
     size = len(raw)
     lengths: Iterable[int] = (
         range(size)
@@ -380,7 +386,7 @@ def test_starts_of_rows_that_do_not_ascend_are_refused(tmp_path, form):
             assert "\n" not in str(caught.value)
 
 
-# Archives made to do harm -------------------------------------------------------------------------------------------------------
+# Archives made to do harm -------------------------------------------------------------------------
 
 HEADER = {"format": 1}
 
@@ -433,7 +439,9 @@ def with_flags(raw: bytes, flags: int) -> bytes:
 def by_hand(
     entries: list[tuple[str, bytes, dict[str, int]]], directory: list[int] | None = None
 ) -> bytes:
-    """An archive in which local headers and directory may say anything: `size` and `method` are what is declared."""
+    """An archive in which local headers and directory may say anything: `size` and `method` are
+    what is declared.
+    """
     out, listed = b"", []
     for name, raw, said in entries:
         size, method = said.get("size", len(raw)), said.get("method", 0)
@@ -587,7 +595,9 @@ def test_hostile_archives_are_refused(tmp_path, read):
 
 
 def test_the_constructions_are_refused_for_what_is_wrong_with_them(tmp_path):
-    """The same archive with nothing wrong is read: what is refused above is refused for its one fault."""
+    """The same archive with nothing wrong is read: what is refused above is refused for its one
+    fault.
+    """
     file = tmp_path / "good.npz"
     for good in (
         zipped(("header.npy", text(HEADER)), ("a.npy", npy(np.arange(3.0)))),
@@ -619,7 +629,7 @@ def test_what_could_not_be_read_is_not_written(tmp_path, bad):
         archives.write(tmp_path / "file.npz", HEADER, bad)
 
 
-# Archives that are whole but lie ------------------------------------------------------------------------------------------------
+# Archives that are whole but lie ------------------------------------------------------------------
 
 LIES: dict[str, tuple[str, Callable[[dict[str, Any], dict[str, Any]], Any]]] = {
     "no model": ("variational", lambda h, a: h.pop("model")),
@@ -764,7 +774,7 @@ def test_a_stream_that_lies_is_refused(kinds, tmp_path, name):
     )  # the refusal has left everything as it was
 
 
-# Databases that lie -------------------------------------------------------------------------------------------------------------
+# Databases that lie -------------------------------------------------------------------------------
 
 
 DATABASE_LIES: list[dict[str, Any]] = [
@@ -836,7 +846,7 @@ def test_a_database_with_more_in_it_is_refused(tmp_path):
         read_database(tmp_path / "database")
 
 
-# What unpacks to far more than it is --------------------------------------------------------------------------------------------
+# What unpacks to far more than it is --------------------------------------------------------------
 
 CHILD = """
 import json, resource, sys, time
@@ -963,7 +973,9 @@ def bombs(folder: Path, gigabytes: int) -> list[tuple[str, str]]:
 
 
 def set_off(folder: Path, gigabytes: int) -> list[Any]:
-    """Kind, path, what was said, seconds and further megabytes of memory, in a process that may take 1 GB more than it has when it starts to read."""
+    """Kind, path, what was said, seconds and further megabytes of memory, in a process that may
+    take 1 GB more than it has when it starts to read.
+    """
     found = subprocess.run(
         [sys.executable, "-c", CHILD, json.dumps(bombs(folder, gigabytes))],
         capture_output=True,
@@ -980,7 +992,9 @@ def test_unpacking_stops_early(tmp_path):
     A line of a gigabyte is not read to its end, and text that varies is read as a whole.
     """
     most = opening.SOME_BYTES + opening.MOST_TIMES * (2 << 17)
-    (tmp_path / "lines.csv.gz").write_bytes(many_times((b"0,0,1" + b" " * 2000 + b"\n") * (1 << 13), 64))
+    (tmp_path / "lines.csv.gz").write_bytes(
+        many_times((b"0,0,1" + b" " * 2000 + b"\n") * (1 << 13), 64)
+    )
     (tmp_path / "zeros.csv.gz").write_bytes(many_times(bytes(1 << 24), 64))
     some = [line.hex().encode() + b"\n" for line in [np.random.default_rng(0).bytes(1 << 14)] * 999]
     (tmp_path / "good.csv.gz").write_bytes(gzip.compress(b"".join(some), 1))
@@ -1017,7 +1031,9 @@ def test_what_is_declared_is_not_allocated(tmp_path):
 
 @pytest.mark.slow
 def test_bombs_are_refused_in_little_memory_and_time(tmp_path):
-    """Files of megabytes that unpack to 10 GB, and files of bytes that ask for as much: refused, not for want of memory."""
+    """Files of megabytes that unpack to 10 GB, and files of bytes that ask for as much: refused,
+    not for want of memory.
+    """
     for kind, path, said, seconds, megabytes in set_off(tmp_path, 10):
         assert (
             said.startswith("refused")

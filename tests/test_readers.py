@@ -1,4 +1,6 @@
-"""Laws of `pp_models.data.formats.readers`: every format gives back the matrix that others wrote, and bad files give one clear sentence."""
+"""Laws of `pp_models.data.formats.readers`: every format gives back the matrix that others wrote,
+and bad files give one clear sentence.
+"""
 
 import contextlib
 import gzip
@@ -20,7 +22,7 @@ from pp_models.errors import InputError
 COUNTS = np.array([[2, 0, 1, 0], [0, 0, 0, 0], [0, 12, 0, 3], [1, 0, 0, 130]])
 
 
-# Writers, straight from the formats' definitions ---------------------------------------------------------------------------------
+# Writers, straight from the formats' definitions --------------------------------------------------
 
 
 def ldac(X):
@@ -103,7 +105,7 @@ def fails(path, *parts):
     assert message.endswith(".") and "\n" not in message
 
 
-# What was written is read ---------------------------------------------------------------------------------------------------------
+# What was written is read -------------------------------------------------------------------------
 
 
 def in_blocks(path):
@@ -129,7 +131,9 @@ def in_blocks(path):
     together=st.sampled_from([1, 2, 7, 10**5]),
 )
 def test_round_trip(tmp_path, name, seed, rows, columns, together):
-    """What others wrote is read, whole and in blocks of any size, gzipped or not, with or without an end of the last line."""
+    """What others wrote is read, whole and in blocks of any size, gzipped or not, with or without
+    an end of the last line.
+    """
     rng = np.random.default_rng(seed)
     X = rng.integers(0, 2000, (rows, columns)) * rng.integers(0, 2, (rows, columns))
     X[-1, -1] = 7
@@ -181,7 +185,7 @@ def test_repeated_entries_are_added(tmp_path):
     )
 
 
-# Vocabularies ---------------------------------------------------------------------------------------------------------------------
+# Vocabularies -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -193,7 +197,9 @@ def test_repeated_entries_are_added(tmp_path):
     ],
 )
 def test_vocabulary_names_the_columns(tmp_path, name, vocabulary):
-    """One word a line beside the file becomes the column names, whatever the line ends and characters within words."""
+    """One word a line beside the file becomes the column names, whatever the line ends and
+    characters within words.
+    """
     content = FORMATS[name.removesuffix(".gz")](COUNTS)
     path = write(tmp_path, name, gzip.compress(content) if name.endswith(".gz") else content)
     write(tmp_path, vocabulary, "Æther\r\nb c\r\nd\u2028e\r\nf".encode())
@@ -229,7 +235,7 @@ def test_vocabulary_in_another_encoding(tmp_path):
         readers.read(path)
 
 
-# Row names ------------------------------------------------------------------------------------------------------------------------
+# Row names ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["x.npz", "x.csv", "x.mtx.gz", "docword.x.txt"])
@@ -248,7 +254,9 @@ def test_row_names(tmp_path, name):
 
 
 def test_row_names_that_do_not_fit(tmp_path):
-    """Names for other rows than there are name both files; of csv, which does not say how many rows there are, more names mean more rows."""
+    """Names for other rows than there are name both files; of csv, which does not say how many rows
+    there are, more names mean more rows.
+    """
     path = write(tmp_path, "x.ldac", ldac(COUNTS))
     write(tmp_path, "x.rows", b"a\nb\nc\nd\ne\n")
     fails(path, "x.rows", "4 rows", "5 lines")
@@ -257,11 +265,13 @@ def test_row_names_that_do_not_fit(tmp_path):
     fails(tmp_path / "x.csv", "x.rows", "4 rows", "3 lines")
 
 
-# Blocks of rows -------------------------------------------------------------------------------------------------------------------
+# Blocks of rows -----------------------------------------------------------------------------------
 
 
 def test_blocks_of_unsorted_triples(tmp_path):
-    """Triples that are not sorted by row are refused at the line where that shows; read as a whole, they are welcome."""
+    """Triples that are not sorted by row are refused at the line where that shows; read as a whole,
+    they are welcome.
+    """
     path = write(tmp_path, "x.csv", b"r,c,v\n1,0,1\n1,1,1\n0,0,1\n")
     assert readers.read(path).total == 3
     with pytest.raises(InputError, match=re.escape(f"{path}, line 4: row 0 follows row 1: sort")):
@@ -282,7 +292,7 @@ def test_blocks_with_names(tmp_path):
         list(readers.blocks(path))
 
 
-# Bad files ------------------------------------------------------------------------------------------------------------------------
+# Bad files ----------------------------------------------------------------------------------------
 
 MARKET = b"%%MatrixMarket matrix coordinate integer general\n"
 ARRAY = b"%%MatrixMarket matrix array integer general\n"
@@ -383,7 +393,9 @@ BAD = [
 
 @pytest.mark.parametrize("together", [1, 10**5])
 def test_bad_files(tmp_path, monkeypatch, together):
-    """A bad file is one sentence that names the file, the line where there is one, and the problem; so are its blocks, whatever their size."""
+    """A bad file is one sentence that names the file, the line where there is one, and the problem;
+    so are its blocks, whatever their size.
+    """
     monkeypatch.setattr(numbers, "LINES_TOGETHER", together)
     for name, content, parts in BAD:
         path = write(tmp_path, name, content)
@@ -498,7 +510,9 @@ def _mutations(content):
 )
 @given(choice=st.data())
 def test_any_bytes_parse_or_fail_clearly(tmp_path, name, choice):
-    """Any byte string given to a reader either parses to counts or raises InputError, soon; in blocks, the same unless its rows are not in order."""
+    """Any byte string given to a reader either parses to counts or raises InputError, soon; in
+    blocks, the same unless its rows are not in order.
+    """
     good = (
         gzip.compress(triples(COUNTS, mark=","), mtime=0)
         if name.endswith(".gz")
@@ -543,13 +557,15 @@ def test_any_line_noise_parses_or_fails_clearly(tmp_path, name, text):
         assert name in str(error)
 
 
-# Votes ----------------------------------------------------------------------------------------------------------------------------
+# Votes --------------------------------------------------------------------------------------------
 
 TEXT_OF_BILLS = b"0,0,1\n1,1,2\n2,0,1\n"
 
 
 def test_votes_beside_the_text(tmp_path):
-    """Votes of 0 are votes, and what is not listed is missing; the order of lines does not matter, nor does a header."""
+    """Votes of 0 are votes, and what is not listed is missing; the order of lines does not matter,
+    nor does a header.
+    """
     path = write(tmp_path, "x.csv", TEXT_OF_BILLS)
     for content in (b"bill,member,vote\n0,0,1\n0,2,0\n2,1,1\n", b"2;1;1\r\n0;2;0\r\n0;0;1\r\n"):
         write(tmp_path, "x.votes.csv", content)
@@ -592,7 +608,9 @@ def test_bad_votes(tmp_path):
 
 
 def test_votes_are_no_counts(tmp_path):
-    """Read as counts, the nays would be lost: so that is refused, as a whole, in blocks, and in writing."""
+    """Read as counts, the nays would be lost: so that is refused, as a whole, in blocks, and in
+    writing.
+    """
     path = write(tmp_path, "x.votes.csv", b"0,0,1\n0,1,0\n")
     fails(path, "is that of votes")
     with pytest.raises(InputError, match="is that of votes"):

@@ -1,6 +1,8 @@
-"""The stream's database and the corpus on disk, driven by random sequences of calls, against a dense array that is held beside them.
+"""The stream's database and the corpus on disk, driven by random sequences of calls, against a
+dense array that is held beside them.
 
-After every call the contents are those of the array: after writes of all kinds, closing and opening again, a reader beside the writer, crashes at
+After every call the contents are those of the array: after writes of all kinds, closing and opening
+again, a reader beside the writer, crashes at
 any moment, writes that are refused, and files that were damaged.
 """
 
@@ -174,7 +176,9 @@ class DatabaseMachine(RuleBasedStateMachine):
     def interrupt(self, seed: int) -> None:
         """A write that is interrupted leaves everything as it was."""
         with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(sqlite.File, "store_fact", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+            patch.setattr(
+                sqlite.File, "store_fact", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
+            )
             self.database.append(counts(seed, 2) + 1)
 
     @rule(verify=st.booleans())
@@ -192,7 +196,9 @@ class DatabaseMachine(RuleBasedStateMachine):
 
     @rule(seed=NUMBERS, tail=st.integers(0, 5000))
     def crash(self, seed: int, tail: int) -> None:
-        """The folder as a crash leaves it, with a torn end of the log: what was committed is there, what was not is not."""
+        """The folder as a crash leaves it, with a torn end of the log: what was committed is there,
+        what was not is not.
+        """
         copy = Path(shutil.copytree(self.path, self.folder / "copy"))
         try:
             with (copy / f"{sqlite.FILE}-wal").open("ab") as file:
@@ -210,7 +216,9 @@ class DatabaseMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.committed))
     @rule(seed=NUMBERS, log=st.booleans())
     def damage(self, seed: int, log: bool) -> None:
-        """A bit flipped in the file: refused or without effect. In the log of a writer that died: commits from there on may be lost."""
+        """A bit flipped in the file: refused or without effect. In the log of a writer that died:
+        commits from there on may be lost.
+        """
         copy = Path(shutil.copytree(self.path, self.folder / "copy"))
         try:
             if not log:
@@ -256,7 +264,9 @@ class DatabaseMachine(RuleBasedStateMachine):
 
 
 class CorpusMachine(RuleBasedStateMachine):
-    """A corpus that is written, read, replaced and damaged: it is what the last write that came to its end has left."""
+    """A corpus that is written, read, replaced and damaged: it is what the last write that came to
+    its end has left.
+    """
 
     opened = Bundle("opened")
 

@@ -122,7 +122,9 @@ def test_any_counts_survive(tmp_path, small, choice):
 
 
 def test_batches_and_fits_are_the_same(tmp_path, small):
-    """A shuffled pass gives the batches, and a stochastic fit the posterior, that the data in memory give."""
+    """A shuffled pass gives the batches, and a stochastic fit the posterior, that the data in
+    memory give.
+    """
     data = example(rows=50)
     found = corpus.read(corpus.write(tmp_path / "x.h5ad", data))
     passes = [
@@ -171,7 +173,9 @@ def test_anndata_reads_a_corpus(tmp_path, named):
 @pytest.mark.parametrize("form", ["csr", "csc", "dense", "layer"])
 @pytest.mark.filterwarnings("default")
 def test_we_read_what_anndata_writes(tmp_path, small, form):
-    """Chunked and compressed, sparse or dense, at once and in blocks; raw counts in a layer come first."""
+    """Chunked and compressed, sparse or dense, at once and in blocks; raw counts in a layer come
+    first.
+    """
     anndata = pytest.importorskip("anndata")
     data = example()
     X = data.matrix.toarray() / (2 if form == "layer" else 1)
@@ -228,7 +232,9 @@ def test_we_read_anndata_in_zarr(tmp_path, small, form):
 
 
 def test_files_that_lie(tmp_path):
-    """Sizes beyond the file, arrays that do not fit, and arrays elsewhere are refused before they are read."""
+    """Sizes beyond the file, arrays that do not fit, and arrays elsewhere are refused before they
+    are read.
+    """
 
     def lie(change):
         with h5py.File(tmp_path / "lie.h5ad", "w") as file:
@@ -362,7 +368,9 @@ def test_any_file_becomes_a_corpus(tmp_path, small, monkeypatch, name):
             cells = zip(entries.row + 1, entries.col + 1, entries.data, strict=True)
             lines = [*map(str, (*X.shape, X.nnz)), *(f"{d} {v} {n}" for d, v, n in cells)]
         (tmp_path / name).write_text("\n".join(lines) + "\n")
-        (tmp_path / f"{name.rpartition('.')[0]}.rows").write_bytes(names.encode_names(data.row_names))
+        (tmp_path / f"{name.rpartition('.')[0]}.rows").write_bytes(
+            names.encode_names(data.row_names)
+        )
         (tmp_path / "vocab.txt").write_bytes(names.encode_names(data.column_names))
     else:
         writers.write(data, tmp_path / name)
@@ -372,7 +380,9 @@ def test_any_file_becomes_a_corpus(tmp_path, small, monkeypatch, name):
 
 
 def test_other_sources(tmp_path, small):
-    """A database, a corpus, blocks of `Data` with names, and matrices; `on_rows` is told of every row once."""
+    """A database, a corpus, blocks of `Data` with names, and matrices; `on_rows` is told of every
+    row once.
+    """
     data, seen = example(), []
     with Database(
         data.num_columns, path=tmp_path / "db", column_names=data.column_names
@@ -431,7 +441,9 @@ def test_bad_sources(tmp_path):
 
 
 def test_old_stores(tmp_path):
-    """A folder of the former format is answered with the command that converts it, which does; a damaged one is refused."""
+    """A folder of the former format is answered with the command that converts it, which does; a
+    damaged one is refused.
+    """
     data, folder = example(), tmp_path / "old.store"
     folder.mkdir()
     data = counts(data.matrix, data.column_names)
@@ -483,7 +495,9 @@ def test_old_stores(tmp_path):
 
 
 def test_nothing_is_lost_or_overwritten_unasked(tmp_path):
-    """Bad rows, an interruption, another's file and a folder leave what was there; those who have it open keep it."""
+    """Bad rows, an interruption, another's file and a folder leave what was there; those who have
+    it open keep it.
+    """
     data, other, path = example(), example(seed=1), tmp_path / "x.h5ad"
 
     def interrupted():
@@ -523,7 +537,9 @@ def test_nothing_is_lost_or_overwritten_unasked(tmp_path):
 
 @pytest.mark.parametrize("call", ["fsync", "replace"])
 def test_a_disk_that_fails_at_any_moment(tmp_path, monkeypatch, call):
-    """Whichever operation on the disk fails, the file is the old corpus or, once it was replaced, the new one."""
+    """Whichever operation on the disk fails, the file is the old corpus or, once it was replaced,
+    the new one.
+    """
     old, new = example(), example(seed=1)
     real, found = getattr(os, call), []
     for number in range(100):
@@ -575,7 +591,9 @@ print(json.dumps(found))
 
 
 def test_a_killed_writer(tmp_path, monkeypatch):
-    """Killed at any moment, a writer leaves the old corpus or the new one; what it left is removed by a later one."""
+    """Killed at any moment, a writer leaves the old corpus or the new one; what it left is removed
+    by a later one.
+    """
     run = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", KILLED, str(tmp_path)],
         capture_output=True,
@@ -627,7 +645,9 @@ print(found.total == total, most)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is counted as Linux does")
 def test_reading_takes_little_memory(tmp_path):
-    """A shuffled pass over 20 million entries, 160 MB, allocates below 20 MB: rows of a batch are copied, the rest is mapped."""
+    """A shuffled pass over 20 million entries, 160 MB, allocates below 20 MB: rows of a batch are
+    copied, the rest is mapped.
+    """
     columns = 50 * np.arange(100)
 
     def blocks():

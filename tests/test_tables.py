@@ -1,4 +1,6 @@
-"""Ratings and dense observations from files: every format gives the same data, and every damage one sentence that names the file."""
+"""Ratings and dense observations from files: every format gives the same data, and every damage one
+sentence that names the file.
+"""
 
 import gzip
 
@@ -8,8 +10,7 @@ import scipy.sparse
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pp_models import InputError
-from pp_models import datasets
+from pp_models import InputError, datasets
 from pp_models.data.formats.readers import read_dense, read_ratings
 
 TRIPLES = [
@@ -146,7 +147,9 @@ def test_any_bytes_parse_or_fail_clearly(tmp_path, name, content):
 
 
 def test_names_beside_the_file(tmp_path):
-    """Names of users and items, or of rows and columns, lie beside the file; a vocabulary of other files there is not theirs."""
+    """Names of users and items, or of rows and columns, lie beside the file; a vocabulary of other
+    files there is not theirs.
+    """
     (tmp_path / "r.csv").write_text("0,0,3\n1,1,4\n")
     (tmp_path / "vocab.txt").write_text("word\n")
     assert read_ratings(tmp_path / "r.csv").column_names is None

@@ -25,7 +25,9 @@ SETTINGS = settings(
 
 @pytest.fixture(autouse=True)
 def unsynced(monkeypatch):
-    """Whether bytes survive a power cut is not tested here, and waiting for the disk takes most of the time."""
+    """Whether bytes survive a power cut is not tested here, and waiting for the disk takes most of
+    the time.
+    """
     monkeypatch.setattr(os, "fsync", lambda file: None)
 
 
@@ -60,7 +62,7 @@ def fresh(folder):
     return place
 
 
-# Round trips ----------------------------------------------------------------------------------------------------------------------
+# Round trips --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", [*NAMES, "x.h5ad"])
@@ -70,7 +72,9 @@ def fresh(folder):
 @example(data=counts([[1], [0]]))
 @example(data=counts([[0, 0], [1, 0], [0, 0]], row_names=["", "", ""]))
 def test_round_trip(tmp_path, name, data):
-    """Reading gives back what was written, names, empty rows and empty columns included, as a whole and in blocks."""
+    """Reading gives back what was written, names, empty rows and empty columns included, as a whole
+    and in blocks.
+    """
     path = fresh(tmp_path) / name
     if name.endswith(".h5ad"):
         same(corpus.read(corpus.write(path, data)), data)
@@ -92,7 +96,9 @@ def test_round_trip(tmp_path, name, data):
 )
 @given(data=corpora())
 def test_round_trips_between_all_formats(tmp_path, data):
-    """From any format into any other and back, nothing changes: the way of every pair is the identity."""
+    """From any format into any other and back, nothing changes: the way of every pair is the
+    identity.
+    """
     for first, second in itertools.permutations(NAMES, 2):
         folder = fresh(tmp_path)
         start = writers.write(data, folder / f"a{first}")
@@ -141,11 +147,13 @@ def test_dense(tmp_path):
     same(readers.read_dense(tmp_path / "x.npy"), data)
 
 
-# What cannot be written, and what must not be lost ----------------------------------------------------------------------------------
+# What cannot be written, and what must not be lost ------------------------------------------------
 
 
 def test_nothing_is_overwritten_unasked(tmp_path):
-    """A file that is there stays, and so do names beside it that another file may need, unless they are to be overwritten."""
+    """A file that is there stays, and so do names beside it that another file may need, unless they
+    are to be overwritten.
+    """
     data, other = counts([[1, 2]], ["a", "b"]), counts([[3, 4]], ["c", "d"])
     writers.write(data, tmp_path / "x.npz")
     with pytest.raises(InputError, match=r"x\.npz is there already"):

@@ -34,7 +34,7 @@ from pp_models.data import text
 from pp_models.data.files import write_new
 from pp_models.data.formats import h5ad, readers
 from pp_models.data.formats.opening import existing, fail, usable
-from pp_models.data.types import Data, count_matrix, counts
+from pp_models.data.types import Data, count_matrix, counts, named
 from pp_models.errors import InputError
 
 SUFFIX = ".h5ad"
@@ -201,16 +201,7 @@ def _mapped(path: Path, file: Any, stream: Any) -> Corpus | None:
     size = int(indptr[-1])
     arrays = [np.frombuffer(pages, kind, size, places[name]) for name, kind in KINDS.items()]
     matrix = MappedMatrix((shape[0], shape[1]), [indptr, *arrays], pages)
-    columns, rows = h5ad.names(file)
-    _check_names(shape, columns, rows)
-    return Corpus("counts", matrix=matrix, column_names=columns, row_names=rows, path=path)
-
-
-def _check_names(shape: tuple[int, ...], columns: Any, rows: Any) -> None:
-    for what, found, size in (("column", columns, shape[1]), ("row", rows, shape[0])):
-        if found is not None and len(found) != size:
-            counted = f"There are {len(found)} {what} names for {size} {what}s"
-            raise InputError(f"{counted}: give one name for each.")
+    return Corpus("counts", matrix=matrix, path=path, **named(shape, *h5ad.names(file)))
 
 
 def _in_range(matrix: MappedMatrix) -> bool:
@@ -251,10 +242,9 @@ def write(
     (3, 16.0)
     """
     path = usable(path)
-    if path.suffix.lower() != SUFFIX:
-        fail(path, f"a corpus is a file whose name ends in {SUFFIX}: name it so")
-    if path.is_dir():
-        fail(path, "this is a folder: name a file")
+    if path.suffix.lower() != SUFFIX or path.is_dir():
+        what = "this is a folder" if path.is_dir() else f"a corpus is a file that ends in {SUFFIX}"
+        fail(path, f"{what}: choose another name")
     found = open_source(source)
     if column_names is not None:
         found = found._replace(column_names=tuple(map(str, column_names)))
@@ -314,7 +304,7 @@ def _write(folder: Path, source: Source, on_rows: Callable[[int], Any], file: Pa
         if indptr[-1] == 0:
             raise InputError("The corpus is empty: every count is zero.")
         shape = len(lengths), max(num_columns, len(columns or ()))
-        _check_names(shape, columns, rows)
+        named(shape, columns, rows)  # checks their number
         digest = _begin_hash(shape, indptr)
         # Version 1.10 of HDF5 has checksums of everything but the arrays.
         options = {"libver": ("v110", "v110"), "alignment_threshold": 1, "alignment_interval": 8}

@@ -20,7 +20,6 @@ import contextlib
 import itertools
 import json
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -77,15 +76,17 @@ class Database:
         if path is None and read_only:
             raise InputError("A database in memory cannot be opened read_only: give a path.")
         self.read_only, self._sync = bool(read_only), bool(sync)
+        names = ("kind", "num_columns", "column_names", "tags")
+        header = {name: getattr(self, name) for name in names}
         self._sizes: Counter[int] | None = None  # rows by their number of entries; None: unknown
         self._last: State | None = None  # None: read it from the table
         with contextlib.ExitStack() as opening:
             if self.path is not None and not self.read_only:
-                opening.enter_context(sqlite.make_folder(self.path, self._header()))
+                opening.enter_context(sqlite.make_folder(self.path, header))
             self._file = sqlite.File(self.path, self.read_only)
             opening.enter_context(contextlib.closing(self._file))
             if self.path is None:
-                self._file.make(self._header())
+                self._file.make(header)
             self._accept(self._file.header(), tags is not None)
             self._closed = False
             self.refresh()
@@ -311,13 +312,9 @@ class Database:
             told = f"The rows have {data.num_columns} columns but the database has"
             raise InputError(f"{told} {self.num_columns}: give rows over the same columns.")
         if data.column_names and self.column_names and data.column_names != self.column_names:
-            told = _difference(data.column_names, self.column_names)
-            raise InputError(f"The rows have other columns than the database ({told}): reorder.")
+            fix = "reorder the columns, or use another database"
+            raise InputError(f"The rows have other column names than the database: {fix}.")
         return data
-
-    def _header(self) -> dict[str, Any]:
-        names = ("kind", "num_columns", "column_names", "tags")
-        return {name: getattr(self, name) for name in names}
 
     def _accept(self, header: dict[str, Any], has_tags: bool) -> None:
         """Refuse a folder that was made as something else; take over what was not asked for."""
@@ -329,8 +326,7 @@ class Database:
                 raise InputError(f"{self.path} {told}: {advice}.")
         names = data_._names(header["column_names"], self.num_columns, "column")
         if self.column_names not in (None, names):
-            told = _difference(names or (None,), self.column_names)
-            raise InputError(f"{self.path} was made with other column names ({told}): {advice}.")
+            raise InputError(f"{self.path} was made with other column names: {advice}.")
         self.column_names, self.tags = names, made["tags"]
 
 
@@ -378,11 +374,6 @@ def _plain(tags: Any) -> dict[str, Any]:
         return dict(json.loads(json.dumps(tags or {}, allow_nan=False)))
     except (TypeError, ValueError) as error:
         raise InputError(f"tags must be a dictionary that JSON can hold ({error}).") from error
-
-
-def _difference(first: Sequence[Any], second: Sequence[Any]) -> str:
-    column = next(i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b)
-    return f"column {column} is {first[column]!r} there and {second[column]!r} here"
 
 
 def _folder(path: str | Path) -> Path:

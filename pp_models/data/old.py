@@ -115,4 +115,4 @@ def _words(segments: np.ndarray, entries: np.ndarray, num_rows: int) -> tuple[An
     used = segments[np.concatenate([np.zeros(0, int), *chosen])]
     first = used["start"] - np.cumsum(used["length"]) + used["length"]
     where = np.repeat(first, used["length"]) + np.arange(used["length"].sum())
-    return np.repeat(used["row"], used["length"]), *(entries[where][n] for n in ENTRY.names)
+    return np.repeat(used["row"], used["length"]), *(entries[where][n] for n in ("column", "count"))

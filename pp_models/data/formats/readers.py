@@ -97,8 +97,8 @@ def blocks(path: str | Path) -> Iterator[Any]:
 
 def _rows(path: Path, beside: Names, whole: bool) -> Iterator[Any]:
     """Blocks of rows, those that only the names tell of included."""
-    size, stated = (0, 0), (None, None)
-    form = format_of(path)
+    size, form = (0, 0), format_of(path)
+    stated: Shape = (None, None)
     for matrix, said in _sorted(path, form, whole) if form in _TRIPLES else _cut(path, form):
         size, stated = (size[0] + matrix.shape[0], max(size[1], matrix.shape[1])), said
         if matrix.shape[0] or whole:
@@ -194,7 +194,8 @@ def read_ratings(path: Path, complete: bool = True) -> Data:
     """
     with reading(existing(path)):
         suffix = _suffix(path, (".csv", ".tsv", ".npz", ".npy", *ARROW))
-        beside = dict(zip(("column_names", "row_names"), names(path, own=True), strict=True))
+        columns, rows = names(path, own=True)
+        beside: dict[str, Any] = {"column_names": columns, "row_names": rows}
         if suffix == ".npz":
             matrix = matrices.npz(path)
             return ratings(matrix.row, matrix.col, matrix.data, shape=matrix.shape, **beside)

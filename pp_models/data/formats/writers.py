@@ -85,7 +85,7 @@ def _check(data: Data, path: Path) -> None:
 def _write(data: Data, suffix: str, file: Path) -> None:
     with file.open("wb") as stream:
         if data.kind == "dense":
-            np.save(stream, data.values)
+            np.save(stream, np.asarray(data.values))
             return
         matrix, rated = data.matrix.tocsr(), data.kind == "ratings"
         matrix = matrix if rated else matrix.astype(np.int32)
