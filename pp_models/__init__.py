@@ -15,7 +15,7 @@ from pp_models.errors import InputError
 __version__ = "0.1.0"
 _LAZY = {name: f"data.{name}" for name in ("arrivals", "corpus", "database", "text")}
 _LAZY |= {"data": "data", "datasets": "datasets", "readers": "data.formats.readers"}
-__all__ = ["InputError", "arrivals", "available", "data", "database", "datasets", "load", "text"]
+__all__ = ["InputError", "arrivals", "available", "data", "database", "datasets", "load"]
 
 
 def __getattr__(name: str) -> Any:

@@ -619,7 +619,7 @@ BAD_DATA = {
     ),
     "unsorted": (
         ["data", "convert", "unsorted.csv", "x.h5ad"],
-        "line 2: row 0 follows row 1: sort",
+        "row 0 follows row 1: sort",
     ),
 }
 

@@ -269,12 +269,12 @@ def test_row_names_that_do_not_fit(tmp_path):
 
 
 def test_blocks_of_unsorted_triples(tmp_path):
-    """Triples that are not sorted by row are refused at the line where that shows; read as a whole,
+    """Triples that are not sorted by row are refused; read as a whole,
     they are welcome.
     """
     path = write(tmp_path, "x.csv", b"r,c,v\n1,0,1\n1,1,1\n0,0,1\n")
     assert readers.read(path).total == 3
-    with pytest.raises(InputError, match=re.escape(f"{path}, line 4: row 0 follows row 1: sort")):
+    with pytest.raises(InputError, match=re.escape(f"{path}: row 0 follows row 1: sort")):
         list(readers.blocks(path))
 
 
@@ -588,7 +588,7 @@ BAD_VOTES = [
         b"b,m,v\n0,0,1\n3,0,1\n",
         ["line 3", "the bill 3 is not a whole number from 0 to 2", "correct it"],
     ),
-    (b"0,0,1\n1,0,1\n0,0,0\n", ["line 3", "member 0 has voted on bill 0 before", "keep one"]),
+    (b"0,0,1\n1,0,1\n0,0,0\n", ["member 0 has voted on bill 0 more than once", "keep one"]),
     (b"0,0,1\n1,0\n", ["line 2", "bill,member,vote"]),
     (b"0,0,1\n0,2000000000,1\n", ["2000000001 columns", "consecutively"]),
     (b"bill,member,vote\n", ["no entries"]),

@@ -15,6 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 
 
+def _static() -> Any:
+    return dataclasses.field(metadata={"static": True})
+
+
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Entries:
     """The observed entries of the rows of a batch.
@@ -35,7 +40,7 @@ class Entries:
     order: jax.Array
     sizes: jax.Array
     solved: Any
-    widths: tuple[int, ...]
+    widths: tuple[int, ...] = _static()
 
     def emptied(self) -> "Entries":
         """The same shapes without entries."""
@@ -49,6 +54,7 @@ class Entries:
         return empty.at[self.rows, self.columns].set(self.values, mode="drop")
 
 
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Batch:
     """A set of rows with fixed shapes. Rows beyond the real ones are padding: `mask` is 0 there.
@@ -73,10 +79,10 @@ class Batch:
     dense: Any
     totals: jax.Array
     log_factorials: jax.Array
-    num_data_rows: int
-    num_columns: int
-    num_members: int
-    max_total: int
+    num_data_rows: int = _static()
+    num_columns: int = _static()
+    num_members: int = _static()
+    max_total: int = _static()
 
     @property
     def num_rows(self) -> int:
@@ -94,18 +100,6 @@ class Batch:
 
     def replace(self, **changes: Any) -> "Batch":
         return dataclasses.replace(self, **changes)
-
-
-jax.tree_util.register_dataclass(
-    Entries,
-    ["columns", "values", "rows", "starts", "lengths", "order", "sizes", "solved"],
-    ["widths"],
-)
-jax.tree_util.register_dataclass(
-    Batch,
-    ["positions", "mask", "entries", "by_column", "votes", "dense", "totals", "log_factorials"],
-    ["num_data_rows", "num_columns", "num_members", "max_total"],
-)
 
 
 class Layout(NamedTuple):

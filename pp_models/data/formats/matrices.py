@@ -103,7 +103,7 @@ def arrow(path: Path) -> Iterator[Part]:
     yield Part()
     for table, num_rows in arrow_tables(path):
         places = np.arange(1, len(table) + 1) if num_rows is None else table[:, 0].astype(int) + 1
-        yield Part(check_whole(path, table, places, (*INDEX, COUNT)), places, (num_rows, None))
+        yield Part(check_whole(path, table, places, (*INDEX, COUNT)), (num_rows, None))
 
 
 def arrow_tables(path: Path) -> Iterator[tuple[np.ndarray, int | None]]:

@@ -17,10 +17,9 @@ Shape = tuple[int | None, int | None]  # None where the file does not say
 
 
 class Part(NamedTuple):
-    """Entries of a matrix: (entries, 3) row, column and count; their lines; the shape."""
+    """Entries of a matrix: (entries, 3) row, column and count; the shape that the file states."""
 
     triples: np.ndarray = np.zeros((0, 3), np.int64)
-    places: np.ndarray = np.zeros(0, np.int64)
     shape: Shape = (None, None)
 
 
@@ -103,10 +102,10 @@ def _is_number(text: bytes) -> bool:
 def csv(path: Path, whole: Sequence[Whole] = (*INDEX, COUNT)) -> Iterator[Part]:
     """Lines of `row,column,count` from 0."""
     source, delimiter = delimited(path)
-    part = None
-    for part in itertools.starmap(Part, whole_tables(path, source, whole, delimiter)):
-        yield part
-    if part is None:
+    found = None
+    for found, _ in whole_tables(path, source, whole, delimiter):
+        yield Part(found)
+    if found is None:
         form = ",".join(column.name for column in whole)
         fail(path, f"there are no entries: write lines of `{form}`")
 
@@ -125,9 +124,9 @@ def uci(path: Path) -> Iterator[Part]:
     whole = Whole("document", 1, num_rows), Whole("word", 1, num_columns), COUNT
     yield Part(shape=(num_rows, num_columns))
     num_entries = 0
-    for found, places in whole_tables(path, _filled(source), whole, None):
+    for found, _ in whole_tables(path, _filled(source), whole, None):
         num_entries += len(found)
-        yield Part(found - [1, 1, 0], places, (num_rows, num_columns))
+        yield Part(found - [1, 1, 0], (num_rows, num_columns))
     if num_entries != announced:
         what = f"the header announces {announced} entries but {num_entries} follow"
         fail(path, f"{what}: fetch the file again or correct the number", line=3)
@@ -154,7 +153,7 @@ def ldac(path: Path) -> Iterator[Part]:
 
     whole = Whole("term", 0, LARGEST_INDEX), COUNT
     for found, places in whole_tables(path, pairs(), whole, ":"):
-        yield Part(np.insert(found, 0, places - 1, axis=1), places)
+        yield Part(np.insert(found, 0, places - 1, axis=1))
     if num_rows == 0:
         fail(path, "there are no documents: write lines of `M term:count term:count ...`")
     yield Part(shape=(num_rows, None))

@@ -123,17 +123,15 @@ def _sorted(path: Path, form: str, whole: bool) -> Iterator[tuple[Any, Shape]]:
     parts, rest, first, num_entries = _TRIPLES[form](path), Part(), 0, 0
     if whole:
         found = list(parts)
-        places = np.concatenate([part.places for part in found])
-        parts = iter([Part(np.concatenate([p.triples for p in found]), places, found[-1].shape)])
+        parts = iter([Part(np.concatenate([part.triples for part in found]), found[-1].shape)])
     for part in itertools.chain(parts, [None]):  # None: the file ends
         if part is not None:
-            triples = np.concatenate([rest.triples, part.triples])
-            rest = Part(triples, np.concatenate([rest.places, part.places]), part.shape)
+            rest = Part(np.concatenate([rest.triples, part.triples]), part.shape)
             num_entries += len(part.triples)
         rows, shape = rest.triples[:, 0], rest.shape
         for i in () if whole else np.flatnonzero(np.diff(rows) < 0)[:1]:
             what = f"row {rows[i + 1]} follows row {rows[i]}: sort the lines by row (sort -n), or"
-            fail(path, f"{what} convert the file to .npz first", line=int(rest.places[i + 1]))
+            fail(path, f"{what} convert the file to .npz first")
         newest = int(rows.max()) if len(rows) else first - 1
         end = newest + 1 if shape[0] is None else shape[0]
         last = end if part is None else max(newest, first)  # the newest row may go on
@@ -143,9 +141,8 @@ def _sorted(path: Path, form: str, whole: bool) -> Iterator[tuple[Any, Shape]]:
             continue
         cut = len(rows) if part is None else int(np.searchsorted(rows, last))
         i, j, values = (rest.triples[:cut] - [first, 0, 0]).T
-        matrix = scipy.sparse.coo_array((values, (i, j)), shape=(last - first, width)).tocsr()
-        yield matrix, shape
-        first, rest = last, Part(rest.triples[cut:], rest.places[cut:], shape)
+        yield scipy.sparse.coo_array((values, (i, j)), (last - first, width)).tocsr(), shape
+        first, rest = last, Part(rest.triples[cut:], shape)
 
 
 # Votes ------------------------------------------------------------------------------------------
@@ -171,13 +168,11 @@ def read_text_and_votes(path: str | Path) -> Data:
 def _read_votes(path: Path, num_bills: int | None) -> Any:
     most = LARGEST_INDEX if num_bills is None else num_bills - 1
     whole = Whole("bill", 0, most), Whole("member", 0, LARGEST_INDEX), Whole("vote", 0, 1)
-    parts = list(numbers.csv(path, whole))
-    triples = np.concatenate([part.triples for part in parts])
+    triples = np.concatenate([part.triples for part in numbers.csv(path, whole)])
     unique, place = np.unique(triples[:, :2], axis=0, return_index=True)
     for again in np.setdiff1d(np.arange(len(triples)), place)[:1]:
         bill, member, _ = triples[again]
-        line = int(np.concatenate([part.places for part in parts])[again])
-        fail(path, f"member {member} has voted on bill {bill} before: keep one vote", line=line)
+        fail(path, f"member {member} has voted on bill {bill} more than once: keep one vote")
     size = triples[:, :2].max(axis=0) + 1
     shape = int(size[0]) if num_bills is None else num_bills, int(size[1])
     check_shape(path, shape, len(triples))
