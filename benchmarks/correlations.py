@@ -76,9 +76,9 @@ def full_bound(fit: Any) -> float:
         np.arange(problem.data.num_rows), problem.data.num_rows, problem.devices
     )
     shared = {site: fit.posterior.natural(site) for site in problem.model.shared}
-    shares = mb.solve(problem, problem.hyper, shared, batches, RowOptions(50, 1e-4), bound=True)
+    solved = mb.solve(problem, problem.hyper, shared, batches, RowOptions(50, 1e-4), bound=True)
     prior = float(obj.shared_bound(problem.model, problem.hyper, shared))
-    return prior + sum(float(term) for share in shares for term in share.bound)
+    return prior + sum(float(term) for share in solved.shares for term in share.bound)
 
 
 def judge(fit: Any, truth: Planted) -> dict[str, float]:

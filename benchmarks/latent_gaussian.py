@@ -38,7 +38,7 @@ import pp_models
 from inference.core import devices
 from inference.core import objective as obj
 from inference.core.posteriors import Draws, Point
-from inference.engines import map as map_
+from inference.engines import _coordinate_ascent as ascent
 from inference.evaluation import completion
 from inference.evaluation.completion import COUNTS, Scale
 from inference.run import fit as fitting
@@ -598,7 +598,7 @@ def score_about_mode(heldout: Any, keep: list[Any] | None = None, **options: Any
             return state.shared["d1"], state.points
         model, hyper = run.problem.model, run.problem.hyper
         block, own = (
-            obj.Block(model, map_.statistics, site="d1"),
+            obj.Block(model, ascent.statistics, site="d1"),
             list(zip(state.local, batches, strict=True)),
         )
         parts = devices.gather(

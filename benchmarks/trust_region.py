@@ -98,10 +98,10 @@ def mean_bound(data: Data) -> Any:
             batches = data.shards(
                 np.arange(first, min(first + 5000, data.num_rows)), 5000, problem.devices
             )
-            shares = mb.solve(
+            solved = mb.solve(
                 problem, hyper, state.shared, batches, RowOptions(100, 1e-3), bound=True
             )
-            total += sum(float(term) for share in shares for term in share.bound)
+            total += sum(float(term) for share in solved.shares for term in share.bound)
         prior = float(obj.shared_bound(problem.model, hyper, state.shared))
         return total / data.num_rows + prior / problem.data.num_rows
 
