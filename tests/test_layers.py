@@ -29,7 +29,6 @@ DOORS = {
 
 # Known exceptions, to be removed: no name may be added here.
 TO_REMOVE = {
-    "pp_models.data.datasets imports pp_models.model",
     "inference.calibration.runs imports inference",
     "inference.calibration.sbc imports inference",
     "inference.calibration.sbc imports pp_models",
@@ -97,10 +96,6 @@ TO_REMOVE = {
     "inference/report/typeset.py is long",
     "inference/run/stream.py is long",
     "inference/run/stream.py: _go_on is long",
-    "pp_models/data/packaged.py is long",
-    "pp_models/data/types.py is long",
-    "pp_models/data/types.py: pack is long",
-    "pp_models/data/types.py: ratings is long",
     "pp_models/models/lg_nmf_votes.py: moves is long",
 }
 
