@@ -11,8 +11,7 @@ from tqdm import tqdm
 from pp_models.data import corpus, old, packaged, text
 from pp_models.data.formats import writers
 from pp_models.data.formats.opening import usable
-from pp_models.data.types import KINDS
-from pp_models.errors import InputError, unknown
+from pp_models.errors import InputError
 
 
 def convert(
@@ -29,7 +28,6 @@ def convert(
     database of an earlier version becomes one of this version if `target` has no suffix, or .db.
     options: those of `text.Options`, for raw text.
     """
-    _check_kind(kind)
     path, into = usable(source), usable(target)
     named = not packaged.is_path(source)
     if options and (named or not text.is_text(path)):
@@ -69,11 +67,6 @@ def _source(source: str, path: Path, named: bool, options: Any) -> Any:
     return data
 
 
-def _check_kind(kind: str | None) -> None:
-    if kind is not None and kind not in KINDS:
-        raise unknown("kind of data", kind, KINDS)
-
-
 @contextlib.contextmanager
 def _bar(show: bool | None, title: str) -> Iterator[Callable[[int], Any]]:
     look = {"unit": " rows", "unit_scale": True, "leave": False, "dynamic_ncols": True}
@@ -83,7 +76,6 @@ def _bar(show: bool | None, title: str) -> Iterator[Callable[[int], Any]]:
 
 def describe(source: str, kind: str | None = None) -> dict[str, Any]:
     """Sizes and names of a path or data set, and the checksum of a corpus."""
-    _check_kind(kind)
     named = not packaged.is_path(source)
     data = packaged.load(source, kind) if named else packaged.read(usable(source), kind)
     entries, total = int(data.lengths.sum()), data.total

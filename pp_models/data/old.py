@@ -15,7 +15,7 @@ import scipy.sparse
 from pp_models.data.corpus import Source
 from pp_models.data.database import ENTRY, Database
 from pp_models.data.formats.names import read_names
-from pp_models.data.formats.opening import fail, reading
+from pp_models.data.formats.opening import reading
 from pp_models.data.sqlite import FILE, OLD_FILE
 from pp_models.errors import InputError
 
@@ -28,12 +28,6 @@ _COMMIT += [("total", "<f8"), ("segments_crc", "<u4"), ("entries_crc", "<u4"), (
 
 def is_store(path: Path) -> bool:
     return path.is_dir() and (path.suffix == SUFFIX or (path / "manifest.json").is_file())
-
-
-def refuse_store(path: Path) -> None:
-    if is_store(path):
-        command = f"pp-models data convert {path} {path.with_suffix('.h5ad')}"
-        fail(path, f"stores are .h5ad files now: {command}")
 
 
 def store(path: Path) -> Source:

@@ -27,7 +27,7 @@ import numpy as np
 from pp_models.data import corpus, old, text
 from pp_models.data.database import Database
 from pp_models.data.formats import matrices, names, numbers, readers
-from pp_models.data.formats.opening import LARGEST_INDEX, check_shape, lines, reading, usable
+from pp_models.data.formats.opening import LARGEST_INDEX, check_shape, fail, lines, reading, usable
 from pp_models.data.sqlite import is_database
 from pp_models.data.types import Data, counts, dense, ratings, text_and_votes
 from pp_models.errors import InputError, unknown
@@ -58,6 +58,8 @@ def known_names() -> tuple[str, ...]:
 
 def load(name: str, kind: str | None = None) -> Data:
     """The data set of this name, as data of this kind where there is a choice."""
+    if kind not in (None, *READERS):
+        raise unknown("kind of data", str(kind), READERS)
     if (found := _in_folder(name)) is not None:
         return _kept(found, kind)
     if name in PACKAGED:
@@ -332,7 +334,9 @@ def read(path: str | Path, kind: str | None = None, **options: Any) -> Data:
     kind = ("text_and_votes" if readers.is_votes(path) else "counts") if kind is None else kind
     if kind not in READERS:
         raise unknown("kind of data", kind, READERS)
-    old.refuse_store(path)
+    if old.is_store(path):
+        command = f"pp-models data convert {path} {path.with_suffix(corpus.SUFFIX)}"
+        fail(path, f"stores are .h5ad files now: {command}")
     if kind == "counts" and path.suffix.lower() in corpus.SUFFIXES:
         return corpus.read(path)
     if is_database(path):
