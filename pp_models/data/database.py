@@ -92,7 +92,8 @@ class Database:
             self.refresh()
             if self.path is not None and verify:
                 self._file.check_pages(self.num_rows)
-                self.totals  # noqa: B018  reads every row
+                for first in range(0, self.num_rows, CHUNK):
+                    self._read(np.arange(first, min(first + CHUNK, self.num_rows)))
             self._open = opening.pop_all()
 
     @classmethod
@@ -125,11 +126,6 @@ class Database:
         return self._state.total
 
     @property
-    def num_entries(self) -> int:
-        """Entries of all rows: pairs of a row and a column for counts."""
-        return int(self.lengths.sum())
-
-    @property
     def lengths(self) -> np.ndarray:
         """Entries per row."""
         self._ready()
@@ -143,13 +139,6 @@ class Database:
             self._sizes = Counter(self.lengths.tolist())
         found = sorted((size, rows) for size, rows in self._sizes.items() if rows)
         return np.array(found, np.int64).reshape(-1, 2).T
-
-    @property
-    def totals(self) -> np.ndarray:
-        """Sum of the entries of each row."""
-        rows = np.arange(self.num_rows)
-        parts = (rows[first : first + CHUNK] for first in range(0, len(rows), CHUNK))
-        return np.concatenate([np.zeros(0), *(self.data(part).totals for part in parts)])
 
     @property
     def _entry(self) -> np.dtype[Any]:

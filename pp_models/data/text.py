@@ -74,10 +74,8 @@ def is_text(path: str | Path) -> bool:
 def read(path: str | Path, **options: Any) -> Data:
     """The documents of a file or folder as counts. Options: those of `Options`."""
     matrices, columns, rows = blocks(path, **options)
-    try:
-        return counts(_stacked(matrices), column_names=columns, row_names=rows)
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from error
+    with opening.reading(Path(path)):
+        return counts(_stacked(matrices), columns, rows)
 
 
 def count(documents: Iterable[str], row_names: Any = None, **options: Any) -> Data:
@@ -102,11 +100,8 @@ def blocks(path: str | Path, **options: Any) -> tuple[Iterator[Any], Any, Any]:
         rows = beside.rows
         if not options and beside.columns is not None:
             chosen = chosen._replace(vocabulary=beside.columns)
-    try:
-        matrices, columns = _counted(lambda: documents(path), chosen)
-    except InputError as error:
-        raise error if str(path) in str(error) else InputError(f"{path}: {error}") from error
-    return matrices, columns, rows
+    with opening.reading(path):
+        return *_counted(lambda: documents(path), chosen), rows
 
 
 def documents(path: Path) -> Iterator[str]:

@@ -148,7 +148,6 @@ def contents_of_database(database: Database) -> Any:
         *plain(database.data()),
         database.total,
         database.tags,
-        database.totals.tolist(),
         database.lengths.tolist(),
     ]
 

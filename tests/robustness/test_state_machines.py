@@ -245,7 +245,6 @@ class DatabaseMachine(RuleBasedStateMachine):
             return
         assert self.database.num_rows == len(self.rows) and self.database.total == self.rows.sum()
         np.testing.assert_array_equal(dense(self.database), self.rows)
-        np.testing.assert_array_equal(self.database.totals, self.rows.sum(1))
         np.testing.assert_array_equal(self.database.lengths, (self.rows > 0).sum(1))
         np.testing.assert_array_equal(
             self.database.sizes, np.unique((self.rows > 0).sum(1), return_counts=True)
