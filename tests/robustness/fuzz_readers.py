@@ -1,12 +1,13 @@
 """Every reader, fed with what libFuzzer makes of good files: whatever comes is read, or refused
 with an `InputError`, in little memory and time.
 
-    python tests/robustness/fuzz_readers.py --seconds 600                        all formats, in turn
+    python tests/robustness/fuzz_readers.py --seconds 600                       all formats, in turn
     python tests/robustness/fuzz_readers.py --seconds 60 --formats mtx,npz       some
 
 Prints how much was tried, and every failure once, with the file that shows it: an exception other
 than `InputError`, more than 1 GB of memory beyond
-what the process has when it begins, more than ten seconds, or, where glibc can look out for it, a write past the end of an array. Needs atheris:
+what the process has when it begins, more than ten seconds, or, where glibc can look out for it,
+a write past the end of an array. Needs atheris:
 `pip install 'pp-models[fuzz]'`.
 """
 
@@ -335,12 +336,14 @@ def main() -> None:
             )
     print(*failures, sep="\n")
     print(
-        f"{tried} inputs in {arguments.seconds} s, {len(failures)} failures; the slowest took {slowest} s"
+        f"{tried} inputs in {arguments.seconds} s, {len(failures)} failures;",
+        f"the slowest took {slowest} s",
     )
     print(f"memory: {most} MB at most")
     if ended:
         print(
-            f"The fuzzer's process ended with {ended}, of which a write past an array is one cause: what it said last is above."
+            f"The fuzzer's process ended with {ended}, of which a write past an array is a cause:",
+            "what it said last is above.",
         )
     sys.exit(bool(failures) or ended)
 

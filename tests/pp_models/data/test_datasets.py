@@ -114,7 +114,7 @@ def test_other_models_answer_with_their_example(name):
     ],
 )
 def test_bad_options(options, part):
-    """Impossible sizes, hyper-parameters and priors are refused by name before anything is drawn."""
+    """Impossible sizes, hyper-parameters and priors are refused by name before a draw."""
     with pytest.raises(InputError, match=part):
         datasets.synthetic(pp_models.load("bayesian_nmf"), jax.random.key(0), **options)
 
@@ -318,18 +318,19 @@ def test_mnist5k(packages):
 
 
 def test_movielens(packages, tmp_path, monkeypatch):
-    """Users and films by their numbers, from the package or from a local file, which comes first."""
+    """Users and films by their numbers, from the package or a local file, which comes first."""
     fill(
         packages,
         {
             "recbole/__init__.py": "",
-            "recbole/dataset_example/ml-100k/ml-100k.inter": "user_id:token\titem_id:token\tr\tt\n2\t1\t3\t9\n1\t2\t5\t9\n",
+            "recbole/dataset_example/ml-100k/ml-100k.inter": "u\ti\tr\n2\t1\t3\n1\t2\t5\n",
         },
     )
     fill(
         packages,
         {
-            "recbole/dataset_example/ml-100k/ml-100k.item": "item_id:token\tmovie_title\tyear\n1\tToy Story\t1995\n2\tGoldenEye\t1995\n"
+            "recbole/dataset_example/ml-100k/ml-100k.item": "item_id:token\tmovie_title\tyear\n"
+            "1\tToy Story\t1995\n2\tGoldenEye\t1995\n"
         },
     )
     data = datasets.load("movielens100k", "pmf")
@@ -432,7 +433,7 @@ def test_damaged_benchmark_sets(tmp_path, monkeypatch, file, content, words):
 
 
 def test_films_without_ratings(tmp_path, monkeypatch):
-    """Titles of films that nobody rated are left out, and a film without a title keeps its number."""
+    """Titles of unrated films are left out, and a film without a title keeps its number."""
     monkeypatch.setenv("PP_MODELS_DATA", str(tmp_path))
     fill(
         tmp_path,

@@ -31,7 +31,7 @@ from pp_models.errors import InputError
 
 @pytest.fixture
 def small(monkeypatch):
-    """Blocks of a few entries, and pages given back at every turn: a small corpus meets every seam."""
+    """Small blocks, and pages given back at every turn: a small corpus meets every seam."""
     monkeypatch.setattr(corpus, "BLOCK_ENTRIES", 7)
     monkeypatch.setattr(h5ad, "BLOCK_ENTRIES", 7)
     monkeypatch.setattr(corpus, "BLOCK_ROWS", 3)
@@ -288,9 +288,8 @@ def arrow_files(folder, data):
     parquet.write_table(lists, folder / "lists.parquet", row_group_size=7)
     feather.write_feather(lists, folder / "lists.feather", chunksize=7)
     parquet.write_table(triples, folder / "triples.parquet")
-    with pa.OSFile(str(folder / "triples.arrow"), "wb") as out:
-        with pa.ipc.new_file(out, triples.schema) as writer:
-            writer.write_table(triples, max_chunksize=7)
+    with pa.ipc.new_file(str(folder / "triples.arrow"), triples.schema) as writer:
+        writer.write_table(triples, max_chunksize=7)
     return [folder / f"{name}.{kind}" for name, kind in ARROW]
 
 
@@ -572,7 +571,10 @@ import json, os, random, signal, sys, time
 from pathlib import Path
 import numpy as np
 from pp_models.data import corpus, counts
-old, new = (counts(np.random.default_rng(seed).poisson(1.0, (60, 8)), row_names=[f"{seed}-{i}" for i in range(60)]) for seed in (0, 1))
+def made(seed):
+    X = np.random.default_rng(seed).poisson(1.0, (60, 8))
+    return counts(X, row_names=[f"{seed}-{i}" for i in range(60)])
+old, new = made(0), made(1)
 random.seed(0)
 place, found = Path(sys.argv[1]) / "busy.h5ad", []
 corpus.write(place, old)
@@ -634,7 +636,7 @@ found = corpus.read(sys.argv[1], verify=False)
 def megabytes(name):
     return int(re.search(rf"{name}:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) / 1024
 some = found.select(np.arange(1000))
-before, most, total = megabytes("RssAnon"), 0.0, 0.0  # pages of the file are the system's, which takes them back
+before, most, total = megabytes("RssAnon"), 0.0, 0.0  # without pages of the file
 for rows in np.random.default_rng(0).permutation(found.num_rows).reshape(-1, 1000):
     batch = found.select(rows)
     most = max(most, megabytes("RssAnon") - before)

@@ -136,7 +136,7 @@ def test_missing_file(tmp_path):
     ),
 )
 def test_any_bytes_parse_or_fail_clearly(tmp_path, name, content):
-    """Any byte string given to a reader either parses or raises an InputError that names the file."""
+    """Any bytes given to a reader either parse or raise an InputError that names the file."""
     path = tmp_path / name
     path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
     for read in (read_ratings, read_dense):
