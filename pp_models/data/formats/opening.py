@@ -57,7 +57,8 @@ def reading(path: Path, what: str = "a complete file") -> Iterator[None]:
         if isinstance(error, OSError) and error.errno not in (None, errno.ENOENT):
             problem = f"the file cannot be read ({error.strerror}): check permissions and the disk"
             fail(path, problem, error)
-        fail(path, f"not {what} ({reason(error)}): restore it from a copy, or write it again")
+        problem = f"not {what} ({reason(error)}): restore it from a copy, or write it again"
+        fail(path, problem, error)
 
 
 def fail(path: Path, problem: str, cause: Exception | None = None, line: int = 0) -> NoReturn:
