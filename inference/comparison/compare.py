@@ -23,8 +23,7 @@ from inference.core import align, registry
 from inference.core.provenance import plain, versions
 from inference.core.registry import default_engines, default_reference, load_engine, make_options
 from inference.evaluation import completion
-from pp_models import discovery
-from pp_models.data import datasets
+from pp_models import datasets, discovery
 from pp_models.data.types import Data
 from pp_models.errors import InputError, unknown
 from pp_models.model import Model, check_count, declare, make_hyper
