@@ -147,10 +147,10 @@ def test_conditionals_are_the_log_joint(fitted):
     """Of a member and of a bill, up to a constant; their gradients and curvatures are derivatives (1e-9: rounding)."""
     batch, hyper = fitted.data.pack(), fitted.hyper
     values = {site: jnp.asarray(fitted.posterior.mean(site)) + 0.1 for site in ("s", "d1", "d2")}
-    shared = votes._at(fitted, values)
+    shared = votes._stats(fitted.model, values)
     members, bills = (
-        votes._members(hyper, shared, values["s"], batch),
-        votes._bills(hyper, shared, batch),
+        votes._members(fitted.model, hyper, shared, values["s"], batch),
+        votes._bills(fitted.model, hyper, shared, batch),
     )
     for site, rest in (
         ("d2", members._replace(sign=members.sign[1], offset=members.offset[1])),
@@ -179,9 +179,11 @@ def test_conditionals_are_the_log_joint(fitted):
 def test_pair_is_expanded_rightly(fitted):
     """Gradient and Hessian of log p(d2_i, log s_j, B_ij | the rest) against automatic differentiation (1e-9: rounding)."""
     batch = fitted.data.pack()
-    shared = votes._at(fitted, fitted.posterior.values)
-    members = votes._members(fitted.hyper, shared, jnp.asarray(fitted.posterior.mean("s")), batch)
-    bills = votes._bills(fitted.hyper, shared, batch)
+    shared = votes._stats(fitted.model, fitted.posterior.values)
+    members = votes._members(
+        fitted.model, fitted.hyper, shared, jnp.asarray(fitted.posterior.mean("s")), batch
+    )
+    bills = votes._bills(fitted.model, fitted.hyper, shared, batch)
     member, bill = (
         members._replace(sign=members.sign[0], offset=members.offset[0]),
         bills._replace(linear=bills.linear[2], sign=bills.sign[2]),
@@ -199,11 +201,13 @@ def test_pair_is_expanded_rightly(fitted):
 def test_cut_off_far_from_zero_is_the_normal():
     """Coordinates ten sd from zero have the mean and the whole covariance of their normal (1e-9: the mass cut off); one alone is exact anywhere."""
     precision = jnp.array([[4.0, 1.5], [1.5, 2.0]])
-    found = votes._cut_off(jnp.array([10.0, 12.0]), jnp.zeros(2), precision)
+    here = votes.Expansion(0.0, jnp.zeros(2), precision)
+    found = votes._truncated(jnp.array([10.0, 12.0]), here)
     np.testing.assert_allclose(
         found.second - jnp.outer(found.first, found.first), jnp.linalg.inv(precision), rtol=1e-8
     )
-    alone = votes._cut_off(jnp.array([0.2]), jnp.array([-1.0]), jnp.array([[2.0]]))
+    here = votes.Expansion(0.0, jnp.array([-1.0]), jnp.array([[2.0]]))
+    alone = votes._truncated(jnp.array([0.2]), here)
     truth = scipy.stats.truncnorm(0.3 * np.sqrt(2), np.inf, loc=-0.3, scale=np.sqrt(0.5))
     np.testing.assert_allclose(
         [alone.first[0], alone.second[0, 0] - alone.first[0] ** 2],
@@ -326,7 +330,7 @@ def test_bad_requests(fitted):
     )
     with pytest.raises(InputError, match="cavi does not"):
         inference.predict_votes(other, data, "nested")
-    with pytest.raises(InputError, match="needs a fit of lg_nmf_votes by map"):
+    with pytest.raises(InputError, match="needs a fit by map of a model of votes"):
         inference.refit_members(other)
 
 

@@ -25,7 +25,7 @@ from inference.comparison.results import Finished, Folder
 from inference.core import registry
 from inference.core.modes import listed
 from inference.core.registry import default_engines, default_reference, load_engine, make_options
-from inference.evaluation import completion
+from inference.evaluation import splits
 from inference.evaluation.heldout import heldout_score
 from inference.run import checkpoint as checkpoints
 from inference.run.checkpoint import Foreign
@@ -286,7 +286,7 @@ def compare(
     seed = np.asarray(jax.random.key_data(key)).ravel()
     data, taken = _some_rows(data, rows, seed)
     training, heldout, kept = (
-        completion.hold_out(data, seed=seed)
+        splits.hold_out(data, seed=seed)
         if data.num_rows >= MIN_ROWS
         else (data, None, np.arange(data.num_rows))
     )

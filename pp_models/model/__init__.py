@@ -1,6 +1,14 @@
 """The model contract: the declaration, its hyper-parameters, what follows from it, and F."""
 
-from pp_models.model.capabilities import Learning, Marginal, Ratings, Rotation, Tokens, Topics
+from pp_models.model.capabilities import (
+    Learning,
+    Marginal,
+    Ratings,
+    Rotation,
+    Tokens,
+    Topics,
+    Votes,
+)
 from pp_models.model.declaration import (
     Model,
     Sites,
@@ -50,6 +58,7 @@ __all__ = [
     "Sites",
     "Tokens",
     "Topics",
+    "Votes",
     "as_arrays",
     "check_count",
     "check_declaration",

@@ -16,7 +16,15 @@ from pp_models.data.types import Data
 from pp_models.errors import InputError, unknown
 from pp_models.families import Family
 from pp_models.model import derived
-from pp_models.model.capabilities import Learning, Marginal, Ratings, Rotation, Tokens, Topics
+from pp_models.model.capabilities import (
+    Learning,
+    Marginal,
+    Ratings,
+    Rotation,
+    Tokens,
+    Topics,
+    Votes,
+)
 from pp_models.model.hyper import check_fields, read_hyper, register_hyper, values_of
 
 Sites = dict[str, Any]  # site name -> value, statistics or natural parameter
@@ -51,7 +59,7 @@ class Model:
     moves:       (hyper, key, values, batch) -> values: a transition that keeps the posterior
     curved:      sites in which F is not linear only because auxiliaries were eliminated by other
                  means than `allocate` and `choose`: utilities of probit links, shares of NMF
-    tokens, topics, ratings, marginal, rotation, learning: see `model.capabilities`
+    tokens, topics, ratings, votes, marginal, rotation, learning: see `model.capabilities`
     """
 
     Hyper: Any = None
@@ -74,6 +82,7 @@ class Model:
     tokens: Tokens | None = None
     topics: Topics | None = None
     ratings: Ratings | None = None
+    votes: Votes | None = None
     marginal: Marginal = dataclasses.field(default_factory=Marginal)
     rotation: Rotation = dataclasses.field(default_factory=Rotation)
     learning: Learning = dataclasses.field(default_factory=Learning)

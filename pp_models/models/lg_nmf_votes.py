@@ -38,7 +38,7 @@ from pp_models import families as fam
 from pp_models.data import types as data_
 from pp_models.elimination import probit
 from pp_models.errors import InputError
-from pp_models.model import Count, Flag, Learning, Marginal, Model, Positive, Topics, documents
+from pp_models.model import Count, Flag, Learning, Marginal, Model, Positive, Topics, Votes, documents
 from pp_models.models import _latent_gaussian as lg
 from pp_models.models import lg_nmf
 
@@ -308,6 +308,11 @@ def variant(hyper, kind):
     return VARIANTS[hyper.alpha1 is None, hyper.alpha2 is None]
 
 
+def prior_of_rows(hyper, t, batch):
+    """The normals that prior and text make of s."""
+    return lg.rows_of_text(t["d1"], lg.precision(hyper, t, "alpha1").second, batch)
+
+
 MODEL = Model(
     Hyper=Hyper,
     generate=generate,
@@ -326,6 +331,7 @@ MODEL = Model(
     curved=frozenset({"s", "d2"}),
     marginal=Marginal(("alpha1", "alpha2"), balance, log_utilities),
     learning=Learning(lg.given),
+    votes=Votes("s", "d2", "alpha2", offsets, prior_of_rows),
 )
 
 VARIANTS = {
