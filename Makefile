@@ -37,11 +37,11 @@ calibrate: .venv/.test ## the slow tests, references re-checked, calibration tab
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow
 	$(BIN)/python -m inference.calibration --datasets $(DATASETS) --out $(TABLES)
 	@echo "Calibration tables: $(abspath $(TABLES))"
-	JAX_DISABLE_MOST_OPTIMIZATIONS=0 $(BIN)/python -m pytest -n 2 --dist worksteal tests/test_*contract.py tests/test_eliminate.py tests/test_families.py tests/test_memory.py
+	JAX_DISABLE_MOST_OPTIMIZATIONS=0 $(BIN)/python -m pytest -n 2 --dist worksteal tests/laws/test_*contract.py tests/pp_models/elimination/test_eliminate.py tests/pp_models/families/test_families.py tests/inference/engines/test_memory.py
 	$(MAKE) reliability
 
 reliability: .venv/.test ## kill -9, mutants, fuzzing and an hour of streaming: the tables of docs/reliability.md
-	$(BIN)/python tests/faults.py --kills $(KILLS)
+	$(BIN)/python tests/robustness/faults.py --kills $(KILLS)
 	$(BIN)/python benchmarks/soak.py --minutes $(SOAK_MINUTES)
 	$(MAKE) mutants fuzz
 
@@ -52,7 +52,7 @@ versions: ## the tests with the oldest packages that are supported, and with PYT
 	.venv/newest/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow"
 
 fuzz: .venv/.fuzz ## all readers on mutated files for FUZZ_SECONDS; files that break one are kept in results/fuzz-failures
-	$(BIN)/python tests/fuzz_readers.py --seconds $(FUZZ_SECONDS)
+	$(BIN)/python tests/robustness/fuzz_readers.py --seconds $(FUZZ_SECONDS)
 
 mutants: .venv/.test ## mistakes made one at a time in a copy of the tree: do the fast tests notice? a table; again: what is missing
 	$(BIN)/python tests/mutants.py --only '$(ONLY)' --jobs $(JOBS)

@@ -13,13 +13,16 @@
 # %% [markdown]
 # # 1. From EM to mean field to SVI on LDA
 #
-# **What you will learn.** How a topic model is fitted, in three steps that each change one thing: EM finds the best *point*, mean-field variational
-# inference finds a *distribution*, and stochastic variational inference (SVI) finds the same distribution from small batches of documents. Each is
-# a few lines of NumPy, and each is then one call of this library with the same numbers.
+# **What you will learn.** How a topic model is fitted, in three steps that each change one thing:
+# EM finds the best *point*, mean-field variational inference finds a *distribution*, and stochastic
+# variational inference (SVI) finds the same distribution from small batches of documents. Each is a
+# few lines of NumPy, and each is then one call of this library with the same numbers.
 #
-# **What you need to know.** NumPy, what a probability is, and what a logarithm and a derivative are. Everything else is defined here.
+# **What you need to know.** NumPy, what a probability is, and what a logarithm and a derivative
+# are. Everything else is defined here.
 #
-# The model is latent Dirichlet allocation, LDA (Blei, Ng and Jordan 2003). The algorithms follow Hoffman, Blei, Wang and Paisley (2013).
+# The model is latent Dirichlet allocation, LDA (Blei, Ng and Jordan 2003). The algorithms follow
+# Hoffman, Blei, Wang and Paisley (2013).
 
 # %%
 import warnings
@@ -54,7 +57,8 @@ plt.rcParams.update(
 
 
 def show_topics(rows, titles):
-    """Each row is a set of topics; each topic is drawn as a 5 x 5 picture, darker where a word is more probable."""
+    """Each row is a set of topics; each topic is drawn as a 5 x 5 picture, darker where a word is
+    more probable."""
     fig, axes = plt.subplots(
         len(rows), len(rows[0]), figsize=(7, 1.25 * len(rows) + 0.4), squeeze=False
     )
@@ -72,17 +76,21 @@ def show_topics(rows, titles):
 # %% [markdown]
 # ## The story of how documents come about
 #
-# A **document** is a bag of words: we only keep how often each word occurs. Words are numbered $v = 0, \dots, V-1$. A **topic** $\beta_k$ is a list
-# of $V$ probabilities that add up to one: how likely each word is when somebody writes about topic $k$. There are $K$ topics. Document $d$ mixes
-# them in **proportions** $\theta_d$, $K$ probabilities that add up to one. LDA says that each of its $N_d$ words comes about like this:
+# A **document** is a bag of words: we only keep how often each word occurs. Words are numbered $v =
+# 0, \dots, V-1$. A **topic** $\beta_k$ is a list of $V$ probabilities that add up to one: how
+# likely each word is when somebody writes about topic $k$. There are $K$ topics. Document $d$ mixes
+# them in **proportions** $\theta_d$, $K$ probabilities that add up to one. LDA says that each of
+# its $N_d$ words comes about like this:
 #
 # 1. choose a topic $z$, topic $k$ with probability $\theta_{dk}$;
 # 2. choose a word from that topic, word $v$ with probability $\beta_{zv}$.
 #
-# We see the words. We see neither the topics, nor the proportions, nor which word came from which topic.
+# We see the words. We see neither the topics, nor the proportions, nor which word came from which
+# topic.
 #
-# To be able to look at topics, let there be 25 words that are the pixels of a 5 x 5 picture (an idea of Griffiths and Steyvers 2004). Our five
-# topics are bars: three rows and two columns, each with probability 1/5 on its five pixels.
+# To be able to look at topics, let there be 25 words that are the pixels of a 5 x 5 picture (an
+# idea of Griffiths and Steyvers 2004). Our five topics are bars: three rows and two columns, each
+# with probability 1/5 on its five pixels.
 
 # %%
 D, K, V = 200, 5, 25
@@ -97,7 +105,8 @@ rng = np.random.default_rng(1)
 
 
 def write_documents(num_documents):
-    """Proportions at random, mostly few topics to a document; then words: X[d, v] counts word v in document d."""
+    """Proportions at random, mostly few topics to a document; then words: X[d, v] counts word v in
+    document d."""
     theta = rng.dirichlet(np.full(K, 0.3), num_documents)
     lengths = rng.integers(10, 61, num_documents)
     return theta, np.array(
@@ -119,13 +128,16 @@ fig.suptitle(
 plt.show()
 
 # %% [markdown]
-# Both steps of the story together: a word of document $d$ is $v$ with probability $\sum_k \theta_{dk}\beta_{kv}$, a product of two matrices. That
-# is why a topic model is a matrix factorisation (notebook 2). The **likelihood** is the probability of all words, a product over words; its
-# logarithm is a sum. (Logarithms are natural ones here, and their unit is called a *nat*.) With $n_{dv}$ for the count `X[d, v]`,
+# Both steps of the story together: a word of document $d$ is $v$ with probability $\sum_k
+# \theta_{dk}\beta_{kv}$, a product of two matrices. That is why a topic model is a matrix
+# factorisation (notebook 2). The **likelihood** is the probability of all words, a product over
+# words; its logarithm is a sum. (Logarithms are natural ones here, and their unit is called a
+# *nat*.) With $n_{dv}$ for the count `X[d, v]`,
 #
 # $$\log p(X \mid \theta, \beta) = \sum_{d,v} n_{dv} \log \sum_k \theta_{dk}\,\beta_{kv}.$$
 #
-# (A bag forgets the order of its words; the number of orders adds a constant to this, which we take in later.)
+# (A bag forgets the order of its words; the number of orders adds a constant to this, which we take
+# in later.)
 
 
 # %%
@@ -138,16 +150,18 @@ print(f"log likelihood at the truth: {log_likelihood(true_theta, true_beta):.1f}
 # %% [markdown]
 # ## EM: the best point
 #
-# We look for the $\theta$ and $\beta$ of highest likelihood. A sum inside a logarithm is awkward. It would be easy if we knew the topic of every
-# word: then $\theta_{dk}$ is the share of topic $k$ among the words of document $d$, and $\beta_{kv}$ the share of word $v$ among the words of
-# topic $k$. We do not know the topics, but for given $\theta$ and $\beta$ we know how probable each is. By Bayes' rule, topic $k$ is behind word
-# $v$ of document $d$ with probability
+# We look for the $\theta$ and $\beta$ of highest likelihood. A sum inside a logarithm is awkward.
+# It would be easy if we knew the topic of every word: then $\theta_{dk}$ is the share of topic $k$
+# among the words of document $d$, and $\beta_{kv}$ the share of word $v$ among the words of topic
+# $k$. We do not know the topics, but for given $\theta$ and $\beta$ we know how probable each is.
+# By Bayes' rule, topic $k$ is behind word $v$ of document $d$ with probability
 #
 # $$\varphi_{dvk} = \frac{\theta_{dk}\,\beta_{kv}}{\sum_j \theta_{dj}\,\beta_{jv}} .$$
 #
-# EM (Dempster, Laird and Rubin 1977) alternates. **E-step**: compute $\varphi$, that is, share every word out among the topics. **M-step**: count
-# the shares, as if they were words, and divide by their sum. The loop below does this twice in each round: share out and renew $\theta$, share out
-# again and renew $\beta$.
+# EM (Dempster, Laird and Rubin 1977) alternates. **E-step**: compute $\varphi$, that is, share
+# every word out among the topics. **M-step**: count the shares, as if they were words, and divide
+# by their sum. The loop below does this twice in each round: share out and renew $\theta$, share
+# out again and renew $\beta$.
 
 
 # %%
@@ -184,11 +198,12 @@ print(
 )
 
 # %% [markdown]
-# Neither of the two updates ever lowers the likelihood. We will see why below, under "The ELBO": it is the same reason for which everything else in
-# this notebook rises.
+# Neither of the two updates ever lowers the likelihood. We will see why below, under "The ELBO": it
+# is the same reason for which everything else in this notebook rises.
 #
-# The library calls this engine `map`, for *maximum a posteriori*, the best point. It can take a prior into account (next section), which adds
-# $\alpha - 1$ and $\eta - 1$ to the counts; with `alpha = eta = 1` it adds nothing, and `map` is the loop above. `init` says where to begin.
+# The library calls this engine `map`, for *maximum a posteriori*, the best point. It can take a
+# prior into account (next section), which adds $\alpha - 1$ and $\eta - 1$ to the counts; with
+# `alpha = eta = 1` it adds nothing, and `map` is the loop above. `init` says where to begin.
 
 # %%
 data = pp_models.data.counts(X)
@@ -209,7 +224,8 @@ print(
 )
 
 # %% tags=["check"]
-# EM never falls (rounding of a sum of about -20,000 aside), ends above the truth, and `map` with flat priors is the same loop.
+# EM never falls (rounding of a sum of about -20,000 aside), ends above the truth, and `map` with
+# flat priors is the same loop.
 assert np.diff(em_path).min() > -1e-8
 assert em_path[-1] > log_likelihood(true_theta, true_beta)
 assert (
@@ -230,8 +246,9 @@ fig.suptitle("EM finds the bars from random topics, up to their order", fontsize
 plt.show()
 
 # %% [markdown]
-# What EM does not tell is how sure we may be. It gives every document one set of proportions, a long one and a short one alike, and it fits what is
-# accidental, too: its likelihood is *above* that of the truth. Ask it about the shortest document, and it answers with zeros:
+# What EM does not tell is how sure we may be. It gives every document one set of proportions, a
+# long one and a short one alike, and it fits what is accidental, too: its likelihood is *above*
+# that of the truth. Ask it about the shortest document, and it answers with zeros:
 
 # %%
 shortest = int(np.argmin(N))
@@ -246,23 +263,28 @@ assert em_theta[shortest].min() < 1e-3
 # %% [markdown]
 # ## Beliefs instead of points
 #
-# A Bayesian answer is a distribution: how probable is each $(\theta, \beta)$ given the words? We need a belief *before* seeing them, the **prior**.
-# For lists of probabilities the natural choice is the **Dirichlet distribution**. It has one positive number per entry, $a_1, \dots, a_K$, and
+# A Bayesian answer is a distribution: how probable is each $(\theta, \beta)$ given the words? We
+# need a belief *before* seeing them, the **prior**. For lists of probabilities the natural choice
+# is the **Dirichlet distribution**. It has one positive number per entry, $a_1, \dots, a_K$, and
 # density
 #
 # $$\text{Dir}(\theta \mid a) = \frac{\Gamma(\sum_k a_k)}{\prod_k \Gamma(a_k)} \prod_k \theta_k^{a_k - 1},$$
 #
-# where $\Gamma$ is the gamma function, the factorial for real numbers ($\Gamma(n+1) = n!$). Three things to know about it:
+# where $\Gamma$ is the gamma function, the factorial for real numbers ($\Gamma(n+1) = n!$). Three
+# things to know about it:
 #
-# - Its mean is $a_k / \sum_j a_j$. The larger the sum of the $a$, the closer draws lie to the mean. Read $a_k$ as a *count*: as if topic $k$ had
-#   been seen $a_k$ times.
-# - With all $a_k = 1$ it is flat, with all $a_k < 1$ draws have few large entries and many near zero.
-# - If $\theta$ is drawn from $\text{Dir}(a)$, written $\theta \sim \text{Dir}(a)$, and we then see $c_k$ words of topic $k$, our belief becomes
-#   $\text{Dir}(a + c)$: by Bayes' rule the density is multiplied by the probability $\prod_k\theta_k^{c_k}$ of what we saw, so the exponents
-#   $a_k - 1$ become $a_k + c_k - 1$. Counts are added to counts.
+# - Its mean is $a_k / \sum_j a_j$. The larger the sum of the $a$, the closer draws lie to the mean.
+#   Read $a_k$ as a *count*: as if topic $k$ had been seen $a_k$ times.
+# - With all $a_k = 1$ it is flat, with all $a_k < 1$ draws have few large entries and many near
+#   zero.
+# - If $\theta$ is drawn from $\text{Dir}(a)$, written $\theta \sim \text{Dir}(a)$, and we then see
+#   $c_k$ words of topic $k$, our belief becomes $\text{Dir}(a + c)$: by Bayes' rule the density is
+#   multiplied by the probability $\prod_k\theta_k^{c_k}$ of what we saw, so the exponents $a_k - 1$
+#   become $a_k + c_k - 1$. Counts are added to counts.
 #
-# LDA's priors are $\theta_d \sim \text{Dir}(\alpha, \dots, \alpha)$ and $\beta_k \sim \text{Dir}(\eta, \dots, \eta)$. We take $\alpha = 0.3$ (few
-# topics to a document) and $\eta = 0.1$ (few words to a topic).
+# LDA's priors are $\theta_d \sim \text{Dir}(\alpha, \dots, \alpha)$ and $\beta_k \sim
+# \text{Dir}(\eta, \dots, \eta)$. We take $\alpha = 0.3$ (few topics to a document) and $\eta = 0.1$
+# (few words to a topic).
 
 # %%
 alpha, eta = 0.3, 0.1
@@ -278,19 +300,22 @@ for a in (0.1, 1.0, 10.0):
 # $$p(\theta, \beta \mid X) = \frac{p(X \mid \theta, \beta)\, p(\theta)\, p(\beta)}{p(X)}, \qquad p(X) = \int p(X \mid \theta, \beta)\,
 #   p(\theta)\, p(\beta)\, d\theta\, d\beta .$$
 #
-# The numerator is easy. The denominator, the **evidence**, is an integral in 920 dimensions here (each of 200 documents has 4 free proportions, each
-# of 5 topics 24 free probabilities). We cannot compute it. So we look for a simpler distribution $q$ that is close to the posterior.
+# The numerator is easy. The denominator, the **evidence**, is an integral in 920 dimensions here
+# (each of 200 documents has 4 free proportions, each of 5 topics 24 free probabilities). We cannot
+# compute it. So we look for a simpler distribution $q$ that is close to the posterior.
 #
 # ### How close? Expectations and the KL divergence
 #
-# The **expectation** of a function $f$ under $q$, written $\mathbb{E}_q[f]$, is its average over draws from $q$; if $q$ is a list of probabilities,
-# it is $\sum_i q_i f_i$, and if $q$ is a density, the sum is an integral. The **Kullback-Leibler divergence** measures how far $q$ is from $p$ (it is
-# not symmetric: $q$ and $p$ cannot be swapped):
+# The **expectation** of a function $f$ under $q$, written $\mathbb{E}_q[f]$, is its average over
+# draws from $q$; if $q$ is a list of probabilities, it is $\sum_i q_i f_i$, and if $q$ is a
+# density, the sum is an integral. The **Kullback-Leibler divergence** measures how far $q$ is from
+# $p$ (it is not symmetric: $q$ and $p$ cannot be swapped):
 #
 # $$\text{KL}(q \,\|\, p) = \mathbb{E}_q\big[\log q - \log p\big].$$
 #
-# It is never negative, and zero only when the two are the same. The reason is that the logarithm bends downwards, so that the mean of logarithms is
-# at most the logarithm of the mean: $-\text{KL} = \mathbb{E}_q[\log (p/q)] \le \log \mathbb{E}_q[p/q] = \log \sum_i p_i = 0$. This inequality
+# It is never negative, and zero only when the two are the same. The reason is that the logarithm
+# bends downwards, so that the mean of logarithms is at most the logarithm of the mean: $-\text{KL}
+# = \mathbb{E}_q[\log (p/q)] \le \log \mathbb{E}_q[p/q] = \log \sum_i p_i = 0$. This inequality
 # (Jensen's) is the engine of everything below.
 
 # %%
@@ -310,9 +335,11 @@ assert kl.min() > 0
 # %% [markdown]
 # ### The ELBO
 #
-# Write $h$ for all that is hidden: $\theta$, $\beta$, and $z$, which from here on stands for the topics of all words. We want the $q(h)$ that makes
-# $\text{KL}(q \,\|\, p(h \mid X))$ small, but the posterior holds the unknown $p(X)$. By Bayes' rule $p(h \mid X) = p(X, h) / p(X)$, where $p(X, h)$
-# is the **joint** probability of what we see and what is hidden. Put this into the divergence; $\log p(X)$ is one number, so its average is itself:
+# Write $h$ for all that is hidden: $\theta$, $\beta$, and $z$, which from here on stands for the
+# topics of all words. We want the $q(h)$ that makes $\text{KL}(q \,\|\, p(h \mid X))$ small, but
+# the posterior holds the unknown $p(X)$. By Bayes' rule $p(h \mid X) = p(X, h) / p(X)$, where $p(X,
+# h)$ is the **joint** probability of what we see and what is hidden. Put this into the divergence;
+# $\log p(X)$ is one number, so its average is itself:
 #
 # $$\text{KL}(q \,\|\, p(h \mid X)) = \mathbb{E}_q[\log q(h)] - \mathbb{E}_q[\log p(X, h)] + \log p(X).$$
 #
@@ -320,22 +347,26 @@ assert kl.min() > 0
 #
 # $$\mathcal{L}(q) = \mathbb{E}_q[\log p(X, h)] - \mathbb{E}_q[\log q(h)] = \log p(X) - \text{KL}(q \,\|\, p(h \mid X)) .$$
 #
-# Since the divergence is not negative, $\mathcal{L}(q) \le \log p(X)$ for every $q$; and since $\log p(X)$ does not depend on $q$, *raising the
-# bound is the same as lowering the divergence*.
+# Since the divergence is not negative, $\mathcal{L}(q) \le \log p(X)$ for every $q$; and since
+# $\log p(X)$ does not depend on $q$, *raising the bound is the same as lowering the divergence*.
 #
-# **Why EM never falls.** In EM only the topics $z$ are hidden; $\theta$ and $\beta$ are numbers to be chosen, and the bound is one on
-# $\log p(X \mid \theta, \beta)$. The E-step takes for $q(z)$ the exact posterior of $z$, which is $\varphi$: the divergence is zero, and the bound
-# touches the log likelihood. Now keep $q$ and choose $\theta_d$. What depends on it in the bound is $\sum_k c_k\log\theta_{dk}$, with $c_k$ the words
-# of the document that were given to topic $k$. With $r_k = c_k/N_d$ this is $N_d\big(\sum_k r_k\log r_k - \text{KL}(r\,\|\,\theta_d)\big)$, highest
-# at $\theta_d = r$: count and divide, the M-step. (The same holds for $\beta_k$.) It raises the bound, and the log likelihood, which lies above the
-# bound, must rise at least as much.
+# **Why EM never falls.** In EM only the topics $z$ are hidden; $\theta$ and $\beta$ are numbers to
+# be chosen, and the bound is one on $\log p(X \mid \theta, \beta)$. The E-step takes for $q(z)$ the
+# exact posterior of $z$, which is $\varphi$: the divergence is zero, and the bound touches the log
+# likelihood. Now keep $q$ and choose $\theta_d$. What depends on it in the bound is $\sum_k
+# c_k\log\theta_{dk}$, with $c_k$ the words of the document that were given to topic $k$. With $r_k
+# = c_k/N_d$ this is $N_d\big(\sum_k r_k\log r_k - \text{KL}(r\,\|\,\theta_d)\big)$, highest at
+# $\theta_d = r$: count and divide, the M-step. (The same holds for $\beta_k$.) It raises the bound,
+# and the log likelihood, which lies above the bound, must rise at least as much.
 #
 # ### Mean field, on one small document
 #
-# Which $q$? **Mean field** takes distributions in which the hidden variables are independent: $q(\theta, z) = q(\theta)\, q(z)$. That is a
-# simplification: in truth, if a document has much of topic 1, more of its words come from topic 1. Let us see what it costs where the truth can still
-# be computed: two *known* topics over three words, and one document of six words. Its $\theta = (t, 1 - t)$ is one number $t$, the share of the first
-# topic, with a flat prior (in this example $\alpha = 1$). The exact posterior is a curve.
+# Which $q$? **Mean field** takes distributions in which the hidden variables are independent:
+# $q(\theta, z) = q(\theta)\, q(z)$. That is a simplification: in truth, if a document has much of
+# topic 1, more of its words come from topic 1. Let us see what it costs where the truth can still
+# be computed: two *known* topics over three words, and one document of six words. Its $\theta = (t,
+# 1 - t)$ is one number $t$, the share of the first topic, with a flat prior (in this example
+# $\alpha = 1$). The exact posterior is a curve.
 
 # %%
 two_topics = np.array([[0.6, 0.3, 0.1], [0.1, 0.3, 0.6]])
@@ -349,19 +380,22 @@ exact = joint / joint.mean()  # the posterior density
 print(f"log p(words) = {log_evidence:.4f}")
 
 # %% [markdown]
-# Mean field says: $q(\theta) = \text{Dir}(\gamma_1, \gamma_2)$, and word $v$ comes from topic $k$ with probability $\varphi_{vk}$. Write out the
-# bound. By the story, the joint probability is $p(\theta)$ times, for every word $v$ with its topic $z$, the factor $\theta_z\,\beta_{zv}$. So
+# Mean field says: $q(\theta) = \text{Dir}(\gamma_1, \gamma_2)$, and word $v$ comes from topic $k$
+# with probability $\varphi_{vk}$. Write out the bound. By the story, the joint probability is
+# $p(\theta)$ times, for every word $v$ with its topic $z$, the factor $\theta_z\,\beta_{zv}$. So
 #
 # $$\log p(X, z, \theta) = \log p(\theta) + \sum_{\text{words}} \big(\log\theta_z + \log\beta_{zv}\big).$$
 #
-# Average this under $q$: the topic is $k$ with probability $\varphi_{vk}$, and there are $n_v$ words $v$. Then subtract $\mathbb{E}_q[\log q]$: its
-# part for $z$ is the $\log\varphi$ below, and its part for $\theta$ makes a divergence with $\log p(\theta)$:
+# Average this under $q$: the topic is $k$ with probability $\varphi_{vk}$, and there are $n_v$
+# words $v$. Then subtract $\mathbb{E}_q[\log q]$: its part for $z$ is the $\log\varphi$ below, and
+# its part for $\theta$ makes a divergence with $\log p(\theta)$:
 #
 # $$\mathcal{L} = \underbrace{\sum_{v} n_v \sum_k \varphi_{vk} \big(\mathbb{E}_q[\log\theta_k] + \log\beta_{kv} -
 #   \log\varphi_{vk}\big)}_{\text{words}} - \text{KL}(q(\theta)\,\|\,p(\theta)).$$
 #
-# For a Dirichlet that expectation is known: $\mathbb{E}[\log\theta_k] = \psi(\gamma_k) - \psi(\sum_j\gamma_j)$ with the **digamma function**
-# $\psi$, the derivative of $\log\Gamma$. For our purposes $\psi$ is a logarithm that is pessimistic about small counts: $e^{\psi(x)}$ is about
+# For a Dirichlet that expectation is known: $\mathbb{E}[\log\theta_k] = \psi(\gamma_k) -
+# \psi(\sum_j\gamma_j)$ with the **digamma function** $\psi$, the derivative of $\log\Gamma$. For
+# our purposes $\psi$ is a logarithm that is pessimistic about small counts: $e^{\psi(x)}$ is about
 # $x - \tfrac12$ for $x > 1$, and falls to zero quickly below.
 
 # %%
@@ -371,7 +405,8 @@ print("digamma(3, 0.5) - digamma(3.5):    ", (digamma([3.0, 0.5]) - digamma(3.5)
 print("exp(digamma(x)) for x = .1, .5, 1, 2, 10:", np.exp(digamma([0.1, 0.5, 1, 2, 10])).round(5))
 
 # %% tags=["check"]
-# The formula of E log theta: 200,000 draws, sd of log theta_2 about 2.1, so a standard error of .005.
+# The formula of E log theta: 200,000 draws, sd of log theta_2 about 2.1, so a standard error of
+# .005.
 assert np.allclose(np.log(draws).mean(0), digamma([3.0, 0.5]) - digamma(3.5), atol=0.03)
 # exp(psi(x)) is about x - 1/2 above 1, and falls quickly below.
 assert (
@@ -380,12 +415,14 @@ assert (
 
 
 # %% [markdown]
-# The divergence of one Dirichlet from another follows. With $C(a) = \Gamma(\sum_k a_k)/\prod_k\Gamma(a_k)$, the factor in front of the density, the
-# logarithm of the density is $\log C(a) + \sum_k (a_k - 1)\log\theta_k$. Subtract two of these and average under the first:
+# The divergence of one Dirichlet from another follows. With $C(a) = \Gamma(\sum_k
+# a_k)/\prod_k\Gamma(a_k)$, the factor in front of the density, the logarithm of the density is
+# $\log C(a) + \sum_k (a_k - 1)\log\theta_k$. Subtract two of these and average under the first:
 #
 # $$\text{KL}\big(\text{Dir}(a)\,\|\,\text{Dir}(b)\big) = \log C(a) - \log C(b) + \sum_k (a_k - b_k)\,\mathbb{E}[\log\theta_k].$$
 #
-# In the code `log_normaliser` is $\log C$ (`gammaln` is $\log\Gamma$), and `expected_log` is $\mathbb{E}[\log\theta]$ under $\text{Dir}(a)$.
+# In the code `log_normaliser` is $\log C$ (`gammaln` is $\log\Gamma$), and `expected_log` is
+# $\mathbb{E}[\log\theta]$ under $\text{Dir}(a)$.
 
 
 # %%
@@ -407,16 +444,20 @@ def kl_dirichlet(a, prior):
 
 
 # %% [markdown]
-# Now raise the bound, one of $\varphi$ and $\gamma$ at a time: **coordinate ascent**. Both have a best value in closed form.
+# Now raise the bound, one of $\varphi$ and $\gamma$ at a time: **coordinate ascent**. Both have a
+# best value in closed form.
 #
-# - For given $\gamma$, take one word $v$ and write $\varphi_k$ for $\varphi_{vk}$. Maximise $\sum_k \varphi_k (s_k - \log\varphi_k)$ with
-#   $s_k = \mathbb{E}_q[\log\theta_k] + \log\beta_{kv}$ (`scores` in the code). With $Z = \sum_k e^{s_k}$ we have $s_k = \log Z + \log(e^{s_k}/Z)$, so
-#   this is $\log Z - \text{KL}(\varphi \,\|\, e^{s}/Z)$, and the best is $\varphi_k = e^{s_k}/Z$: **EM's E-step with $\exp\mathbb{E}[\log\theta]$ in
-#   place of $\theta$**. The value there is $\log Z = \log\sum_k e^{s_k}$, which SciPy computes safely as `logsumexp`. So the words' part of the bound
-#   is $\sum_v n_v \log Z_v$, in the code `small @ logsumexp(scores, axis=1)`.
-# - For given $\varphi$, write $c_k = \sum_v n_v\varphi_{vk}$ for the words that topic $k$ got. What depends on $q(\theta)$ in the bound is
-#   $\mathbb{E}_q[\sum_k (\alpha + c_k - 1)\log\theta_k - \log q(\theta)]$, which is a constant minus
-#   $\text{KL}(q(\theta)\,\|\,\text{Dir}(\alpha + c))$. The best is $\gamma_k = \alpha + c_k$ (here $\alpha = 1$): counts are added to counts. **EM's
+# - For given $\gamma$, take one word $v$ and write $\varphi_k$ for $\varphi_{vk}$. Maximise $\sum_k
+#   \varphi_k (s_k - \log\varphi_k)$ with $s_k = \mathbb{E}_q[\log\theta_k] + \log\beta_{kv}$
+#   (`scores` in the code). With $Z = \sum_k e^{s_k}$ we have $s_k = \log Z + \log(e^{s_k}/Z)$, so
+#   this is $\log Z - \text{KL}(\varphi \,\|\, e^{s}/Z)$, and the best is $\varphi_k = e^{s_k}/Z$:
+#   **EM's E-step with $\exp\mathbb{E}[\log\theta]$ in place of $\theta$**. The value there is $\log
+#   Z = \log\sum_k e^{s_k}$, which SciPy computes safely as `logsumexp`. So the words' part of the
+#   bound is $\sum_v n_v \log Z_v$, in the code `small @ logsumexp(scores, axis=1)`.
+# - For given $\varphi$, write $c_k = \sum_v n_v\varphi_{vk}$ for the words that topic $k$ got. What
+#   depends on $q(\theta)$ in the bound is $\mathbb{E}_q[\sum_k (\alpha + c_k - 1)\log\theta_k -
+#   \log q(\theta)]$, which is a constant minus $\text{KL}(q(\theta)\,\|\,\text{Dir}(\alpha + c))$.
+#   The best is $\gamma_k = \alpha + c_k$ (here $\alpha = 1$): counts are added to counts. **EM's
 #   M-step, with the prior added and nothing divided.**
 
 # %%
@@ -451,7 +492,8 @@ plt.show()
 # %% tags=["check"]
 # The bound rises, and stays below the evidence.
 assert np.diff(small_path).min() > -1e-12 and small_path[-1] < log_evidence
-# It is what its definition says: the expectation over q(t), on the grid, of log p(words, z, t) - log q.
+# It is what its definition says: the expectation over q(t), on the grid, of log p(words, z, t) -
+# log q.
 log_t = np.log(np.stack([t, 1 - t], axis=1))
 inner = np.einsum(
     "v,vk,tvk->t", small, phi, log_t[:, None, :] + np.log(two_topics.T)[None] - np.log(phi)[None]
@@ -460,28 +502,33 @@ by_grid = np.mean(
     beta_distribution.pdf(t, *gammas[-1]) * (inner - beta_distribution.logpdf(t, *gammas[-1]))
 )
 assert abs(by_grid - small_path[-1]) < 1e-5  # the grid's error
-# "Too narrow": the sd under q is below the exact one; "right place": the means differ by less than half an exact sd.
+# "Too narrow": the sd under q is below the exact one; "right place": the means differ by less than
+# half an exact sd.
 exact_mean = np.mean(t * exact)
 exact_sd = np.sqrt(np.mean((t - exact_mean) ** 2 * exact))
 assert beta_distribution.std(*gamma) < 0.9 * exact_sd
 assert abs(beta_distribution.mean(*gamma) - exact_mean) < 0.5 * exact_sd
 
 # %% [markdown]
-# Two things to see. The bound stops short of the evidence; the gap *is* the divergence, the price of pretending that $\theta$ and $z$ do not know
-# of each other. And $q$ is narrower than the truth: each factor behaves as if the others were known. Keep this in mind; it comes back at the end.
+# Two things to see. The bound stops short of the evidence; the gap *is* the divergence, the price
+# of pretending that $\theta$ and $z$ do not know of each other. And $q$ is narrower than the truth:
+# each factor behaves as if the others were known. Keep this in mind; it comes back at the end.
 
 # %% [markdown]
 # ## Mean field for the whole corpus: CAVI
 #
-# For LDA the topics are hidden as well: $q = \prod_k \text{Dir}(\beta_k \mid \lambda_k) \prod_d \text{Dir}(\theta_d \mid \gamma_d) \times q(z)$,
-# with a row $\lambda_k$ of $V$ numbers for each topic and a row $\gamma_d$ of $K$ numbers for each document. (In the code $\lambda$ is `lam`, since
-# `lambda` is a word of Python.) The bound is that of the small document, with $\mathbb{E}[\log\beta_{kv}]$ in place of $\log\beta_{kv}$, the best
-# $\varphi$ already put in, and one more divergence, that of the topics:
+# For LDA the topics are hidden as well: $q = \prod_k \text{Dir}(\beta_k \mid \lambda_k) \prod_d
+# \text{Dir}(\theta_d \mid \gamma_d) \times q(z)$, with a row $\lambda_k$ of $V$ numbers for each
+# topic and a row $\gamma_d$ of $K$ numbers for each document. (In the code $\lambda$ is `lam`,
+# since `lambda` is a word of Python.) The bound is that of the small document, with
+# $\mathbb{E}[\log\beta_{kv}]$ in place of $\log\beta_{kv}$, the best $\varphi$ already put in, and
+# one more divergence, that of the topics:
 #
 # $$\mathcal{L}(\gamma,\lambda) = \sum_{d,v} n_{dv} \log\sum_k e^{\mathbb{E}[\log\theta_{dk}] + \mathbb{E}[\log\beta_{kv}]} - \sum_d
 #   \text{KL}(q(\theta_d)\|p(\theta_d)) - \sum_k \text{KL}(q(\beta_k)\|p(\beta_k)) + \text{orders},$$
 #
-# "orders" being the constant we left out, the logarithm of the number of orders of each bag, $N_d!/\prod_v n_{dv}!$.
+# "orders" being the constant we left out, the logarithm of the number of orders of each bag,
+# $N_d!/\prod_v n_{dv}!$.
 
 # %%
 orders = np.sum(gammaln(N + 1)) - np.sum(gammaln(X + 1))
@@ -500,20 +547,23 @@ def elbo(gamma, lam):
 
 
 # %% [markdown]
-# The updates are those of the small document, once for $\gamma$ and once for $\lambda$: a topic adds up its words over documents as a document adds
-# up its words over the vocabulary. The sign $\propto$ means: divide by the sum over $k$. (Equations 12 and 13 of Fox's 2014 lecture slides.)
+# The updates are those of the small document, once for $\gamma$ and once for $\lambda$: a topic
+# adds up its words over documents as a document adds up its words over the vocabulary. The sign
+# $\propto$ means: divide by the sum over $k$. (Equations 12 and 13 of Fox's 2014 lecture slides.)
 #
 # $$\gamma_{dk} = \alpha + \sum_v n_{dv}\,\varphi_{dvk}, \qquad \lambda_{kv} = \eta + \sum_d n_{dv}\,\varphi_{dvk}, \qquad \varphi_{dvk}
 #   \propto e^{\mathbb{E}[\log\theta_{dk}] + \mathbb{E}[\log\beta_{kv}]} .$$
 #
-# This is **coordinate-ascent variational inference**, CAVI: documents first, here ten rounds of them, then topics. Compare the loop with EM's.
-# `share_out` is the same function; it is given $\exp\mathbb{E}[\log\cdot]$, which need not add up to one, since shares are divided by their sum
+# This is **coordinate-ascent variational inference**, CAVI: documents first, here ten rounds of
+# them, then topics. Compare the loop with EM's. `share_out` is the same function; it is given
+# $\exp\mathbb{E}[\log\cdot]$, which need not add up to one, since shares are divided by their sum
 # anyway.
 
 
 # %%
 def solve_documents(X, lam, gamma=None, rounds=50):
-    """gamma for the documents X given the topics, from words spread evenly over the topics unless gamma is given."""
+    """gamma for the documents X given the topics, from words spread evenly over the topics unless
+    gamma is given."""
     gamma = alpha + np.repeat(X.sum(1, keepdims=True) / K, K, axis=1) if gamma is None else gamma
     for _ in range(rounds):
         gamma = alpha + words_by_document(
@@ -523,7 +573,8 @@ def solve_documents(X, lam, gamma=None, rounds=50):
 
 
 def topics_target(X, gamma, lam, scale=1.0):
-    """What lambda becomes when the words of the documents X, each counted `scale` times, are shared out."""
+    """What lambda becomes when the words of the documents X, each counted `scale` times, are shared
+    out."""
     return eta + scale * words_by_topic(
         X, share_out(np.exp(expected_log(gamma)), np.exp(expected_log(lam)))
     )
@@ -560,10 +611,12 @@ fig.suptitle(
 plt.show()
 
 # %% [markdown]
-# The library derives these updates by itself. In $\log p(X, h)$ each $\log\theta_{dk}$ and $\log\beta_{kv}$ is multiplied by a count, and the updates
-# are these counts with the prior added. A number that multiplies something is a derivative, so the model need only state $\log p(X, h)$ as a function
-# of $\log\theta$ and $\log\beta$, and JAX, which differentiates programs, finds the counts (`MODEL_CONTRACT.md`). Engine `cavi`, from the same start,
-# must give the same numbers. `init` is $\lambda$; `num_local` are the rounds over documents.
+# The library derives these updates by itself. In $\log p(X, h)$ each $\log\theta_{dk}$ and
+# $\log\beta_{kv}$ is multiplied by a count, and the updates are these counts with the prior added.
+# A number that multiplies something is a derivative, so the model need only state $\log p(X, h)$ as
+# a function of $\log\theta$ and $\log\beta$, and JAX, which differentiates programs, finds the
+# counts (`MODEL_CONTRACT.md`). Engine `cavi`, from the same start, must give the same numbers.
+# `init` is $\lambda$; `num_local` are the rounds over documents.
 
 # %%
 hyper = {"num_topics": K, "alpha": alpha, "eta": eta}
@@ -581,15 +634,18 @@ print(
 assert np.diff(cavi_path).min() > -1e-8
 assert np.allclose(cavi.history["bound"], cavi_path, rtol=1e-9)
 assert np.abs(cavi.posterior.mean("beta") - lam / lam.sum(1, keepdims=True)).max() < 1e-6
-# CAVI found the bars: the overlap sum_v min(found, true) of each topic is near one (noise of some 1,400 words a topic).
+# CAVI found the bars: the overlap sum_v min(found, true) of each topic is near one (noise of some
+# 1,400 words a topic).
 cavi_beta = (lam / lam.sum(1, keepdims=True))[order]
 assert np.minimum(cavi_beta, true_beta).sum(1).min() > 0.85
 
 # %% [markdown]
-# Does it help to have a distribution? Take new documents, hide a third of the words of each (each third in turn), infer $\theta_d$ from the rest, and
-# ask how probable the hidden words are. This is *document completion*; the score is the mean log probability of a hidden word, and higher is better.
-# EM pays for its zeros: a hidden word of which EM says that it is impossible costs a great deal (the library stops at a probability of $10^{-38}$, or
-# 87 nats). CAVI has no zeros. It has the better prior, too, but that is the smaller part of the difference.
+# Does it help to have a distribution? Take new documents, hide a third of the words of each (each
+# third in turn), infer $\theta_d$ from the rest, and ask how probable the hidden words are. This is
+# *document completion*; the score is the mean log probability of a hidden word, and higher is
+# better. EM pays for its zeros: a hidden word of which EM says that it is impossible costs a great
+# deal (the library stops at a probability of $10^{-38}$, or 87 nats). CAVI has no zeros. It has the
+# better prior, too, but that is the smaller part of the difference.
 
 # %%
 new_theta, new_X = write_documents(300)
@@ -601,7 +657,8 @@ for name, fit in (("EM", em_fit), ("CAVI", cavi)):
     )
 
 # %% tags=["check"]
-# CAVI predicts new documents better than EM: the same documents and words, so the difference is judged document by document.
+# CAVI predicts new documents better than EM: the same documents and words, so the difference is
+# judged document by document.
 scores = [inference.document_completion(fit, new) for fit in (em_fit, cavi)]
 difference = (scores[1].per_document - scores[0].per_document) / scores[0].num_tokens
 assert difference.mean() > 3 * difference.std() / np.sqrt(len(difference))
@@ -609,28 +666,34 @@ assert difference.mean() > 3 * difference.std() / np.sqrt(len(difference))
 # %% [markdown]
 # ## The update is a step of length one along the natural gradient
 #
-# CAVI looks at *all* documents before it moves the topics once. To do better we first need to see its update as a step along a gradient.
+# CAVI looks at *all* documents before it moves the topics once. To do better we first need to see
+# its update as a step along a gradient.
 #
-# Take the derivative of the bound with respect to $\lambda_k$, with $\gamma$ held fixed. Write $\hat\lambda_{kv} = \eta + \sum_d n_{dv}\varphi_{dvk}$
-# for the target of CAVI's update and $e_v = \mathbb{E}[\log\beta_{kv}] = \psi(\lambda_{kv}) - \psi(\sum_w\lambda_{kw})$. The derivatives of $e_v$
-# with respect to $\lambda_{kw}$ make a matrix,
+# Take the derivative of the bound with respect to $\lambda_k$, with $\gamma$ held fixed. Write
+# $\hat\lambda_{kv} = \eta + \sum_d n_{dv}\varphi_{dvk}$ for the target of CAVI's update and $e_v =
+# \mathbb{E}[\log\beta_{kv}] = \psi(\lambda_{kv}) - \psi(\sum_w\lambda_{kw})$. The derivatives of
+# $e_v$ with respect to $\lambda_{kw}$ make a matrix,
 #
 # $$F_k = \text{diag}\big(\psi'(\lambda_{kv})\big) - \psi'\Big(\sum_v\lambda_{kv}\Big)\,\mathbf{1}\mathbf{1}^\top,$$
 #
-# where $\psi'$ is the derivative of $\psi$ and $\mathbf{1}\mathbf{1}^\top$ the matrix of ones (NumPy subtracts a number from every entry without
-# being told). Two terms of the bound depend on $\lambda_k$:
+# where $\psi'$ is the derivative of $\psi$ and $\mathbf{1}\mathbf{1}^\top$ the matrix of ones
+# (NumPy subtracts a number from every entry without being told). Two terms of the bound depend on
+# $\lambda_k$:
 #
-# - *Words.* The derivative of $\log\sum_j e^{s_j}$ by $s_k$ is $e^{s_k}/Z = \varphi_k$. So that of the words' term by $e_v$ is
-#   $\sum_d n_{dv}\varphi_{dvk} = \hat\lambda_{kv} - \eta$, and by $\lambda_k$, with the chain rule, $F_k(\hat\lambda_k - \eta)$.
-# - *Divergence from the prior.* It is $\log C(\lambda_k) + \sum_v (\lambda_{kv} - \eta)\,e_v$ and a constant. The derivative of $\log C$ by
-#   $\lambda_{kw}$ is $-e_w$, which cancels against the $e_w$ of the product rule. What is left is $F_k(\lambda_k - \eta)$.
+# - *Words.* The derivative of $\log\sum_j e^{s_j}$ by $s_k$ is $e^{s_k}/Z = \varphi_k$. So that of
+#   the words' term by $e_v$ is $\sum_d n_{dv}\varphi_{dvk} = \hat\lambda_{kv} - \eta$, and by
+#   $\lambda_k$, with the chain rule, $F_k(\hat\lambda_k - \eta)$.
+# - *Divergence from the prior.* It is $\log C(\lambda_k) + \sum_v (\lambda_{kv} - \eta)\,e_v$ and a
+#   constant. The derivative of $\log C$ by $\lambda_{kw}$ is $-e_w$, which cancels against the
+#   $e_w$ of the product rule. What is left is $F_k(\lambda_k - \eta)$.
 #
 # The first minus the second is
 #
 # $$\nabla_{\lambda_k}\mathcal{L} = F_k\,(\hat\lambda_k - \lambda_k).$$
 #
-# The matrix $F_k$ is also the *Fisher information* of the Dirichlet: it tells how much the *distribution* changes when $\lambda_k$ changes. A small
-# change $\delta$ moves it by a divergence of about $\tfrac12\delta^\top F_k\,\delta$. Let us believe nothing and compare the gradient with a
+# The matrix $F_k$ is also the *Fisher information* of the Dirichlet: it tells how much the
+# *distribution* changes when $\lambda_k$ changes. A small change $\delta$ moves it by a divergence
+# of about $\tfrac12\delta^\top F_k\,\delta$. Let us believe nothing and compare the gradient with a
 # derivative by differences.
 
 # %%
@@ -655,7 +718,8 @@ print("by differences:", by_differences[:5].round(4))
 print("by formula:    ", by_formula[:5].round(4))
 
 # %% tags=["check"]
-# The gradient is Fisher times (target - lambda); differences of a bound of about 1e4 at steps of 1e-4 are good to about 1e-6.
+# The gradient is Fisher times (target - lambda); differences of a bound of about 1e4 at steps of
+# 1e-4 are good to about 1e-6.
 assert np.allclose(by_differences, by_formula, atol=1e-4 * np.abs(by_formula).max())
 # Half delta' F delta is the divergence of a small move.
 delta = 0.01 * rng.normal(size=V) * lam[k]
@@ -665,17 +729,21 @@ exact_kl = (
 assert abs(exact_kl / (0.5 * delta @ fisher(lam[k]) @ delta) - 1) < 0.1
 
 # %% [markdown]
-# A gradient points where the bound rises fastest *per unit of distance*. Measured by the plain distance between numbers, a unit is a different
-# thing everywhere: from $\lambda = 0.1$ to $1.1$ a topic changes beyond recognition, from $100$ to $101$ one sees nothing. So measure distance by the
-# divergence between distributions: among all moves $\delta$ with the same $\tfrac12\delta^\top F\delta$, which has the largest gain
-# $\delta^\top\nabla\mathcal{L}$? With a Lagrange multiplier $\mu$, $\nabla\mathcal{L} = \mu F\delta$, so $\delta$ points along
-# $F^{-1}\nabla\mathcal{L}$. This is the **natural gradient** (Amari 1998), and for our bound it is simply
+# A gradient points where the bound rises fastest *per unit of distance*. Measured by the plain
+# distance between numbers, a unit is a different thing everywhere: from $\lambda = 0.1$ to $1.1$ a
+# topic changes beyond recognition, from $100$ to $101$ one sees nothing. So measure distance by the
+# divergence between distributions: among all moves $\delta$ with the same $\tfrac12\delta^\top
+# F\delta$, which has the largest gain $\delta^\top\nabla\mathcal{L}$? With a Lagrange multiplier
+# $\mu$, $\nabla\mathcal{L} = \mu F\delta$, so $\delta$ points along $F^{-1}\nabla\mathcal{L}$. This
+# is the **natural gradient** (Amari 1998), and for our bound it is simply
 #
 # $$F_k^{-1}\nabla_{\lambda_k}\mathcal{L} = \hat\lambda_k - \lambda_k .$$
 #
-# A step of length $\rho$ along it is $\lambda \leftarrow \lambda + \rho(\hat\lambda - \lambda) = (1-\rho)\lambda + \rho\hat\lambda$. With
-# $\rho = 1$ it is $\lambda\leftarrow\hat\lambda$: **CAVI's update.** Here is what happens along both gradients, from the same start (the grey line is
-# where CAVI ended above). A larger step does not save the plain gradient: small $\lambda$ have a large gradient and are thrown far off.
+# A step of length $\rho$ along it is $\lambda \leftarrow \lambda + \rho(\hat\lambda - \lambda) =
+# (1-\rho)\lambda + \rho\hat\lambda$. With $\rho = 1$ it is $\lambda\leftarrow\hat\lambda$: **CAVI's
+# update.** Here is what happens along both gradients, from the same start (the grey line is where
+# CAVI ended above). A larger step does not save the plain gradient: small $\lambda$ have a large
+# gradient and are thrown far off.
 
 
 # %%
@@ -711,20 +779,22 @@ axis.legend(frameon=False)
 plt.show()
 
 # %% tags=["check"]
-# The figure's title: the best plain gradient, whose rate is not at the grid's edge, makes less than a fifth of the natural gradient's way up.
+# The figure's title: the best plain gradient, whose rate is not at the grid's edge, makes less than
+# a fifth of the natural gradient's way up.
 assert min(plain) < best < max(plain)
 assert (plain[best][-1] - plain[best][0]) < 0.2 * (natural[1.0][-1] - natural[1.0][0])
 
 # %% [markdown]
 # ## Noise: SVI
 #
-# The target is the prior plus a sum over documents. Take a random **batch** of $|B|$ documents and count each $D/|B|$ times. This *noisy* target is
-# wrong each time and **right on average**:
+# The target is the prior plus a sum over documents. Take a random **batch** of $|B|$ documents and
+# count each $D/|B|$ times. This *noisy* target is wrong each time and **right on average**:
 #
 # $$\hat\lambda_{kv}^{B} = \eta + \frac{D}{|B|}\sum_{d\in B} n_{dv}\,\varphi_{dvk}, \qquad
 #   \mathbb{E}\big[\hat\lambda_{kv}^B\big] = \hat\lambda_{kv} ,$$
 #
-# the average being over batches: each document is in the batch with probability $|B|/D$, which cancels the factor $D/|B|$.
+# the average being over batches: each document is in the batch with probability $|B|/D$, which
+# cancels the factor $D/|B|$.
 
 # %%
 gamma = solve_documents(X, lam)
@@ -739,13 +809,16 @@ print(f"their mean: {noisy[:, 0, 0].mean():.1f}")
 assert np.allclose(noisy.mean(0), full) and np.abs(noisy - full).max() > 1
 
 # %% [markdown]
-# With a noisy target, $\rho = 1$ would throw away everything learned before. We take a part $\rho_t$ of step $t = 0, 1, 2, \dots$ (this $t$ has
-# nothing to do with the share $t$ above), and less and less: Robbins and Monro (1951) showed that noise averages out and the end is still reached if
+# With a noisy target, $\rho = 1$ would throw away everything learned before. We take a part
+# $\rho_t$ of step $t = 0, 1, 2, \dots$ (this $t$ has nothing to do with the share $t$ above), and
+# less and less: Robbins and Monro (1951) showed that noise averages out and the end is still
+# reached if
 #
 # $$\sum_t \rho_t = \infty \quad\text{(far enough)} \qquad\text{and}\qquad \sum_t \rho_t^2 < \infty\quad\text{(calm in the end)},$$
 #
-# for instance with $\rho_t = (\tau + t)^{-\kappa}$, where $\kappa$ is above $\tfrac12$ and at most one, and a larger $\tau \geq 1$ makes the first
-# steps smaller. (With $\tau = 1$ the first step has $\rho_0 = 1$. It throws away the random start, which is no loss.) This is stochastic variational
+# for instance with $\rho_t = (\tau + t)^{-\kappa}$, where $\kappa$ is above $\tfrac12$ and at most
+# one, and a larger $\tau \geq 1$ makes the first steps smaller. (With $\tau = 1$ the first step has
+# $\rho_0 = 1$. It throws away the random start, which is no loss.) This is stochastic variational
 # inference, in ten lines:
 
 
@@ -804,24 +877,29 @@ axis.legend(frameon=False, loc="lower right")
 plt.show()
 
 # %% tags=["check"]
-# "SVI starts faster": after 200 documents, one step of CAVI, SVI is above CAVI. `cavi_path[1]` is the bound after the first update of the topics.
+# "SVI starts faster": after 200 documents, one step of CAVI, SVI is above CAVI. `cavi_path[1]` is
+# the bound after the first update of the topics.
 assert heights["falling"][2] > cavi_path[1]
-# "Never comes to rest": over the last half, the constant rate moves more than five times as much from one evaluation to the next.
+# "Never comes to rest": over the last half, the constant rate moves more than five times as much
+# from one evaluation to the next.
 last = {name: np.array(values[len(values) // 2 :]) for name, values in heights.items()}
 moves = {name: np.abs(np.diff(values)).mean() for name, values in last.items()}
 assert moves["constant"] > 5 * moves["falling"]
 # "CAVI overtakes it later": within the same 4,000 documents.
 assert cavi_path[20] > heights["falling"][-1]
-# The falling rate ends near CAVI's bound: what is left is about a hundredth of the way from the start.
+# The falling rate ends near CAVI's bound: what is left is about a hundredth of the way from the
+# start.
 assert top - heights["falling"][-1] < 0.02 * (top - heights["falling"][0])
 
 # %% [markdown]
-# The library's `svi` does these steps (its options `tau` and `kappa` are the rate's). It takes the batches from a shuffled corpus instead of
-# drawing each anew, so its path is not ours number for number, but the end is the same.
+# The library's `svi` does these steps (its options `tau` and `kappa` are the rate's). It takes the
+# batches from a shuffled corpus instead of drawing each anew, so its path is not ours number for
+# number, but the end is the same.
 #
-# One case can be compared exactly. With *all* documents in the batch and $\rho = 1$ (that is $\kappa = 0$), nothing is random and nothing is kept:
-# **SVI is then CAVI**. One difference of detail remains: `svi`, which may see a document only once, solves each afresh, where `cavi` goes on from
-# the last sweep.
+# One case can be compared exactly. With *all* documents in the batch and $\rho = 1$ (that is
+# $\kappa = 0$), nothing is random and nothing is kept: **SVI is then CAVI**. One difference of
+# detail remains: `svi`, which may see a document only once, solves each afresh, where `cavi` goes
+# on from the last sweep.
 
 # %%
 fitted = inference.fit(
@@ -856,24 +934,30 @@ print(
 # %% tags=["check"]
 # The library's SVI ends where ours does, within a few nats of CAVI.
 assert abs(elbo(solve_documents(X, svi_lam), svi_lam) - top) < 0.02 * (top - cavi_path[0])
-# SVI with all documents and rate one is the loop of CAVI with documents started afresh: NumPy's and the library's to rounding.
+# SVI with all documents and rate one is the loop of CAVI with documents started afresh: NumPy's and
+# the library's to rounding.
 assert difference < 1e-8
-# Against engine cavi: the first step is the same; later ones differ by where documents start, by two nats of 4,760 in the end.
+# Against engine cavi: the first step is the same; later ones differ by where documents start, by
+# two nats of 4,760 in the end.
 assert abs(full_batch.history["bound"][0] - sweeps.history["bound"][0]) < 1e-6
 assert abs(full_batch.history["bound"][-1] - sweeps.history["bound"][-1]) < 5
 
 # %% [markdown]
-# In the figure, SVI is far up before CAVI has moved twice, and CAVI overtakes it later: with 200 documents one can afford sweeps. The constant rate
-# is the faster one at first, for its steps are longer, and then jumps about below the others. (The axis counts documents, not time: our SVI starts
-# each document afresh and gives it 50 rounds, CAVI goes on from the last sweep and gives it 10.) The start and the seed of this figure were chosen
-# among several: from some others SVI settles in a worse local optimum, hundreds of nats lower, and stays there. Noise does not save it from that.
-# The gain grows with the corpus: SVI's step costs the same for a thousand documents and for a million.
+# In the figure, SVI is far up before CAVI has moved twice, and CAVI overtakes it later: with 200
+# documents one can afford sweeps. The constant rate is the faster one at first, for its steps are
+# longer, and then jumps about below the others. (The axis counts documents, not time: our SVI
+# starts each document afresh and gives it 50 rounds, CAVI goes on from the last sweep and gives it
+# 10.) The start and the seed of this figure were chosen among several: from some others SVI settles
+# in a worse local optimum, hundreds of nats lower, and stays there. Noise does not save it from
+# that. The gain grows with the corpus: SVI's step costs the same for a thousand documents and for a
+# million.
 
 # %% [markdown]
 # ## What the uncertainty means, and where it is wrong
 #
-# $q(\theta_d)$ is a distribution, so we may ask it how sure it is: the standard deviation (sd) of $\theta_{dk}$ under $q$, the typical distance of
-# a draw from the mean. Long documents tell more than short ones:
+# $q(\theta_d)$ is a distribution, so we may ask it how sure it is: the standard deviation (sd) of
+# $\theta_{dk}$ under $q$, the typical distance of a draw from the mean. Long documents tell more
+# than short ones:
 
 # %%
 theta_sd = cavi.posterior.sd("theta")
@@ -886,10 +970,11 @@ for low, high in ((10, 20), (20, 40), (40, 61)):
     )
 
 # %% [markdown]
-# But the small document taught us that mean field is too narrow. How much so here? A **Gibbs sampler** draws from the exact posterior, given time:
-# it draws the topic of every word given $\theta$ and $\beta$, then $\theta$ and $\beta$ given those, and so on; its draws are dependent, but in the
-# long run they follow the posterior. It is slow on large corpora. On ours it can be the judge. We start it at CAVI's means, so that the numbers of
-# the topics agree.
+# But the small document taught us that mean field is too narrow. How much so here? A **Gibbs
+# sampler** draws from the exact posterior, given time: it draws the topic of every word given
+# $\theta$ and $\beta$, then $\theta$ and $\beta$ given those, and so on; its draws are dependent,
+# but in the long run they follow the posterior. It is slow on large corpora. On ours it can be the
+# judge. We start it at CAVI's means, so that the numbers of the topics agree.
 
 # %%
 begin = {site: cavi.posterior.mean(site) for site in ("theta", "beta")}
@@ -940,7 +1025,8 @@ for site in ("theta", "beta"):
 # The chains agree (their means differ by little against the sd), so that they can judge.
 means = gibbs.posterior.draws["beta"].mean(1)
 assert np.abs(means[0] - means[1]).max() < 0.3 * gibbs.posterior.sd("beta").max()
-# Mean field is too narrow for both (0.97: two thousand draws know an sd to about 2 %), and its means are within about a standard deviation.
+# Mean field is too narrow for both (0.97: two thousand draws know an sd to about 2 %), and its
+# means are within about a standard deviation.
 for site in ("theta", "beta"):
     wide = gibbs.posterior.sd(site) > 0.01
     assert np.median(cavi.posterior.sd(site)[wide] / gibbs.posterior.sd(site)[wide]) < 0.97
@@ -951,7 +1037,8 @@ for site in ("theta", "beta"):
         )
         < 1
     )
-# "Most of all for words that a topic hardly uses": the ratio of sds there is far lower than on the bars.
+# "Most of all for words that a topic hardly uses": the ratio of sds there is far lower than on the
+# bars.
 bar = cavi.posterior.mean("beta") > 0.1
 ratio = cavi.posterior.sd("beta") / gibbs.posterior.sd("beta")
 assert np.median(ratio[~bar]) < 0.7 * np.median(ratio[bar])
@@ -963,9 +1050,10 @@ spread = [
 assert spread[0] > spread[1] > spread[2]
 
 # %% [markdown]
-# The means are good, the standard deviations are too small: by a tenth or so for proportions, less for the words of a topic's bar, but for words that
-# a topic hardly uses (the points at the lower left of the right panel, which the printed ratio leaves out) they are about a third of what they should
-# be. Draws from $q$ can be used for predictions; its intervals should be read as too short.
+# The means are good, the standard deviations are too small: by a tenth or so for proportions, less
+# for the words of a topic's bar, but for words that a topic hardly uses (the points at the lower
+# left of the right panel, which the printed ratio leaves out) they are about a third of what they
+# should be. Draws from $q$ can be used for predictions; its intervals should be read as too short.
 
 # %% [markdown]
 # ## Summary
@@ -977,17 +1065,20 @@ assert spread[0] > spread[1] > spread[2]
 # | natural gradient | Dirichlets | $(1-\rho)\lambda + \rho\hat\lambda$; with $\rho = 1$ CAVI | all |
 # | SVI | Dirichlets | the same with a noisy target and falling $\rho_t$ | a batch |
 #
-# Mean field finds means that are about right, predicts new documents better than EM's point, and is too sure of itself. All of these climb to a
-# *local* optimum: where they end depends on where they begin (exercise 1).
+# Mean field finds means that are about right, predicts new documents better than EM's point, and is
+# too sure of itself. All of these climb to a *local* optimum: where they end depends on where they
+# begin (exercise 1).
 #
-# **Where to go next.** Notebook 2 shows that LDA, GaP and Bayesian NMF are one family. Later notebooks treat better steps (trust regions, Theis and
-# Hoffman 2015), streams, and judging posteriors against MCMC. Papers: Blei, Ng and Jordan (2003); Hoffman, Blei, Wang and Paisley (2013); Paisley,
-# Blei and Jordan (2014).
+# **Where to go next.** Notebook 2 shows that LDA, GaP and Bayesian NMF are one family. Later
+# notebooks treat better steps (trust regions, Theis and Hoffman 2015), streams, and judging
+# posteriors against MCMC. Papers: Blei, Ng and Jordan (2003); Hoffman, Blei, Wang and Paisley
+# (2013); Paisley, Blei and Jordan (2014).
 
 # %% [markdown]
 # ## Exercises
 #
-# **1.** Run CAVI from ten random starts. How different are the bounds it ends with? Does the highest find all bars, does the lowest?
+# **1.** Run CAVI from ten random starts. How different are the bounds it ends with? Does the
+# highest find all bars, does the lowest?
 
 # %% tags=["solution"]
 ends = []
@@ -1011,8 +1102,8 @@ for bound, share in sorted(ends):
 assert max(ends)[0] - min(ends)[0] > 1 and max(ends)[1] > 0.9
 
 # %% [markdown]
-# **2.** The bound is a lower bound of the log evidence, so it can compare models. Fit with $K = 3, \dots, 7$ topics, three starts each, and plot
-# the best bound. Which $K$ wins?
+# **2.** The bound is a lower bound of the log evidence, so it can compare models. Fit with $K = 3,
+# \dots, 7$ topics, three starts each, and plot the best bound. Which $K$ wins?
 
 # %% tags=["solution"]
 numbers = [3, 4, 5, 6, 7]
@@ -1045,8 +1136,8 @@ plt.show()
 assert numbers[int(np.argmax(bounds))] == 5
 
 # %% [markdown]
-# **3.** With a constant rate $\rho = 0.7$ SVI does not come to rest. Average the last 100 values of $\lambda$ of that run. How high is the bound of
-# the average, against that of the last value?
+# **3.** With a constant rate $\rho = 0.7$ SVI does not come to rest. Average the last 100 values of
+# $\lambda$ of that run. How high is the bound of the average, against that of the last value?
 
 # %% tags=["solution"]
 average = np.mean(paths["constant"][-100:], axis=0)
@@ -1058,8 +1149,9 @@ print(f"last value {heights['constant'][-1]:.1f}, average {height:.1f}, CAVI {to
 assert top - height < 0.5 * (top - np.mean(last["constant"]))
 
 # %% [markdown]
-# **4.** EM is CAVI without beliefs. Replace $\exp\mathbb{E}[\log\theta]$ and $\exp\mathbb{E}[\log\beta]$ in one CAVI sweep by the means of $\theta$
-# and $\beta$, and set $\alpha = \eta = 0$: show that it is one sweep of EM.
+# **4.** EM is CAVI without beliefs. Replace $\exp\mathbb{E}[\log\theta]$ and
+# $\exp\mathbb{E}[\log\beta]$ in one CAVI sweep by the means of $\theta$ and $\beta$, and set
+# $\alpha = \eta = 0$: show that it is one sweep of EM.
 
 # %% tags=["solution"]
 some_theta, some_beta = rng.dirichlet(np.ones(K), D), rng.dirichlet(np.ones(V), K)

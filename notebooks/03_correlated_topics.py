@@ -16,14 +16,16 @@
 # **What you will learn**
 #
 # - why a Dirichlet prior cannot say that two topics go together, and how a normal distribution can;
-# - how the correlated topic model and correlated NMF are fitted when no update has a closed form, and what the approximate posterior looks like
-#   then;
-# - what the data can tell about topics' locations, what they cannot, and what locations are good for: a map of topics, and search.
+# - how the correlated topic model and correlated NMF are fitted when no update has a closed form,
+#   and what the approximate posterior looks like then;
+# - what the data can tell about topics' locations, what they cannot, and what locations are good
+#   for: a map of topics, and search.
 #
-# **What you need to know**: LDA and mean-field variational inference (notebooks 1 and 2); the multivariate normal distribution; Newton's method.
+# **What you need to know**: LDA and mean-field variational inference (notebooks 1 and 2); the
+# multivariate normal distribution; Newton's method.
 #
-# Papers: Blei and Lafferty (2007) for the correlated topic model; Paisley, Blei and Jordan (2014) for correlated NMF. Equations of the latter are
-# cited as P (11.3).
+# Papers: Blei and Lafferty (2007) for the correlated topic model; Paisley, Blei and Jordan (2014)
+# for correlated NMF. Equations of the latter are cited as P (11.3).
 
 # %%
 import warnings
@@ -62,13 +64,15 @@ plt.rcParams.update(
 # %% [markdown]
 # ## A Dirichlet cannot say it
 #
-# A document $d$ has proportions $\theta_d = (\theta_{d1}, \dots, \theta_{dK})$ on $K$ topics. They are positive and sum to one. LDA draws them
-# from a Dirichlet distribution with concentrations $\alpha_1, \dots, \alpha_K$. With $\alpha_0 = \sum_k \alpha_k$ its covariances are
+# A document $d$ has proportions $\theta_d = (\theta_{d1}, \dots, \theta_{dK})$ on $K$ topics. They
+# are positive and sum to one. LDA draws them from a Dirichlet distribution with concentrations
+# $\alpha_1, \dots, \alpha_K$. With $\alpha_0 = \sum_k \alpha_k$ its covariances are
 #
 # $$\operatorname{cov}(\theta_i, \theta_j) = -\frac{\alpha_i \alpha_j}{\alpha_0^2 (\alpha_0 + 1)}, \qquad i \ne j.$$
 #
-# Look at the sign. Whatever the $\alpha$s, every two topics are *negatively* correlated: more of one leaves less for the others, and that is all
-# that a Dirichlet knows. An article on the army is likelier to be about politics than about cooking. No choice of $\alpha$ can say so.
+# Look at the sign. Whatever the $\alpha$s, every two topics are *negatively* correlated: more of
+# one leaves less for the others, and that is all that a Dirichlet knows. An article on the army is
+# likelier to be about politics than about cooking. No choice of $\alpha$ can say so.
 
 # %%
 rng = np.random.default_rng(0)
@@ -78,7 +82,8 @@ formula = -np.outer(alpha, alpha) / (alpha.sum() ** 2 * (alpha.sum() + 1))
 print(f"cov(politics, army): drawn {np.cov(dirichlet.T)[0, 1]:.4f}, formula {formula[0, 1]:.4f}")
 
 # %% tags=["check"]
-# The formula holds: 20,000 draws give a covariance to about 0.001. And any concentrations give negative covariances.
+# The formula holds: 20,000 draws give a covariance to about 0.001. And any concentrations give
+# negative covariances.
 assert abs(np.cov(dirichlet.T)[0, 1] - formula[0, 1]) < 0.003
 for _ in range(20):
     drawn = np.cov(rng.dirichlet(rng.gamma(1.0, 1.0, 4) + 0.1, 20_000).T)
@@ -91,8 +96,9 @@ for _ in range(20):
 #
 # $$y_d \sim \text{Normal}(0, C), \qquad \theta_{dk} = \frac{\exp(y_{dk})}{\sum_j \exp(y_{dj})}.$$
 #
-# The covariance matrix $C$ ($K \times K$) says which topics go together. The map from $y$ to $\theta$ is called softmax, and the distribution of
-# $\theta$ the *logistic normal*. Two lines of code:
+# The covariance matrix $C$ ($K \times K$) says which topics go together. The map from $y$ to
+# $\theta$ is called softmax, and the distribution of $\theta$ the *logistic normal*. Two lines of
+# code:
 
 # %%
 C = np.array([[3.0, 2.7, 0.0], [2.7, 3.0, 0.0], [0.0, 0.0, 3.0]])
@@ -126,12 +132,14 @@ figure.suptitle(
 plt.show()
 
 # %% [markdown]
-# Each dot is a document; at a corner it is all about one topic. The Dirichlet treats the three corners alike. The logistic normal leaves the
-# middle of the bottom edge full and the other two edges thin: a document may be about politics *and* the army, while cooking keeps to itself. The
+# Each dot is a document; at a corner it is all about one topic. The Dirichlet treats the three
+# corners alike. The logistic normal leaves the middle of the bottom edge full and the other two
+# edges thin: a document may be about politics *and* the army, while cooking keeps to itself. The
 # shares $\theta$ of politics and the army are even positively correlated now.
 
 # %% tags=["check"]
-# "ties politics to the army": a positive correlation (0.3, known to 0.01), and shares of mixed documents differ as said.
+# "ties politics to the army": a positive correlation (0.3, known to 0.01), and shares of mixed
+# documents differ as said.
 assert np.corrcoef(logistic_normal.T)[0, 1] > 0.2
 mixed = lambda drawn, i, j: np.mean(np.minimum(drawn[:, i], drawn[:, j]) > 0.25)  # noqa: E731
 assert mixed(logistic_normal, 0, 1) > 2 * max(
@@ -144,19 +152,21 @@ assert (
 # %% [markdown]
 # ## Locations: a covariance one can draw
 #
-# $C$ has $K(K+1)/2$ numbers. Paisley et al. write it with fewer: give every topic a *location* $\ell_k$ and every document a location $u_d$, in
-# one space of $m$ dimensions, and let (P (11.11))
+# $C$ has $K(K+1)/2$ numbers. Paisley et al. write it with fewer: give every topic a *location*
+# $\ell_k$ and every document a location $u_d$, in one space of $m$ dimensions, and let (P (11.11))
 #
 # $$y_{dk} = \ell_k^\top u_d, \qquad u_d \sim \text{Normal}(0, I_m)
 # \quad\Longrightarrow\quad C_{ij} = \operatorname{cov}(y_{di}, y_{dj}) = \ell_i^\top \ell_j.$$
 #
-# Topics that lie in the same direction go together, topics in opposite directions avoid each other, and a document uses the topics that lie where
-# it lies. *Correlated NMF* (P (11.13)) needs no softmax: a scale $s_d$ for each document stands in for its length,
+# Topics that lie in the same direction go together, topics in opposite directions avoid each other,
+# and a document uses the topics that lie where it lies. *Correlated NMF* (P (11.13)) needs no
+# softmax: a scale $s_d$ for each document stands in for its length,
 #
 # $$X_{dv} \sim \text{Poisson}\Big(s_d \sum_k e^{\ell_k^\top u_d}\, \beta_{kv}\Big),$$
 #
-# where $X_{dv}$ counts word $v$ in document $d$, and $\beta_k$ is topic $k$. We plant six topics in a plane and draw 1,200 short documents. Half
-# are for fitting, half for later. Topic $k$ has 80 words of its own, which get nine tenths of its weight.
+# where $X_{dv}$ counts word $v$ in document $d$, and $\beta_k$ is topic $k$. We plant six topics in
+# a plane and draw 1,200 short documents. Half are for fitting, half for later. Topic $k$ has 80
+# words of its own, which get nine tenths of its weight.
 
 # %%
 NAMES = ["politics", "army", "trade", "football", "cooking", "wine"]
@@ -176,8 +186,9 @@ print(
 )
 
 # %% [markdown]
-# Three models are fitted by coordinate ascent (`cavi`): LDA, the CTM with a full covariance matrix (inverse Wishart prior, P (11.4)), and
-# correlated NMF with locations in two dimensions. Nobody tells them which words belong together.
+# Three models are fitted by coordinate ascent (`cavi`): LDA, the CTM with a full covariance matrix
+# (inverse Wishart prior, P (11.4)), and correlated NMF with locations in two dimensions. Nobody
+# tells them which words belong together.
 
 
 # %%
@@ -201,7 +212,8 @@ fits = {
 
 
 def planted_order(found):
-    """For each planted topic the fitted one that gives its words most weight: labels of topics mean nothing."""
+    """For each planted topic the fitted one that gives its words most weight: labels of topics mean
+    nothing."""
     return inference.topics(found).topics.reshape(K, K, OWN).sum(2).argmax(0)
 
 
@@ -209,7 +221,8 @@ order = planted_order(fits["correlated NMF"])
 print("fitted topic of each planted one:", dict(zip(NAMES, order.tolist(), strict=True)))
 
 # %% tags=["check"]
-# The two correlated models recover all six topics: each planted one has a fitted one of its own, with most weight (0.9 planted) on its words.
+# The two correlated models recover all six topics: each planted one has a fitted one of its own,
+# with most weight (0.9 planted) on its words.
 for name in ("CTM", "correlated NMF"):
     share = inference.topics(fits[name]).topics.reshape(K, K, OWN).sum(2)
     assert len(set(share.argmax(0))) == K and share.max(0).min() > 0.8, (name, share.max(0))
@@ -217,16 +230,19 @@ for name in ("CTM", "correlated NMF"):
 # %% [markdown]
 # ## What $q$ looks like when nothing is conjugate
 #
-# In LDA each update is a formula: a Dirichlet stays a Dirichlet. Here the prior of $u_d$ is normal and the likelihood holds
-# $e^{\ell_k^\top u_d}$; their product is no distribution with a name. So we *choose* one: $q(u_d) = \text{Normal}(\mu_d, \Sigma_d)$, and maximise
-# the bound over $\mu_d$ and $\Sigma_d$ by Newton's method. What makes that possible is that one expectation has a closed form,
-# $\mathbb{E}_q\, e^{\ell^\top u} = \exp(\ell^\top \mu + \tfrac12 \ell^\top \Sigma\, \ell)$. At the optimum
+# In LDA each update is a formula: a Dirichlet stays a Dirichlet. Here the prior of $u_d$ is normal
+# and the likelihood holds $e^{\ell_k^\top u_d}$; their product is no distribution with a name. So
+# we *choose* one: $q(u_d) = \text{Normal}(\mu_d, \Sigma_d)$, and maximise the bound over $\mu_d$
+# and $\Sigma_d$ by Newton's method. What makes that possible is that one expectation has a closed
+# form, $\mathbb{E}_q\, e^{\ell^\top u} = \exp(\ell^\top \mu + \tfrac12 \ell^\top \Sigma\, \ell)$.
+# At the optimum
 #
 # $$\Sigma_d^{-1} = I + \sum_k w_{dk}\, \ell_k \ell_k^\top,
 # \qquad w_{dk} = \mathbb{E}[s_d]\, \mathbb{E}\Big[\sum_v \beta_{kv}\Big]\, \mathbb{E}_q\, e^{\ell_k^\top u_d}:$$
 #
-# the prior's precision, plus one outer product for every token that the document is expected to have of topic $k$. Long documents are known well.
-# (Paisley et al. take $u_d$ as a point, $\Sigma_d = 0$; exercise 3 shows what that costs.)
+# the prior's precision, plus one outer product for every token that the document is expected to
+# have of topic $k$. Long documents are known well. (Paisley et al. take $u_d$ as a point, $\Sigma_d
+# = 0$; exercise 3 shows what that costs.)
 
 # %%
 posterior = fits["correlated NMF"].posterior
@@ -245,15 +261,15 @@ print(
 )
 
 # %% tags=["check"]
-# The formula for the precision is what the fit holds. Not exactly: topics moved once more after the documents were solved (2 % of the largest
-# element).
+# The formula for the precision is what the fit holds. Not exactly: topics moved once more after the
+# documents were solved (2 % of the largest element).
 assert np.max(np.abs(by_formula - precision) / np.abs(precision).max((1, 2), keepdims=True)) < 0.05
 # "Long documents are known well": volume of q against length.
 assert np.corrcoef(np.log(train.totals), np.linalg.slogdet(sigma)[1])[0, 1] < -0.6
 
 # %% [markdown]
-# How good is a normal? In two dimensions the exact answer is a matter of a grid. With topics and locations held at their estimates and
-# $s_d \sim \text{Gamma}(a_0, b_0)$ integrated out,
+# How good is a normal? In two dimensions the exact answer is a matter of a grid. With topics and
+# locations held at their estimates and $s_d \sim \text{Gamma}(a_0, b_0)$ integrated out,
 #
 # $$p(u_d \mid X_d) \propto e^{-|u_d|^2/2}\; \prod_v \Big(\sum_k e^{\ell_k^\top u_d} \beta_{kv}\Big)^{X_{dv}}
 # \Big/ \Big(b_0 + \sum_{kv} e^{\ell_k^\top u_d}\beta_{kv}\Big)^{a_0 + N_d},$$
@@ -308,8 +324,9 @@ figure.suptitle(
 plt.show()
 
 # %% [markdown]
-# The exact posterior is nearly normal, and $q$ lies where it lies. But $q$ is too narrow. Mean-field inference takes $u_d$ as independent of the
-# scale $s_d$ and of the topics of the single words, though all three depend on each other; each is then fitted as if the others were known. How
+# The exact posterior is nearly normal, and $q$ lies where it lies. But $q$ is too narrow.
+# Mean-field inference takes $u_d$ as independent of the scale $s_d$ and of the topics of the single
+# words, though all three depend on each other; each is then fitted as if the others were known. How
 # much is lost, for 20 documents of all lengths:
 
 # %%
@@ -324,10 +341,12 @@ print(f"means differ by {np.mean(gaps):.2f} exact sd on average, {np.max(gaps):.
 print(f"sd of q is {np.mean(ratios):.0%} of the exact one on average")
 
 # %% [markdown]
-# So trust $q$'s means, which the rest of this notebook uses, more than its widths. Notebook 7 is about measuring such things.
+# So trust $q$'s means, which the rest of this notebook uses, more than its widths. Notebook 7 is
+# about measuring such things.
 
 # %% tags=["check"]
-# "right place": 0.15 on average when written, 0.31 at most. "too narrow": 0.74 when written. The long document is known better in each direction.
+# "right place": 0.15 on average when written, 0.31 at most. "too narrow": 0.74 when written. The
+# long document is known better in each direction.
 assert np.mean(gaps) < 0.25 and np.max(gaps) < 0.6
 assert 0.6 < np.mean(ratios) < 0.88 and np.max(ratios) < 1.1
 assert np.linalg.det(sigma[short]) > 4 * np.linalg.det(sigma[long])
@@ -335,8 +354,9 @@ assert np.linalg.det(sigma[short]) > 4 * np.linalg.det(sigma[long])
 # %% [markdown]
 # ## Were the correlations found?
 #
-# The correlation of two topics is the cosine of their locations (P (11.36)), or $C_{ij} / \sqrt{C_{ii} C_{jj}}$ for the CTM.
-# `inference.topic_correlations` returns it for both. The planted locations are taken about their mean; why, the next section says.
+# The correlation of two topics is the cosine of their locations (P (11.36)), or $C_{ij} /
+# \sqrt{C_{ii} C_{jj}}$ for the CTM. `inference.topic_correlations` returns it for both. The planted
+# locations are taken about their mean; why, the next section says.
 
 # %%
 pairs = np.triu_indices(K, 1)
@@ -362,7 +382,8 @@ for name, values in found.items():
     )
 
 # %% tags=["check"]
-# All clear signs (those of correlations of at least 0.2 in size) are right, and the correlations agree to 0.25, their error with 600 short documents.
+# All clear signs (those of correlations of at least 0.2 in size) are right, and the correlations
+# agree to 0.25, their error with 600 short documents.
 for name, values in found.items():
     clear = np.abs(planted[pairs]) >= 0.2
     assert np.all(np.sign(values[pairs][clear]) == np.sign(planted[pairs][clear])), name
@@ -372,14 +393,15 @@ for name, values in found.items():
 # %% [markdown]
 # ## What the data cannot know
 #
-# **A rotation.** Only $\ell_k^\top u_d$ enters the likelihood. Turn all locations by one orthogonal matrix $Q$, and
-# $(Q\ell_k)^\top (Q u_d) = \ell_k^\top u_d$; the priors do not mind either. Two fits from two seeds therefore give two maps that differ by a turn
-# or a reflection.
+# **A rotation.** Only $\ell_k^\top u_d$ enters the likelihood. Turn all locations by one orthogonal
+# matrix $Q$, and $(Q\ell_k)^\top (Q u_d) = \ell_k^\top u_d$; the priors do not mind either. Two
+# fits from two seeds therefore give two maps that differ by a turn or a reflection.
 #
-# **A common shift.** Add one vector $c$ to all *topics'* locations. Every weight of document $d$ is then multiplied by the same $e^{c^\top u_d}$,
-# which softmax cancels and $s_d$ takes back. Only differences of locations are seen by the data: $|\ell_i - \ell_j|^2$ is the variance of
-# $\log(\theta_{di} / \theta_{dj})$. What decides on the shift is the prior of $\ell_k$, which likes short vectors best, and so puts the
-# locations' mean near zero.
+# **A common shift.** Add one vector $c$ to all *topics'* locations. Every weight of document $d$ is
+# then multiplied by the same $e^{c^\top u_d}$, which softmax cancels and $s_d$ takes back. Only
+# differences of locations are seen by the data: $|\ell_i - \ell_j|^2$ is the variance of
+# $\log(\theta_{di} / \theta_{dj})$. What decides on the shift is the prior of $\ell_k$, which likes
+# short vectors best, and so puts the locations' mean near zero.
 
 # %%
 again = fit("correlated_nmf", seed=1, rank=2)
@@ -420,18 +442,22 @@ figure.suptitle("The map of topics is known up to a turn and a shift", fontsize=
 plt.show()
 
 # %% [markdown]
-# On the left the two fits seem to have nothing in common. Turned (right) they agree with each other and with what was planted. So read inner
-# products, distances and angles off a map, and never a coordinate. And read correlations with the shift in mind: with the mean at zero they are
-# relative to the *average* topic. Six topics cannot all be positively correlated in this sense, for $\sum_k \ell_k = 0$.
+# On the left the two fits seem to have nothing in common. Turned (right) they agree with each other
+# and with what was planted. So read inner products, distances and angles off a map, and never a
+# coordinate. And read correlations with the shift in mind: with the mean at zero they are relative
+# to the *average* topic. Six topics cannot all be positively correlated in this sense, for $\sum_k
+# \ell_k = 0$.
 
 # %% tags=["check"]
-# The two seeds agree only once turned; the turned ones lie on the planted map (mean distance, of locations 1.6 long); the mean is near zero.
+# The two seeds agree only once turned; the turned ones lie on the planted map (mean distance, of
+# locations 1.6 long); the mean is near zero.
 away = lambda a, b: np.linalg.norm(a - b, axis=1).mean()  # noqa: E731
 assert away(turned(first, centred), turned(second, centred)) < 0.15
 assert away(first, second) > 3 * away(turned(first, centred), turned(second, centred))
 assert away(turned(first, centred), centred) < 0.35
 assert np.linalg.norm(first.mean(0)) < 0.3 < np.linalg.norm(ell.mean(0))
-# The shift is invisible, and distances are variances of log ratios (600 documents: 1,200 draws give 20 % at worst).
+# The shift is invisible, and distances are variances of log ratios (600 documents: 1,200 draws give
+# 20 % at worst).
 assert np.allclose(softmax(u @ (ell + np.array([0.7, -2.0])).T, axis=1), theta)
 ratio = np.var(np.log(theta[:, 0] / theta[:, 3]))
 assert abs(ratio / np.sum((ell[0] - ell[3]) ** 2) - 1) < 0.2
@@ -439,8 +465,9 @@ assert abs(ratio / np.sum((ell[0] - ell[3]) ** 2) - 1) < 0.2
 # %% [markdown]
 # ## Does it predict better?
 #
-# Split each held-out document, learn its weights from two thirds of its words and predict the rest (`document_completion`, in nats per token;
-# higher is better). From a few words on the army, a correlated model expects some on politics.
+# Split each held-out document, learn its weights from two thirds of its words and predict the rest
+# (`document_completion`, in nats per token; higher is better). From a few words on the army, a
+# correlated model expects some on politics.
 
 # %%
 scores = {
@@ -450,8 +477,9 @@ for name, score in scores.items():
     print(f"{name:15s} {score.value:.3f} (standard error {score.standard_error:.3f})")
 
 # %% [markdown]
-# Both correlated models beat LDA here. The documents were drawn from their prior, so they should; and this one start of LDA has merged two of the
-# planted topics, which is part of the difference. On real text the gain is smaller: Paisley et al. report hardly any on the *New York Times*. The
+# Both correlated models beat LDA here. The documents were drawn from their prior, so they should;
+# and this one start of LDA has merged two of the planted topics, which is part of the difference.
+# On real text the gain is smaller: Paisley et al. report hardly any on the *New York Times*. The
 # reason to use these models is then what they show, not what they score.
 
 # %% tags=["check"]
@@ -466,9 +494,11 @@ assert abs(scores["CTM"].value - scores["correlated NMF"].value) < 0.03
 # %% [markdown]
 # ## Search: documents near a document
 #
-# $u_d$ says what a document is about, in two numbers. `inference.nearest_documents` ranks documents by the cosine of their locations. The
-# classical competitor is the cosine of the counts. We call two documents alike if the planted topic that they use most is the same, and ask how
-# many of the $n$ nearest are alike (*precision at n*), for 100 documents asked for. Chance is the probability that two random documents are.
+# $u_d$ says what a document is about, in two numbers. `inference.nearest_documents` ranks documents
+# by the cosine of their locations. The classical competitor is the cosine of the counts. We call
+# two documents alike if the planted topic that they use most is the same, and ask how many of the
+# $n$ nearest are alike (*precision at n*), for 100 documents asked for. Chance is the probability
+# that two random documents are.
 
 # %%
 labels, most, queries = theta[:D].argmax(1), 50, np.arange(0, D, 6)
@@ -507,11 +537,13 @@ print(
 )
 
 # %% [markdown]
-# Short documents on one subject share few words, and their counts are nearly orthogonal. Locations see through the words to the topics. The
-# single nearest document is found as well by counts; further down the list the gain grows.
+# Short documents on one subject share few words, and their counts are nearly orthogonal. Locations
+# see through the words to the topics. The single nearest document is found as well by counts;
+# further down the list the gain grows.
 
 # %% tags=["check"]
-# Precision at 10 is higher by locations, the gain grows from 10 to 50, and both beat chance. 100 queries: errors of about 0.03.
+# Precision at 10 is higher by locations, the gain grows from 10 to 50, and both beat chance. 100
+# queries: errors of about 0.03.
 gain = precision_at["locations $u_d$"] - precision_at["counts"]
 assert gain[9] > 0.03 and gain[49] > gain[9] > gain[0]
 assert precision_at["counts"][9] > chance + 0.2
@@ -519,9 +551,10 @@ assert precision_at["counts"][9] > chance + 0.2
 # %% [markdown]
 # ## Real text
 #
-# 395 news stories of Reuters, the 1,000 words that follow the 100 most frequent ones, twelve topics in four dimensions.
-# `inference.correlation_figure` draws the correlations as Paisley et al. do (Fig. 11.4): a block for each pair, its area the size, its colour the
-# sign. Theirs are green and red; we take blue and orange, which more eyes can tell apart.
+# 395 news stories of Reuters, the 1,000 words that follow the 100 most frequent ones, twelve topics
+# in four dimensions. `inference.correlation_figure` draws the correlations as Paisley et al. do
+# (Fig. 11.4): a block for each pair, its area the size, its colour the sign. Theirs are green and
+# red; we take blue and orange, which more eyes can tell apart.
 
 # %%
 reuters = pp_models.datasets.load("reuters")
@@ -563,26 +596,30 @@ for title, chosen in (("together", by_size[::-1][:3]), ("apart", by_size[:3])):
         )
 
 # %% [markdown]
-# Here there is no truth to check against, and 395 stories are few. Fit again from another seed before you believe a block. Topics may split
-# differently; a correlation that survives that is worth a story.
+# Here there is no truth to check against, and 395 stories are few. Fit again from another seed
+# before you believe a block. Topics may split differently; a correlation that survives that is
+# worth a story.
 
 # %% tags=["check"]
-# The picture shows signs of both kinds, and the figure's blocks are those of the printed correlations.
+# The picture shows signs of both kinds, and the figure's blocks are those of the printed
+# correlations.
 assert correlations[i, j].max() > 0.3 and correlations[i, j].min() < -0.3
 assert len(figure.axes[0].patches) == size**2
 
 # %% [markdown]
 # ## Exercises
 #
-# 1. With two topics, what is the correlation of their locations about their mean? What does that say about the correlation of *two* topics'
-#    shares?
-# 2. Compute the planted correlations without taking locations about their mean. Which signs change? Why is that no contradiction?
+# 1. With two topics, what is the correlation of their locations about their mean? What does that
+#    say about the correlation of *two* topics' shares?
+# 2. Compute the planted correlations without taking locations about their mean. Which signs change?
+#    Why is that no contradiction?
 # 3. Fit with `point_u=True`, as the paper does. What happens to the lengths of $\ell_k$, and why?
-# 4. Search by the proportions of topics (`inference.topics(fit).proportions`) instead of $u_d$. Is there anything that locations know and
-#    proportions do not?
+# 4. Search by the proportions of topics (`inference.topics(fit).proportions`) instead of $u_d$. Is
+#    there anything that locations know and proportions do not?
 
 # %% tags=["solution"]
-# 1. About their mean two vectors are opposite: -1 always. Two shares that sum to one leave nothing to be found; correlation begins with three topics.
+# 1. About their mean two vectors are opposite: -1 always. Two shares that sum to one leave nothing
+# to be found; correlation begins with three topics.
 two = np.random.default_rng(1).normal(size=(2, 5))
 print(inference.topic_correlations(two - two.mean(0)).round(6))
 
@@ -590,8 +627,9 @@ print(inference.topic_correlations(two - two.mean(0)).round(6))
 assert np.allclose(inference.topic_correlations(two - two.mean(0)), [[1, -1], [-1, 1]])
 
 # %% tags=["solution"]
-# 2. Pairs at about a right angle change sign. The data are the same for either set of locations: a correlation of log weights has no meaning before
-# it is said relative to what, and the model says: relative to the average topic.
+# 2. Pairs at about a right angle change sign. The data are the same for either set of locations: a
+# correlation of log weights has no meaning before it is said relative to what, and the model says:
+# relative to the average topic.
 uncentred = inference.topic_correlations(ell)
 for a, b in zip(*pairs, strict=True):
     if uncentred[a, b] * planted[a, b] < 0:
@@ -604,8 +642,9 @@ changed = uncentred[pairs] * planted[pairs] < 0
 assert changed.any() and np.abs(planted[pairs][changed]).max() < 0.6
 
 # %% tags=["solution"]
-# 3. Locations grow longer. Given a point for u_d, longer ell_k fit each document's words better, and the prior of ell_k, one for the whole corpus,
-# is too weak to stop it. A distribution of u_d pays for long ell_k: exp(ell' Sigma ell / 2) raises the expected counts.
+# 3. Locations grow longer. Given a point for u_d, longer ell_k fit each document's words better,
+# and the prior of ell_k, one for the whole corpus, is too weak to stop it. A distribution of u_d
+# pays for long ell_k: exp(ell' Sigma ell / 2) raises the expected counts.
 point = fit("correlated_nmf", rank=2, point_u=True)
 length = {
     name: np.linalg.norm(x, axis=1).mean()
@@ -624,8 +663,8 @@ assert (
 )
 
 # %% tags=["solution"]
-# 4. As good: a document's proportions are a function of u_d. What they leave out is q's covariance, and how purely a document is about its
-# topics.
+# 4. As good: a document's proportions are a function of u_d. What they leave out is q's covariance,
+# and how purely a document is about its topics.
 roots = np.sqrt(inference.topics(fits["correlated NMF"]).proportions)
 alike = roots @ roots.T
 np.fill_diagonal(alike, -1)
@@ -642,12 +681,16 @@ assert abs(by_proportions - precision_at["locations $u_d$"][9]) < 0.08
 # %% [markdown]
 # ## Summary
 #
-# - A Dirichlet makes all topics compete. A logistic normal has a covariance, and so can say which go together.
-# - Written with locations, $C = \ell \ell^\top$, the covariance becomes a map of topics and documents.
-# - Without conjugacy $q(u_d)$ is a normal that we choose and fit by Newton steps. It lies where the exact posterior lies and is narrower by a
-#   quarter here.
-# - Locations are known up to a rotation and a common shift. Use angles and distances, relative to the average topic.
+# - A Dirichlet makes all topics compete. A logistic normal has a covariance, and so can say which
+#   go together.
+# - Written with locations, $C = \ell \ell^\top$, the covariance becomes a map of topics and
+#   documents.
+# - Without conjugacy $q(u_d)$ is a normal that we choose and fit by Newton steps. It lies where the
+#   exact posterior lies and is narrower by a quarter here.
+# - Locations are known up to a rotation and a common shift. Use angles and distances, relative to
+#   the average topic.
 #
-# Next: notebook 4 meets the same rotations in recommendations; notebook 7 asks whether a fit is any good. Read Blei and Lafferty (2007), *A
-# correlated topic model of Science*; Paisley, Blei and Jordan (2014), *Bayesian nonnegative matrix factorization with stochastic variational
-# inference*; Aitchison (1982) on what can be said of proportions.
+# Next: notebook 4 meets the same rotations in recommendations; notebook 7 asks whether a fit is any
+# good. Read Blei and Lafferty (2007), *A correlated topic model of Science*; Paisley, Blei and
+# Jordan (2014), *Bayesian nonnegative matrix factorization with stochastic variational inference*;
+# Aitchison (1982) on what can be said of proportions.

@@ -15,13 +15,18 @@
 #
 # **What you will learn**
 #
-# - that probabilistic matrix factorisation is a set of coupled ridge regressions, five lines of NumPy;
-# - why the best single point over-fits as the rank grows and the average over the posterior does not;
-# - how sure a predicted rating is, who gets the unsure ones, and what that does to a list of recommendations.
+# - that probabilistic matrix factorisation is a set of coupled ridge regressions, five lines of
+#   NumPy;
+# - why the best single point over-fits as the rank grows and the average over the posterior does
+#   not;
+# - how sure a predicted rating is, who gets the unsure ones, and what that does to a list of
+#   recommendations.
 #
-# **What you need to know**: linear regression with a squared penalty (ridge regression), the normal distribution, Bayes' rule.
+# **What you need to know**: linear regression with a squared penalty (ridge regression), the normal
+# distribution, Bayes' rule.
 #
-# Papers: Salakhutdinov and Mnih (2007, 2008). The derivation follows lecture 17 of Paisley's course *Machine Learning* (cited as C17).
+# Papers: Salakhutdinov and Mnih (2007, 2008). The derivation follows lecture 17 of Paisley's course
+# *Machine Learning* (cited as C17).
 
 # %%
 import warnings
@@ -57,8 +62,8 @@ plt.rcParams.update(
 # %% [markdown]
 # ## Ratings, most of them missing
 #
-# MovieLens-100K holds ratings of films from 1 to 5. We take 250 of its users and the films that at least ten of them rated, and hold back a fifth
-# of the ratings, at random, to be judged by.
+# MovieLens-100K holds ratings of films from 1 to 5. We take 250 of its users and the films that at
+# least ten of them rated, and hold back a fifth of the ratings, at random, to be judged by.
 
 # %%
 full = pp_models.datasets.load("movielens100k", model="pmf")
@@ -102,17 +107,18 @@ assert seen < 0.15
 # %% [markdown]
 # ## A rating is an inner product
 #
-# User $i$ gets a vector $u_i$ and film $j$ a vector $v_j$, both of $d$ numbers ($d$ is the *rank*). With $m$ the mean rating, and $\Omega$ the
-# pairs that were rated (C17),
+# User $i$ gets a vector $u_i$ and film $j$ a vector $v_j$, both of $d$ numbers ($d$ is the *rank*).
+# With $m$ the mean rating, and $\Omega$ the pairs that were rated (C17),
 #
 # $$u_i \sim N(0, \lambda^{-1} I), \qquad v_j \sim N(0, \lambda^{-1} I), \qquad
 # M_{ij} \sim N(m + u_i^\top v_j,\; \sigma^2) \quad \text{for } (i, j) \in \Omega.$$
 #
-# $\lambda$ is the precision (one over the variance) of the prior, $\sigma^2$ the variance of the noise. The coordinates of $v_j$ are traits of
-# the film, those of $u_i$ the user's taste for them; nobody says which traits. Pairs outside $\Omega$ do not appear. They are *missing*, not
-# zero.
+# $\lambda$ is the precision (one over the variance) of the prior, $\sigma^2$ the variance of the
+# noise. The coordinates of $v_j$ are traits of the film, those of $u_i$ the user's taste for them;
+# nobody says which traits. Pairs outside $\Omega$ do not appear. They are *missing*, not zero.
 #
-# A normal is a wrong distribution for five stars. It is convenient, and we shall check how wrong its intervals are.
+# A normal is a wrong distribution for five stars. It is convenient, and we shall check how wrong
+# its intervals are.
 #
 # ## Each update is a ridge regression
 #
@@ -121,12 +127,13 @@ assert seen < 0.15
 # $$-\frac{1}{2\sigma^2} \sum_{(i,j) \in \Omega} (M_{ij} - m - u_i^\top v_j)^2 -
 # \frac{\lambda}{2} \sum_i |u_i|^2 - \frac{\lambda}{2} \sum_j |v_j|^2 .$$
 #
-# Hold all $v_j$ fixed. What is left for one user is a linear regression of the user's ratings on the vectors of the films, with a squared
-# penalty:
+# Hold all $v_j$ fixed. What is left for one user is a linear regression of the user's ratings on
+# the vectors of the films, with a squared penalty:
 #
 # $$u_i = \Big(\lambda\sigma^2 I + \sum_{j \in \Omega_i} v_j v_j^\top\Big)^{-1} \sum_{j \in \Omega_i} (M_{ij} - m)\, v_j ,$$
 #
-# $\Omega_i$ being the films that user $i$ rated. Films are updated in the same way, given users. In NumPy:
+# $\Omega_i$ being the films that user $i$ rated. Films are updated in the same way, given users. In
+# NumPy:
 
 
 # %%
@@ -145,7 +152,8 @@ u = ridge(3.0 * 0.6, start, users, items, data.num_rows)
 v = ridge(3.0 * 0.6, u, items, users, data.num_columns)
 
 # %% [markdown]
-# The engine `map` looks for the *maximum a posteriori* point (MAP) by such sweeps. One of its sweeps, from the same start:
+# The engine `map` looks for the *maximum a posteriori* point (MAP) by such sweeps. One of its
+# sweeps, from the same start:
 
 # %%
 sweep = inference.fit("pmf", train, "map", hyper, init={"v": start}, num_epochs=1, progress=False)
@@ -160,11 +168,13 @@ assert (
 )
 
 # %% [markdown]
-# **The penalty is a ratio of variances.** Only the product $\lambda\sigma^2$ enters the update, and $\lambda\sigma^2 = \sigma^2 / \lambda^{-1}$:
-# the variance of the noise over the variance of the prior. Noisy ratings, or tastes that hardly differ, call for a strong penalty. And MAP cannot
-# tell $(\lambda, \sigma^2) = (3, 0.6)$ from $(6, 0.3)$. The posterior can: its width depends on both.
+# **The penalty is a ratio of variances.** Only the product $\lambda\sigma^2$ enters the update, and
+# $\lambda\sigma^2 = \sigma^2 / \lambda^{-1}$: the variance of the noise over the variance of the
+# prior. Noisy ratings, or tastes that hardly differ, call for a strong penalty. And MAP cannot tell
+# $(\lambda, \sigma^2) = (3, 0.6)$ from $(6, 0.3)$. The posterior can: its width depends on both.
 #
-# **The penalty is needed.** Without it, a user with fewer ratings than $d$ leaves the equations singular. The prior makes them solvable.
+# **The penalty is needed.** Without it, a user with fewer ratings than $d$ leaves the equations
+# singular. The prior makes them solvable.
 
 # %%
 same = inference.fit(
@@ -182,7 +192,8 @@ print(
 )
 
 # %% tags=["check"]
-# Same product, same sweep; another product, another sweep. And the sparsest user's equations of rank 20 are singular without a penalty.
+# Same product, same sweep; another product, another sweep. And the sparsest user's equations of
+# rank 20 are singular without a penalty.
 assert np.abs(same.posterior.mean("u") - sweep.posterior.mean("u")).max() < 1e-3
 assert np.abs(ridge(0.6, start, users, items, data.num_rows) - u).max() > 0.01
 sparsest = np.random.default_rng(0).normal(size=(per_user.min(), 20))
@@ -191,15 +202,17 @@ assert per_user.min() < 20 and np.linalg.matrix_rank(sparsest.T @ sparsest) < 20
 # %% [markdown]
 # ## The best point, or all of them?
 #
-# MAP gives one $u$ and one $v$. The Bayesian answer is the posterior $p(u, v \mid M)$, and a prediction is an average over it:
+# MAP gives one $u$ and one $v$. The Bayesian answer is the posterior $p(u, v \mid M)$, and a
+# prediction is an average over it:
 #
 # $$\mathbb{E}[M_{ij} \mid \text{data}] = m + \int u_i^\top v_j \; p(u, v \mid
 # \text{data})\, du\, dv \approx m + \frac{1}{S} \sum_{s=1}^S u_i^{(s)\top} v_j^{(s)} .$$
 #
-# The draws come from Gibbs sampling. Given all $v_j$, the posterior of $u_i$ is a normal whose mean is the ridge solution and whose precision is
-# $\lambda I + \sum_j v_j v_j^\top / \sigma^2$. So the sampler is the same sweep as before, with a draw from a normal in place of its mean. We fit
-# both at several ranks with *the same* prior and noise; what differs is only point against average. (`bayesian_pmf` would give $\lambda$ and
-# $\sigma^2$ priors of their own.)
+# The draws come from Gibbs sampling. Given all $v_j$, the posterior of $u_i$ is a normal whose mean
+# is the ridge solution and whose precision is $\lambda I + \sum_j v_j v_j^\top / \sigma^2$. So the
+# sampler is the same sweep as before, with a draw from a normal in place of its mean. We fit both
+# at several ranks with *the same* prior and noise; what differs is only point against average.
+# (`bayesian_pmf` would give $\lambda$ and $\sigma^2$ priors of their own.)
 
 # %%
 LIMITS = (1.0, 5.0)
@@ -262,13 +275,14 @@ axes.legend(frameon=False, fontsize=8, loc="lower left")
 plt.show()
 
 # %% [markdown]
-# RMSE is the root of the mean squared error. On the training ratings (dotted) more rank is always better, and MAP is ahead. On held-out ratings
-# (solid) MAP gets worse: it has fitted the noise. The average over the posterior stays where it was. The posterior holds many ways to explain the
-# noise; they contradict each other where there are no data, and cancel.
+# RMSE is the root of the mean squared error. On the training ratings (dotted) more rank is always
+# better, and MAP is ahead. On held-out ratings (solid) MAP gets worse: it has fitted the noise. The
+# average over the posterior stays where it was. The posterior holds many ways to explain the noise;
+# they contradict each other where there are no data, and cancel.
 
 # %% tags=["check"]
-# The curves: MAP's training error falls with rank and its held-out error rises; the average's held-out error hardly changes, and is below MAP's
-# everywhere.
+# The curves: MAP's training error falls with rank and its held-out error rises; the average's
+# held-out error hardly changes, and is below MAP's everywhere.
 assert np.all(np.diff(errors["MAP", "training"]) < 0)
 assert errors["MAP", "held out"][-1] > errors["MAP", "held out"][0] + 0.03
 assert np.ptp(errors["Bayes", "held out"]) < 0.03
@@ -305,10 +319,11 @@ print(
 )
 
 # %% [markdown]
-# The best penalty is several times the $\lambda\sigma^2$ that we believe in: MAP needs a prior that is too strong, to make up for treating its
-# point as certain. It was also chosen by looking at the held-out ratings, which flatters it; so, to be fair again, were our $\lambda = 3$ and
-# $\sigma^2 = 0.6$, among a few settings. With $\sigma^2 = 0.8$ the intervals below are a little too wide. `bayesian_pmf` learns both from the
-# training ratings.
+# The best penalty is several times the $\lambda\sigma^2$ that we believe in: MAP needs a prior that
+# is too strong, to make up for treating its point as certain. It was also chosen by looking at the
+# held-out ratings, which flatters it; so, to be fair again, were our $\lambda = 3$ and $\sigma^2 =
+# 0.6$, among a few settings. With $\sigma^2 = 0.8$ the intervals below are a little too wide.
+# `bayesian_pmf` learns both from the training ratings.
 
 # %% tags=["check"]
 # Best inside the range tried, more than twice 1.8, and still not as good as the average.
@@ -319,13 +334,14 @@ assert min(curve["held out"]) > bayes
 # %% [markdown]
 # ## How sure is a prediction?
 #
-# `inference.predict_ratings` returns mean, standard deviation and a central interval for each pair. The variance has two parts,
+# `inference.predict_ratings` returns mean, standard deviation and a central interval for each pair.
+# The variance has two parts,
 #
 # $$\operatorname{var}(M_{ij} \mid \text{data}) = \underbrace{\operatorname{var}(u_i^\top v_j \mid
 # \text{data})}_{\text{what we do not know of } i \text{ and } j} + \underbrace{\sigma^2}_{\text{noise}} .$$
 #
-# A point has no first part. Worse, whoever estimates $\sigma^2$ from MAP's own residuals finds too little, for MAP has fitted the noise. How
-# often do the intervals hold the rating?
+# A point has no first part. Worse, whoever estimates $\sigma^2$ from MAP's own residuals finds too
+# little, for MAP has fitted the noise. How often do the intervals hold the rating?
 
 # %%
 bayesian, point = chains[10], points[10]
@@ -336,7 +352,8 @@ nominal = np.array([0.5, 0.6, 0.7, 0.8, 0.9, 0.95])
 
 
 def coverage(fit, interval, sd=None):
-    """The share of held-out ratings inside their intervals; with `sd`, of intervals of that standard deviation instead of the fit's."""
+    """The share of held-out ratings inside their intervals; with `sd`, of intervals of that
+    standard deviation instead of the fit's."""
     told = inference.predict_ratings(fit, *pairs, interval=float(interval))
     wide = 1.0 if sd is None else sd / told.sd
     return np.mean(np.abs(truth - told.mean) <= (told.upper - told.mean) * wide)
@@ -360,7 +377,8 @@ print(
 )
 
 # %% tags=["check"]
-# The posterior's intervals hold about what they promise (within 0.05), MAP's far less at every level.
+# The posterior's intervals hold about what they promise (within 0.05), MAP's far less at every
+# level.
 assert np.abs(np.array(covered["Bayes"]) - nominal).max() < 0.06
 assert np.all(np.array(covered["MAP with its residuals"]) < nominal - 0.08)
 assert abs(score.coverage - covered["Bayes"][4]) < 1e-6  # the two ways to count agree
@@ -368,8 +386,8 @@ assert abs(score.coverage - covered["Bayes"][4]) < 1e-6  # the two ways to count
 # %% [markdown]
 # ## Who gets the wide intervals?
 #
-# Take the noise away: $\operatorname{sd}(u_i^\top v_j)$ is what the model does not know of user and film. Averaged over all films, for every
-# user:
+# Take the noise away: $\operatorname{sd}(u_i^\top v_j)$ is what the model does not know of user and
+# film. Averaged over all films, for every user:
 
 # %%
 some = np.arange(0, data.num_columns, 3)
@@ -393,11 +411,13 @@ axes.set_title("Users with few ratings get the widest predictions")
 plt.show()
 
 # %% [markdown]
-# No surprise, and no MAP estimate says it. Films with few ratings are uncertain in the same way. At equal numbers of ratings, users of pronounced
-# taste, whose predictions differ most between films, are predicted with less certainty: what is not known of a film counts more with them.
+# No surprise, and no MAP estimate says it. Films with few ratings are uncertain in the same way. At
+# equal numbers of ratings, users of pronounced taste, whose predictions differ most between films,
+# are predicted with less certainty: what is not known of a film counts more with them.
 
 # %% tags=["check"]
-# "few ratings, wide": rank correlations. Pronounced taste, given the number of ratings: the coefficient of a regression.
+# "few ratings, wide": rank correlations. Pronounced taste, given the number of ratings: the
+# coefficient of a regression.
 rank_of = lambda x: np.argsort(np.argsort(x))  # noqa: E731
 assert np.corrcoef(rank_of(per_user), rank_of(per_user_sd))[0, 1] < -0.5
 assert np.corrcoef(rank_of(per_film[some]), rank_of(unknown.mean(0)))[0, 1] < -0.3
@@ -410,8 +430,9 @@ assert (
 # %% [markdown]
 # ## A list of recommendations
 #
-# A user with few ratings: which ten films, not rated yet, shall we show? By the highest mean $\mathbb{E}[u_i^\top v_j]$? Or by what the film is
-# worth with some certainty, the 10 % quantile of $u_i^\top v_j$? With draws both are one line.
+# A user with few ratings: which ten films, not rated yet, shall we show? By the highest mean
+# $\mathbb{E}[u_i^\top v_j]$? Or by what the film is worth with some certainty, the 10 % quantile of
+# $u_i^\top v_j$? With draws both are one line.
 
 # %%
 user = int(np.flatnonzero(per_user <= 20)[0])
@@ -440,12 +461,15 @@ plt.show()
 print(f"{len(set(by_mean) & set(by_quantile))} films are on both lists")
 
 # %% [markdown]
-# The mean does not mind a bet: a film that a dozen people rated may be near the top, with a long line. The quantile asks for evidence, and moves
-# films up whose lines are short, which are those that many have rated. Neither is right in itself. To avoid disappointment, take a low quantile.
-# To *learn* about the user, show what is uncertain: a high quantile. A point estimate offers no choice.
+# The mean does not mind a bet: a film that a dozen people rated may be near the top, with a long
+# line. The quantile asks for evidence, and moves films up whose lines are short, which are those
+# that many have rated. Neither is right in itself. To avoid disappointment, take a low quantile. To
+# *learn* about the user, show what is uncertain: a high quantile. A point estimate offers no
+# choice.
 
 # %% tags=["check"]
-# The two lists differ; over all users with few ratings, those by quantile have shorter lines and films with more ratings.
+# The two lists differ; over all users with few ratings, those by quantile have shorter lines and
+# films with more ratings.
 assert set(by_mean) != set(by_quantile)
 shorter, popular = [], []
 for i in np.flatnonzero(per_user <= 25):
@@ -461,8 +485,9 @@ assert np.mean(shorter) < 0 and np.mean(popular) > 0, (np.mean(shorter), np.mean
 # %% [markdown]
 # ## Vectors are not identified, products are
 #
-# Let $Q$ be any orthogonal matrix: $Q^\top Q = I$. Then $(Qu_i)^\top (Qv_j) = u_i^\top v_j$ and $|Qu_i| = |u_i|$. Likelihood and prior are both
-# unchanged. The posterior is the same in all directions, and by symmetry the exact posterior mean of every $u_i$ is zero, which is of no use to
+# Let $Q$ be any orthogonal matrix: $Q^\top Q = I$. Then $(Qu_i)^\top (Qv_j) = u_i^\top v_j$ and
+# $|Qu_i| = |u_i|$. Likelihood and prior are both unchanged. The posterior is the same in all
+# directions, and by symmetry the exact posterior mean of every $u_i$ is zero, which is of no use to
 # anybody. Two chains need not agree on a coordinate:
 
 # %%
@@ -493,9 +518,9 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# So never average $u$ over draws, and never read a meaning into its first coordinate. Average products. All functions used above do. For
-# variational engines, which sit in one of the rotations, or to compare two posteriors, `inference.compare` first turns them to a common
-# direction.
+# So never average $u$ over draws, and never read a meaning into its first coordinate. Average
+# products. All functions used above do. For variational engines, which sit in one of the rotations,
+# or to compare two posteriors, `inference.compare` first turns them to a common direction.
 
 
 # %%
@@ -517,7 +542,8 @@ print(
 # %% tags=["check"]
 # Chains disagree on coordinates and agree on products.
 assert np.median(products) < 1.03 and np.median(coordinates) > np.median(products) + 0.03
-# A rotation changes nothing that the model sees (log joint density, single precision: relative 1e-5).
+# A rotation changes nothing that the model sees (log joint density, single precision: relative
+# 1e-5).
 Q = np.linalg.qr(np.random.default_rng(0).normal(size=(10, 10)))[0].astype(np.float32)
 few = {site: draws[site][:2] for site in ("u", "v")}
 assert np.allclose(
@@ -527,14 +553,18 @@ assert np.allclose(
 # %% [markdown]
 # ## Exercises
 #
-# 1. Somebody new, without any rating, has the prior. What are mean and standard deviation of $u^\top v_j$ then? Compare with the users above.
-# 2. Show that one half of a sweep cannot lower the log joint density. Follow it over ten sweeps of your own `ridge`.
-# 3. Treat missing ratings as zeros (of $M - m$) and regress on all films. How does the training error on the ratings that *are* there change?
-# 4. For each user, take the held-out film with the highest mean and that with the highest 10 % quantile. Does the user rate the second higher?
+# 1. Somebody new, without any rating, has the prior. What are mean and standard deviation of
+#    $u^\top v_j$ then? Compare with the users above.
+# 2. Show that one half of a sweep cannot lower the log joint density. Follow it over ten sweeps of
+#    your own `ridge`.
+# 3. Treat missing ratings as zeros (of $M - m$) and regress on all films. How does the training
+#    error on the ratings that *are* there change?
+# 4. For each user, take the held-out film with the highest mean and that with the highest 10 %
+#    quantile. Does the user rate the second higher?
 
 # %% tags=["solution"]
-# 1. u has mean zero and variance 1/lambda in every direction, whatever v is: E[u'v] = 0, var(u'v) = E|v|^2 / lambda. Everybody is recommended the
-# mean.
+# 1. u has mean zero and variance 1/lambda in every direction, whatever v is: E[u'v] = 0, var(u'v) =
+# E|v|^2 / lambda. Everybody is recommended the mean.
 newcomer = np.sqrt(np.mean(np.sum(draws["v"] ** 2, -1), 0) / 3.0)
 print(
     f"newcomer: sd {newcomer.mean():.2f} on average; wider than {np.mean(per_user_sd < newcomer.mean()):.0%} of the users"
@@ -561,7 +591,8 @@ print(np.round(heights[:6], 1))
 assert np.all(np.diff(heights) > -1e-6)
 
 # %% tags=["solution"]
-# 3. The regression now believes in thousands of average ratings that nobody gave, and shrinks to nothing: the error is nearly that of the mean alone.
+# 3. The regression now believes in thousands of average ratings that nobody gave, and shrinks to
+# nothing: the error is nearly that of the mean alone.
 zero = np.zeros((data.num_rows, data.num_columns))
 zero[users, items] = values - values.mean()
 a, b = zero @ start @ np.linalg.inv(1.8 * np.eye(2) + start.T @ start), start
@@ -577,7 +608,8 @@ print(
 assert errors["MAP", "training"][0] + 0.1 < as_zeros < values.std()
 
 # %% tags=["solution"]
-# 4. Both choices are rated well above the average of the user's held-out films; between the two there is no difference to be seen.
+# 4. Both choices are rated well above the average of the user's held-out films; between the two
+# there is no difference to be seen.
 taken = {"any": [], "mean": [], "quantile": []}
 for i in range(data.num_rows):
     mine = pairs[1][pairs[0] == i]
@@ -598,11 +630,15 @@ assert min(np.mean(taken["mean"]), np.mean(taken["quantile"])) > np.mean(taken["
 # %% [markdown]
 # ## Summary
 #
-# - PMF is ridge regression of users on films and of films on users, in turn; the penalty is the noise's variance over the prior's.
-# - MAP over-fits as the rank grows and has no honest interval. The average over the posterior does neither, with the same prior.
-# - Uncertainty is widest for those with few ratings. It changes what to recommend: rank by a quantile according to what a mistake costs.
+# - PMF is ridge regression of users on films and of films on users, in turn; the penalty is the
+#   noise's variance over the prior's.
+# - MAP over-fits as the rank grows and has no honest interval. The average over the posterior does
+#   neither, with the same prior.
+# - Uncertainty is widest for those with few ratings. It changes what to recommend: rank by a
+#   quantile according to what a mistake costs.
 # - $u$ and $v$ are known up to a rotation; predictions use $u^\top v$, which is known.
 #
-# Next: notebook 3 has the same rotations in topic models, notebook 7 judges approximate posteriors against Gibbs. Read Salakhutdinov and Mnih
-# (2007), *Probabilistic matrix factorization*; Salakhutdinov and Mnih (2008), *Bayesian probabilistic matrix factorization using Markov chain
+# Next: notebook 3 has the same rotations in topic models, notebook 7 judges approximate posteriors
+# against Gibbs. Read Salakhutdinov and Mnih (2007), *Probabilistic matrix factorization*;
+# Salakhutdinov and Mnih (2008), *Bayesian probabilistic matrix factorization using Markov chain
 # Monte Carlo*.

@@ -13,11 +13,13 @@
 # %% [markdown]
 # # 6. Votes and bills: latent Gaussian factors, Laplace, and the grid against MCMC
 #
-# **What you will learn.** How text and votes can share one set of latent factors. What Laplace's approximation is, in one dimension first, and how it
-# gives the posterior of a hyper-parameter on a grid (INLA). Why the version printed in the literature goes wrong when there are more words than
+# **What you will learn.** How text and votes can share one set of latent factors. What Laplace's
+# approximation is, in one dimension first, and how it gives the posterior of a hyper-parameter on a
+# grid (INLA). Why the version printed in the literature goes wrong when there are more words than
 # documents, and what puts it right.
 #
-# **What you need to know.** The normal distribution, logarithms of densities, and second derivatives. Notebook 1 helps but is not needed.
+# **What you need to know.** The normal distribution, logarithms of densities, and second
+# derivatives. Notebook 1 helps but is not needed.
 #
 # The models are those of Hu et al. (2014), "H" below; equation numbers are theirs.
 
@@ -51,12 +53,15 @@ CHAIN, GRID, PAPER, TEXT = (
 # %% [markdown]
 # ## A small legislature
 #
-# Sixty bills are written about three subjects. Bill $j$ has nonnegative weights $s_j$ on them, word $i$ has nonnegative loadings $d_{1i}$, and the
-# count of word $i$ in bill $j$ is about $d_{1i}^\top s_j$. Twenty members belong to two parties. Member $i$ has a taste $d_{2i}$, of either sign,
-# and votes yea when the *utility* $d_{2i}^\top s_j$ plus standard normal noise is positive. So yea has the probability
-# $\Phi(d_{2i}^\top s_j)$, with $\Phi$ the normal distribution function: a *probit* model.
+# Sixty bills are written about three subjects. Bill $j$ has nonnegative weights $s_j$ on them, word
+# $i$ has nonnegative loadings $d_{1i}$, and the count of word $i$ in bill $j$ is about $d_{1i}^\top
+# s_j$. Twenty members belong to two parties. Member $i$ has a taste $d_{2i}$, of either sign, and
+# votes yea when the *utility* $d_{2i}^\top s_j$ plus standard normal noise is positive. So yea has
+# the probability $\Phi(d_{2i}^\top s_j)$, with $\Phi$ the normal distribution function: a *probit*
+# model.
 #
-# The first party likes the first subject and dislikes the second, the other party the other way round, and both like the third a little.
+# The first party likes the first subject and dislikes the second, the other party the other way
+# round, and both like the third a little.
 
 # %%
 rng = np.random.default_rng(7)
@@ -89,12 +94,14 @@ plt.show()
 print(f"{votes.mean():.0%} of all votes are yea")
 
 # %% [markdown]
-# Bills are sorted by how much more they are about the first subject than the second. The text shows three blocks of words. The votes show two
-# parties: at the top one party says nay and the other yea, at the bottom the reverse. What the model must find is that the same three numbers per
-# bill explain both pictures.
+# Bills are sorted by how much more they are about the first subject than the second. The text shows
+# three blocks of words. The votes show two parties: at the top one party says nay and the other
+# yea, at the bottom the reverse. What the model must find is that the same three numbers per bill
+# explain both pictures.
 
 # %% tags=["check"]
-# "the votes show two parties": members agree more often with their own party than with the other, by a wide margin.
+# "the votes show two parties": members agree more often with their own party than with the other,
+# by a wide margin.
 agree = (votes[:, :, None] == votes[:, None, :]).mean(0)
 same = party[:, None] == party
 assert agree[same & ~np.eye(num_members, dtype=bool)].min() > agree[~same].mean() + 0.1
@@ -103,12 +110,14 @@ assert agree[same].mean() > agree[~same].mean() + 0.25
 # %% [markdown]
 # ## The text alone: LG-NMF
 #
-# Latent Gaussian nonnegative matrix factorisation has a half-normal prior $\mathcal N_+$, a normal cut off at zero, for both factors (H 3):
+# Latent Gaussian nonnegative matrix factorisation has a half-normal prior $\mathcal N_+$, a normal
+# cut off at zero, for both factors (H 3):
 #
 # $$d_{1i} \sim \mathcal N_+(0, I/K), \qquad s_j \sim \mathcal N_+(0, I/\alpha_1), \qquad C_{ij} \sim \mathcal N(d_{1i}^\top s_j, 1).$$
 #
-# The precision $\alpha_1$ says how large the bills' weights are. Counts are treated as real numbers with unit noise, which is crude, and is what
-# makes everything Gaussian. The maximum a posteriori (MAP) estimate is a penalised least-squares problem with nonnegative unknowns. The engine `map`
+# The precision $\alpha_1$ says how large the bills' weights are. Counts are treated as real numbers
+# with unit noise, which is crude, and is what makes everything Gaussian. The maximum a posteriori
+# (MAP) estimate is a penalised least-squares problem with nonnegative unknowns. The engine `map`
 # solves it one block after the other. Here $\alpha_1 = 0.1$ is given.
 
 # %%
@@ -130,7 +139,8 @@ subject = linear_sum_assignment(-cosine.T)[
 print("cosine between true and estimated loadings:", np.round(cosine[subject, np.arange(K)], 3))
 
 # %% tags=["check"]
-# "the subjects are found": cosines near one, where unrelated nonnegative columns of this kind have about 0.4.
+# "the subjects are found": cosines near one, where unrelated nonnegative columns of this kind have
+# about 0.4.
 assert np.all(cosine[subject, np.arange(K)] > 0.95)
 assert np.all(found >= 0)
 
@@ -146,19 +156,20 @@ axes[0].set(ylabel="subject")
 plt.show()
 
 # %% [markdown]
-# The subjects are found from the text alone. Which factor comes first is arbitrary, so we matched them to the truth before drawing. Their *scale* is
-# arbitrary in another way, to which we come back: it is the reason for all the trouble below.
+# The subjects are found from the text alone. Which factor comes first is arbitrary, so we matched
+# them to the truth before drawing. Their *scale* is arbitrary in another way, to which we come
+# back: it is the reason for all the trouble below.
 #
 # ## Laplace's approximation in one dimension
 #
-# Take one member whose taste is a single number $z$ with prior $\mathcal N(0, 1/\alpha)$, and six bills with known weights $w_j$. The log posterior
-# is
+# Take one member whose taste is a single number $z$ with prior $\mathcal N(0, 1/\alpha)$, and six
+# bills with known weights $w_j$. The log posterior is
 #
 # $$\log p(z \mid \text{votes}) = -\tfrac{\alpha}{2} z^2 + \sum_j \log \Phi(\pm w_j z) + \text{const},$$
 #
-# plus for yea, minus for nay. Laplace's approximation replaces it by a parabola: find the top $z^*$ by Newton's method, measure the curvature
-# $h = -\frac{d^2}{dz^2} \log p$ there, and take the normal $\mathcal N(z^*, 1/h)$. With $r(t) = \phi(t)/\Phi(t)$, the derivatives of $\log\Phi(t)$
-# are
+# plus for yea, minus for nay. Laplace's approximation replaces it by a parabola: find the top $z^*$
+# by Newton's method, measure the curvature $h = -\frac{d^2}{dz^2} \log p$ there, and take the
+# normal $\mathcal N(z^*, 1/h)$. With $r(t) = \phi(t)/\Phi(t)$, the derivatives of $\log\Phi(t)$ are
 # $r$ and $-r(r + t)$. That is the whole method.
 
 
@@ -207,9 +218,10 @@ axes[1].legend(fontsize=8)
 plt.show()
 
 # %% [markdown]
-# The normal is close but not the same: the posterior leans to one side, because $\log\Phi$ is no parabola. Five of six votes are yea, and
-# $\log\Phi(t)$ is steep for negative $t$ and nearly flat for positive $t$.
-# The integral over $z$, which is the probability of the votes, comes out within a few hundredths of a nat. This integral is what we need next:
+# The normal is close but not the same: the posterior leans to one side, because $\log\Phi$ is no
+# parabola. Five of six votes are yea, and $\log\Phi(t)$ is steep for negative $t$ and nearly flat
+# for positive $t$. The integral over $z$, which is the probability of the votes, comes out within a
+# few hundredths of a nat. This integral is what we need next:
 #
 # $$\int e^{f(z)}\,dz \approx e^{f(z^*)} \sqrt{2\pi/h}.$$
 
@@ -231,15 +243,17 @@ assert (
 # %% [markdown]
 # ## From there to a hyper-parameter
 #
-# Now let the precision $\alpha$ be unknown, and let twenty members with one-dimensional tastes vote on twelve bills. By the definition of a
-# conditional density, at *any* $z$
+# Now let the precision $\alpha$ be unknown, and let twenty members with one-dimensional tastes vote
+# on twelve bills. By the definition of a conditional density, at *any* $z$
 #
 # $$p(\alpha \mid D) = \frac{p(z, \alpha \mid D)}{p(z \mid \alpha, D)}
 #   \approx \frac{p(z^*, \alpha, D)}{p_G(z^* \mid \alpha, D)} \cdot \text{const}, \qquad (\text{H 7, 8})$$
 #
-# with Laplace's normal $p_G$ in the denominator, at its own top $z^*(\alpha)$. (H prints $p(\theta \mid \cdot)$ in the denominators, a slip.) Do
-# this at a few values of $\log\alpha$ and normalise: that is the integrated nested Laplace approximation, INLA (Rue et al. 2009), for the
-# hyper-parameter. Tastes are independent given $\alpha$ here, so we can also integrate each of them numerically and see the truth.
+# with Laplace's normal $p_G$ in the denominator, at its own top $z^*(\alpha)$. (H prints $p(\theta
+# \mid \cdot)$ in the denominators, a slip.) Do this at a few values of $\log\alpha$ and normalise:
+# that is the integrated nested Laplace approximation, INLA (Rue et al. 2009), for the
+# hyper-parameter. Tastes are independent given $\alpha$ here, so we can also integrate each of them
+# numerically and see the truth.
 
 # %%
 w_many, tastes = np.abs(rng.normal(size=12)), rng.normal(size=20)
@@ -301,14 +315,15 @@ axis.legend(fontsize=8)
 plt.show()
 
 # %% [markdown]
-# Twelve votes per member are enough: the points lie on the curve. Errors of the single integrals do not disappear, but they hardly depend on $\alpha$
-# and so cancel when we normalise.
+# Twelve votes per member are enough: the points lie on the curve. Errors of the single integrals do
+# not disappear, but they hardly depend on $\alpha$ and so cancel when we normalise.
 
 # %% tags=["check"]
 # "the points lie on the curve": a tenth of a posterior sd is invisible in the figure.
 assert abs(laplace_mean - exact_mean) < 0.1 * exact_sd
 assert abs(laplace_sd / exact_sd - 1) < 0.05
-# "errors of the single integrals hardly depend on alpha and so cancel": they change by less than they are, where the posterior is.
+# "errors of the single integrals hardly depend on alpha and so cancel": they change by less than
+# they are, where the posterior is.
 likely = np.exp(log_alpha[by_integral > 0.01 * by_integral.max()])
 errors = np.array([laplace_marginal(a) - exact_marginal(a) for a in likely])
 assert np.ptp(errors) < np.abs(errors).max()
@@ -316,9 +331,11 @@ assert np.ptp(errors) < np.abs(errors).max()
 # %% [markdown]
 # ## The grid for the text's $\alpha_1$, against Gibbs sampling
 #
-# In LG-NMF every row of $d_1$ and of $s$ is normal, or half normal, *given all the others*. The engine `inla` searches for the top of the approximate
-# $\log p(\log\alpha_1 \mid D)$, lays a grid about it, and returns a mixture: a weight for each grid point and the rows' distributions there (H 13).
-# The engine `gibbs` samples the same posterior and is the judge. `method="paper"` is the approximation as H prints it.
+# In LG-NMF every row of $d_1$ and of $s$ is normal, or half normal, *given all the others*. The
+# engine `inla` searches for the top of the approximate $\log p(\log\alpha_1 \mid D)$, lays a grid
+# about it, and returns a mixture: a weight for each grid point and the rows' distributions there (H
+# 13). The engine `gibbs` samples the same posterior and is the judge. `method="paper"` is the
+# approximation as H prints it.
 
 # %%
 unknown = {"num_topics": K}  # alpha1 not given: it has H's vague Gamma(1e-6, 1e-6) prior
@@ -369,13 +386,16 @@ axis.legend(fontsize=8)
 plt.show()
 
 # %% [markdown]
-# The default grid agrees with the sampler: less than a fifth of a posterior standard deviation off, with the right width. As printed it puts
-# $\alpha_1$ clearly too high, and is a little too sure of it. The data are the same, the model is the same. What went wrong?
+# The default grid agrees with the sampler: less than a fifth of a posterior standard deviation off,
+# with the right width. As printed it puts $\alpha_1$ clearly too high, and is a little too sure of
+# it. The data are the same, the model is the same. What went wrong?
 
 # %% tags=["check"]
-# The chain judges: two chains agree (its own error of the mean is well below 0.1 sd with 3,000 draws that are nearly independent).
+# The chain judges: two chains agree (its own error of the mean is well below 0.1 sd with 3,000
+# draws that are nearly independent).
 assert np.ptp(draws.mean(1)) < 0.25 * sd
-# "less than a fifth of a posterior standard deviation off, with the right width": 0.25 leaves room for the chain's own error.
+# "less than a fifth of a posterior standard deviation off, with the right width": 0.25 leaves room
+# for the chain's own error.
 assert abs(off["grid"]) < 0.25
 assert abs(ratio["grid"] - 1) < 0.1
 # "clearly too high, and a little too sure"
@@ -385,18 +405,21 @@ assert ratio["as printed"] < ratio["grid"]
 # %% [markdown]
 # ## The scale of the factors
 #
-# Multiply column $k$ of $d_1$ by $c$ and divide column $k$ of $s$ by $c$: the product, and so the likelihood, stays as it is. Only the priors decide.
-# With $A = K \sum_i d_{1ik}^2$ and $B = \alpha_1 \sum_j s_{jk}^2$ they contribute along this line
+# Multiply column $k$ of $d_1$ by $c$ and divide column $k$ of $s$ by $c$: the product, and so the
+# likelihood, stays as it is. Only the priors decide. With $A = K \sum_i d_{1ik}^2$ and $B =
+# \alpha_1 \sum_j s_{jk}^2$ they contribute along this line
 #
 # $$-\tfrac12 \left(A c^2 + B / c^2\right), \qquad \text{at its top } A = B .$$
 #
-# But a posterior is about volume, not height. There are $p$ numbers in a column of $d_1$ and $n$ in one of $s$, so moving along the line stretches
-# volume by $c^{\,p-n}$ (the Jacobian), and the mass is where
+# But a posterior is about volume, not height. There are $p$ numbers in a column of $d_1$ and $n$ in
+# one of $s$, so moving along the line stretches volume by $c^{\,p-n}$ (the Jacobian), and the mass
+# is where
 #
 # $$-\tfrac12 \left(A c^2 + B / c^2\right) + (p - n) \log c \quad \text{is highest:} \quad A - B = p - n .$$
 #
-# With as many bills as words the two agree. Here there are 40 bills and 120 words, and the MAP estimate is the wrong place to expand about. We can
-# look: the sampler's draws of $A - B$ should lie about $p - n = 80$, the mode's at zero.
+# With as many bills as words the two agree. Here there are 40 bills and 120 words, and the MAP
+# estimate is the wrong place to expand about. We can look: the sampler's draws of $A - B$ should
+# lie about $p - n = 80$, the mode's at zero.
 
 # %%
 n, p = counts[known].shape
@@ -431,15 +454,18 @@ axes[1].legend(fontsize=8, loc="upper right")
 plt.show()
 
 # %% tags=["check"]
-# "the sampler's draws of A - B should lie about p - n = 80": the identity is exact for the mean; chains have an error of a unit or two.
+# "the sampler's draws of A - B should lie about p - n = 80": the identity is exact for the mean;
+# chains have an error of a unit or two.
 assert np.allclose(gap.mean((0, 1)), p - n, atol=4)
-# "the mode's at zero": coordinate ascent creeps along this line and ends where the objective gains less than 1e-8 of itself, so nearly.
+# "the mode's at zero": coordinate ascent creeps along this line and ends where the objective gains
+# less than 1e-8 of itself, so nearly.
 assert np.all(np.abs(A_map - B_map) < 0.05 * A_map)
 
 # %% [markdown]
-# How far off is the printed version then? At its top, $A = B = \sqrt{\alpha_1 Q}$ with $Q = K \sum d^2 \sum s^2$ fixed by the text. Setting the
-# derivative of H(8) in $\log \alpha_1$ to zero, determinants included, gives $\alpha_1 Q = (n + p)^2 / 4$. With the volume counted it is
-# $\alpha_1 Q = n p$. So
+# How far off is the printed version then? At its top, $A = B = \sqrt{\alpha_1 Q}$ with $Q = K \sum
+# d^2 \sum s^2$ fixed by the text. Setting the derivative of H(8) in $\log \alpha_1$ to zero,
+# determinants included, gives $\alpha_1 Q = (n + p)^2 / 4$. With the volume counted it is $\alpha_1
+# Q = n p$. So
 #
 # $$\log \alpha_1 \text{ is shifted by } \log \frac{(n + p)^2}{4 n p}.$$
 
@@ -448,23 +474,29 @@ shift = np.log((n + p) ** 2 / (4 * n * p)) / sd
 print(f"predicted shift {shift:.2f} sd, observed {off['as printed']:.2f} sd")
 
 # %% tags=["check"]
-# The prediction is a large-sample one, and leaves out that rows are cut off at zero: half a posterior sd.
+# The prediction is a large-sample one, and leaves out that rows are cut off at zero: half a
+# posterior sd.
 assert abs(shift - off["as printed"]) < 0.5
 
 # %% [markdown]
-# The default `method="log"` repairs this: it takes the mode of the *logarithms* of the factors, whose Jacobian is the volume, balances $A - B$, and
-# integrates each positive coordinate over the positive half line only. It still is an approximation: where text holds almost no signal, or votes can
-# be told apart without error, rows are far from normal. `inla` notices by comparing with mean-field inference, warns, and weighs its points by short
-# Gibbs runs instead. On a problem of this size it does not save much time either: Gibbs with moves along the scale line is about as fast.
+# The default `method="log"` repairs this: it takes the mode of the *logarithms* of the factors,
+# whose Jacobian is the volume, balances $A - B$, and integrates each positive coordinate over the
+# positive half line only. It still is an approximation: where text holds almost no signal, or votes
+# can be told apart without error, rows are far from normal. `inla` notices by comparing with
+# mean-field inference, warns, and weighs its points by short Gibbs runs instead. On a problem of
+# this size it does not save much time either: Gibbs with moves along the scale line is about as
+# fast.
 #
 # ## Votes from text
 #
-# `lg_nmf_votes` lets the same $s_j$ explain the votes, $B_{ij} \sim \text{Bernoulli}(\Phi(d_{2i}^\top s_j))$ with $d_{2i} \sim \mathcal N(0,
-# I/\alpha_2)$ (H 4, 5). We fit forty bills with their votes by MAP, then predict all votes on the twenty others from their text alone. Two
-# baselines: always yea, and each member's own share of yeas.
+# `lg_nmf_votes` lets the same $s_j$ explain the votes, $B_{ij} \sim
+# \text{Bernoulli}(\Phi(d_{2i}^\top s_j))$ with $d_{2i} \sim \mathcal N(0, I/\alpha_2)$ (H 4, 5). We
+# fit forty bills with their votes by MAP, then predict all votes on the twenty others from their
+# text alone. Two baselines: always yea, and each member's own share of yeas.
 #
-# One thing must be watched. The weights $s_j$ of a fitted bill have seen its votes, those of a new bill have not, so tastes that suit the former are
-# too sure of the latter. `refit_members` infers the fitted bills' weights from their text alone and fits the tastes again to those.
+# One thing must be watched. The weights $s_j$ of a fitted bill have seen its votes, those of a new
+# bill have not, so tastes that suit the former are too sure of the latter. `refit_members` infers
+# the fitted bills' weights from their text alone and fits the tastes again to those.
 
 # %%
 given = {"num_topics": K, "alpha1": 0.1, "alpha2": 1.0}
@@ -510,9 +542,11 @@ axis.set(
 plt.show()
 
 # %% [markdown]
-# Votes are noisy, so even the probabilities that generated them do not predict all. The text comes close to that ceiling and far above both
-# baselines. Whether members are refitted makes no difference here that the standard errors could show: forty short bills with clear text leave the
-# votes little to say about $s_j$. With thousands of words and few clear ones it does (see `docs/calibration.md`, votes of the 110th House).
+# Votes are noisy, so even the probabilities that generated them do not predict all. The text comes
+# close to that ceiling and far above both baselines. Whether members are refitted makes no
+# difference here that the standard errors could show: forty short bills with clear text leave the
+# votes little to say about $s_j$. With thousands of words and few clear ones it does (see
+# `docs/calibration.md`, votes of the 110th House).
 
 # %% tags=["check"]
 value = {name: score.accuracy.value for name, score in scores.items()}
@@ -529,8 +563,9 @@ assert abs(value["text, MAP"] - value["text, refitted"]) < 2 * error["text, MAP"
 # %% [markdown]
 # ## Members' places, with their uncertainty
 #
-# A point estimate of a taste invites stories that forty votes do not support. The engine `laplace` gives each member's taste a normal distribution
-# about its mode (H 11), `gibbs` draws from the posterior. We draw the first two subjects.
+# A point estimate of a taste invites stories that forty votes do not support. The engine `laplace`
+# gives each member's taste a normal distribution about its mode (H 11), `gibbs` draws from the
+# posterior. We draw the first two subjects.
 
 # %%
 normal = inference.fit(
@@ -588,15 +623,16 @@ print(
 print(f"Laplace's sd is {np.median(spread_normal / spread):.2f} times that of Gibbs, in the median")
 
 # %% [markdown]
-# The parties are apart by many times the bars. Within a party most members' bars overlap: their order there is not known from forty votes, though it
-# would be easy to read one off the dots.
+# The parties are apart by many times the bars. Within a party most members' bars overlap: their
+# order there is not known from forty votes, though it would be easy to read one off the dots.
 
 # %% tags=["check"]
 # "apart by many times the bars": difference of the party means, against the median sd.
 for subject_number in (0, 1):
     apart = abs(taste[party == 0, subject_number].mean() - taste[party == 1, subject_number].mean())
     assert apart > 3 * np.median(spread[:, subject_number])
-# "within a party most members' bars overlap": pairs closer than the sum of their sds, more than half of them.
+# "within a party most members' bars overlap": pairs closer than the sum of their sds, more than
+# half of them.
 close = np.abs(taste[:, None, 0] - taste[None, :, 0]) < spread[:, None, 0] + spread[None, :, 0]
 assert close[same & ~np.eye(num_members, dtype=bool)].mean() > 0.5
 # Laplace's widths are of the right order.
@@ -605,8 +641,8 @@ assert 0.6 < np.median(spread_normal / spread) < 1.4
 # %% [markdown]
 # ## Exercises
 #
-# 1. **The line of scales.** Maximise $-\frac12(Ac^2 + B/c^2) + \lambda\log c$ over $c$ by hand, and check that after the step
-#    $A c^2 - B/c^2 = \lambda$ exactly.
+# 1. **The line of scales.** Maximise $-\frac12(Ac^2 + B/c^2) + \lambda\log c$ over $c$ by hand, and
+#    check that after the step $A c^2 - B/c^2 = \lambda$ exactly.
 
 # %% tags=["solution"]
 A, B, lam = 30.0, 50.0, 80.0
@@ -619,8 +655,10 @@ print(f"c = {np.sqrt(square):.4f}, A c^2 - B / c^2 = {A * square - B / square:.4
 assert np.isclose(A * square - B / square, lam)
 
 # %% [markdown]
-# 2. **A mode at the edge.** Let $s \sim \mathcal N_+(0, 1)$ and observe $c = -1$ with $c \sim \mathcal N(s, 1)$. The mode of $s$ is zero. Compare
-#    $\int p(c, s)\,ds$, exactly, with Laplace's $e^{f(0)}\sqrt{2\pi/h}$. Why does integrating the parabola over $s > 0$, slope included, mend it?
+# 2. **A mode at the edge.** Let $s \sim \mathcal N_+(0, 1)$ and observe $c = -1$ with $c \sim
+#    \mathcal N(s, 1)$. The mode of $s$ is zero. Compare $\int p(c, s)\,ds$, exactly, with Laplace's
+#    $e^{f(0)}\sqrt{2\pi/h}$. Why does integrating the parabola over $s > 0$, slope included, mend
+#    it?
 
 # %% tags=["solution"]
 c, h = -1.0, 2.0  # f(s) = -s^2/2 - (c - s)^2/2 + const: curvature 2, slope c at zero
@@ -638,12 +676,14 @@ print(
 )
 
 # %% tags=["check"]
-# f is a parabola, so the half line is exact (the sum has an error of half a cell); the printed one is too large by more than log 2.
+# f is a parabola, so the half line is exact (the sum has an error of half a cell); the printed one
+# is too large by more than log 2.
 assert abs(by_sum - exact_edge) < 1e-3
 assert printed - exact_edge > np.log(2)
 
 # %% [markdown]
-# 3. **A finer grid.** Fit `inla` with `spacing=0.5`. How many points are there, and how much do mean and sd of $\log\alpha_1$ change?
+# 3. **A finer grid.** Fit `inla` with `spacing=0.5`. How many points are there, and how much do
+#    mean and sd of $\log\alpha_1$ change?
 
 # %% tags=["solution"]
 finer = inference.fit(
@@ -658,14 +698,15 @@ print(
 )
 
 # %% tags=["check"]
-# A normal summed at steps of one sd has errors far below these; what is left is skewness and the cut at 1e-3 of the largest weight.
+# A normal summed at steps of one sd has errors far below these; what is left is skewness and the
+# cut at 1e-3 of the largest weight.
 assert len(finer.weights) > 1.5 * len(grid.weights)
 assert abs(mean_fine - mean_coarse) < 0.05 * sd_fine
 assert abs(sd_fine / sd_coarse - 1) < 0.05
 
 # %% [markdown]
-# 4. **As many words as bills.** What does the shift formula say for 40 bills and 40 words, and for 40 and 4,000? What does the second say about H's
-#    agreement with MCMC on a real vocabulary?
+# 4. **As many words as bills.** What does the shift formula say for 40 bills and 40 words, and for
+#    40 and 4,000? What does the second say about H's agreement with MCMC on a real vocabulary?
 
 # %% tags=["solution"]
 for words in (40, 120, 4000):
@@ -680,11 +721,14 @@ assert np.log((40 + 4000) ** 2 / (4 * 40 * 4000)) > 3
 # %% [markdown]
 # ## Summary
 #
-# - Half-normal factors explain text, the same factors explain votes, and new bills' votes follow from their text.
-# - Laplace's approximation is a parabola at the top of the log posterior; dividing the joint density by it gives a hyper-parameter's posterior on a
-#   grid.
-# - A product of factors has a line of equal likelihood, and the mode is at the wrong place on it unless bills and words are equally many. Counting
-#   the volume brings the grid from almost two standard deviations off to less than a fifth of one.
+# - Half-normal factors explain text, the same factors explain votes, and new bills' votes follow
+#   from their text.
+# - Laplace's approximation is a parabola at the top of the log posterior; dividing the joint
+#   density by it gives a hyper-parameter's posterior on a grid.
+# - A product of factors has a line of equal likelihood, and the mode is at the wrong place on it
+#   unless bills and words are equally many. Counting the volume brings the grid from almost two
+#   standard deviations off to less than a fifth of one.
 #
-# Next: notebook 5 on trust regions, notebook 7 and 8 on other factorisations. To read: Hu et al. (2014), Rue, Martino and Chopin (2009) on INLA,
-# Tierney and Kadane (1986) on Laplace's method, Albert and Chib (1993) on probit models.
+# Next: notebook 5 on trust regions, notebook 7 and 8 on other factorisations. To read: Hu et al.
+# (2014), Rue, Martino and Chopin (2009) on INLA, Tierney and Kadane (1986) on Laplace's method,
+# Albert and Chib (1993) on probit models.

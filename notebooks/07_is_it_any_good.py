@@ -13,11 +13,13 @@
 # %% [markdown]
 # # 7. Is my variational posterior any good?
 #
-# **What you will learn.** How a mean-field posterior is wrong, in closed form where that can be had. How to compare a posterior with a Markov chain
-# and read the result: means, widths, coverage, labels, convergence. Three checks that need no reference: the importance weights' tail, the bound's
-# gap, and calibration on simulated data.
+# **What you will learn.** How a mean-field posterior is wrong, in closed form where that can be
+# had. How to compare a posterior with a Markov chain and read the result: means, widths, coverage,
+# labels, convergence. Three checks that need no reference: the importance weights' tail, the
+# bound's gap, and calibration on simulated data.
 #
-# **What you need.** Coordinate ascent (notebook 1) and what a Gibbs sampler does. Everything else is explained here.
+# **What you need.** Coordinate ascent (notebook 1) and what a Gibbs sampler does. Everything else
+# is explained here.
 
 # %%
 import warnings
@@ -61,18 +63,21 @@ COLOUR = {
 # %% [markdown]
 # ## 1. The smallest case: two correlated numbers
 #
-# Let the true posterior be a normal density $p(x_1, x_2)$ with means zero, variances one and correlation $\rho$. Its precision matrix is
+# Let the true posterior be a normal density $p(x_1, x_2)$ with means zero, variances one and
+# correlation $\rho$. Its precision matrix is
 #
 # $$ \Lambda = \Sigma^{-1} = \frac{1}{1 - \rho^2} \begin{pmatrix} 1 & -\rho \\ -\rho & 1 \end{pmatrix}. $$
 #
-# Mean field looks for the product $q(x) = q_1(x_1)\, q_2(x_2)$ that minimises $\mathrm{KL}(q \,\|\, p) = \mathrm{E}_q \log (q / p)$. Coordinate
-# ascent sets each factor to $\log q_i = \mathrm{E}_{q_j} \log p + \text{const}$, which here is a normal density again:
+# Mean field looks for the product $q(x) = q_1(x_1)\, q_2(x_2)$ that minimises $\mathrm{KL}(q \,\|\,
+# p) = \mathrm{E}_q \log (q / p)$. Coordinate ascent sets each factor to $\log q_i =
+# \mathrm{E}_{q_j} \log p + \text{const}$, which here is a normal density again:
 #
 # $$ q_i = \mathcal{N}\!\left(m_i,\ \Lambda_{ii}^{-1}\right),
 # \qquad m_1 \leftarrow -\frac{\Lambda_{12}}{\Lambda_{11}}\, m_2 = \rho\, m_2, \qquad m_2 \leftarrow \rho\, m_1 . $$
 #
-# The means end where they should, at zero. The variance of $q_i$ is $1 / \Lambda_{ii} = 1 - \rho^2$ and the true one is 1. Mean field reports the
-# variance of $x_1$ *given* $x_2$ for the variance of $x_1$: too small by exactly the factor $1 - \rho^2$.
+# The means end where they should, at zero. The variance of $q_i$ is $1 / \Lambda_{ii} = 1 - \rho^2$
+# and the true one is 1. Mean field reports the variance of $x_1$ *given* $x_2$ for the variance of
+# $x_1$: too small by exactly the factor $1 - \rho^2$.
 
 # %%
 rho = 0.8
@@ -139,8 +144,9 @@ right.legend(fontsize=8)
 plt.show()
 
 # %% [markdown]
-# Three things to see. The ellipse of $q$ fits *inside* the true one: $q$ avoids places where $p$ is small, and does not mind leaving places out where
-# $p$ is large. The means walk to the centre in a zigzag, and every sweep multiplies their error by $\rho^2$: **strong correlation makes mean field
+# Three things to see. The ellipse of $q$ fits *inside* the true one: $q$ avoids places where $p$ is
+# small, and does not mind leaving places out where $p$ is large. The means walk to the centre in a
+# zigzag, and every sweep multiplies their error by $\rho^2$: **strong correlation makes mean field
 # slow and narrow at the same time**. And the distance that is left has a closed form,
 #
 # $$ \mathrm{KL}(q \,\|\, p) = \tfrac12 \left[ \operatorname{tr}(\Lambda V) - 2 - \log \det(\Lambda V) \right]
@@ -159,7 +165,8 @@ print(
 )
 
 # %% tags=["check"]
-# the closed form, to rounding; that q is the best product: any other variances are worse; and the rate of convergence, rho^2 a sweep
+# the closed form, to rounding; that q is the best product: any other variances are worse; and the
+# rate of convergence, rho^2 a sweep
 assert np.allclose(divergence(variance), -0.5 * np.log(1 - rho**2), rtol=1e-12, atol=0)
 assert all(
     divergence(variance * np.array(factor)) > divergence(variance)
@@ -168,15 +175,16 @@ assert all(
 assert np.allclose(path[3::2][:, 0] / path[1:-2:2][:, 0], rho**2, rtol=1e-12, atol=0)
 
 # %% [markdown]
-# The last printed number matters: a product with the *right* variances has a *higher* divergence. The narrowness is not a failure of the optimiser.
-# It is what this objective asks for.
+# The last printed number matters: a product with the *right* variances has a *higher* divergence.
+# The narrowness is not a failure of the optimiser. It is what this objective asks for.
 #
-# What does it do to an interval? $q$'s central 90 % interval is $\pm 1.645\, r$ with $r = \sqrt{1 - \rho^2}$ the ratio of the sds, and the truth is
-# inside with probability
+# What does it do to an interval? $q$'s central 90 % interval is $\pm 1.645\, r$ with $r = \sqrt{1 -
+# \rho^2}$ the ratio of the sds, and the truth is inside with probability
 #
 # $$ \mathrm{coverage}_{90}(r) = 2 \Phi(1.645\, r) - 1, $$
 #
-# where $\Phi$ is the standard normal distribution function. Here, with $r = 0.6$, an interval that says 90 % holds 68 %.
+# where $\Phi$ is the standard normal distribution function. Here, with $r = 0.6$, an interval that
+# says 90 % holds 68 %.
 
 
 # %%
@@ -193,7 +201,8 @@ print(
 )
 
 # %% tags=["check"]
-# "an interval that says 90 % holds 68 %": closed form, then the same by a million draws of the truth (standard error 0.0005)
+# "an interval that says 90 % holds 68 %": closed form, then the same by a million draws of the
+# truth (standard error 0.0005)
 assert abs(covered(0.6) - 0.676) < 0.001
 draws = np.random.default_rng(0).multivariate_normal(np.zeros(2), covariance, 1_000_000)[:, 0]
 assert abs(np.mean(np.abs(draws) < norm.isf(0.05) * np.sqrt(variance[0])) - covered(0.6)) < 0.003
@@ -201,13 +210,14 @@ assert abs(np.mean(np.abs(draws) < norm.isf(0.05) * np.sqrt(variance[0])) - cove
 # %% [markdown]
 # ## 2. A model of the zoo against a Markov chain
 #
-# For real models there is no closed form, so we compare with a long Markov chain. The model is `bernoulli_mixture`: each row of zeros and ones comes
-# from one of $K$ components,
+# For real models there is no closed form, so we compare with a long Markov chain. The model is
+# `bernoulli_mixture`: each row of zeros and ones comes from one of $K$ components,
 #
 # $$ \pi \sim \mathrm{Dirichlet}, \qquad \beta_{ki} \sim \mathrm{Beta}(a, b),
 # \qquad z_n \sim \mathrm{Discrete}(\pi), \qquad x_{ni} \sim \mathrm{Bernoulli}(\beta_{z_n i}). $$
 #
-# We draw 60 rows of six columns from two components that overlap: columns 1 to 3 are mostly one in component A, columns 4 to 6 in component B.
+# We draw 60 rows of six columns from two components that overlap: columns 1 to 3 are mostly one in
+# component A, columns 4 to 6 in component B.
 
 # %%
 rng = np.random.default_rng(0)
@@ -240,20 +250,23 @@ for name, row in rows.items():
     )
 
 # %% [markdown]
-# How to read a row. The unit of everything is the reference's posterior sd, because an error of 0.01 is large for a parameter known to 0.005 and
-# nothing for one known to 0.5.
+# How to read a row. The unit of everything is the reference's posterior sd, because an error of
+# 0.01 is large for a parameter known to 0.005 and nothing for one known to 0.5.
 #
-# - `mean_error_sd`: the mean over parameters of $|m - m_0| / s_0$, with $m$ the engine's posterior mean, $m_0$ and $s_0$ the reference's mean and sd.
-#   Below 0.2 is what two good chains differ by.
+# - `mean_error_sd`: the mean over parameters of $|m - m_0| / s_0$, with $m$ the engine's posterior
+#   mean, $m_0$ and $s_0$ the reference's mean and sd. Below 0.2 is what two good chains differ by.
 # - `sd_ratio`: the median of $s / s_0$. One is right; mean field lies below.
-# - `coverage50`, `coverage90`: how much of the reference lies inside the engine's central 50 % and 90 % intervals.
+# - `coverage50`, `coverage90`: how much of the reference lies inside the engine's central 50 % and
+#   90 % intervals.
 # - `map` is a point. It has no width, and its verdict says so.
 #
-# `nuts` is the control: a second sampler that shares no code with the first shows what "the same" looks like with this many draws. Without such a
-# control nobody knows whether 0.05 is an error or noise.
+# `nuts` is the control: a second sampler that shares no code with the first shows what "the same"
+# looks like with this many draws. Without such a control nobody knows whether 0.05 is an error or
+# noise.
 
 # %% tags=["check"]
-# the control agrees; both variational engines are narrower than it and have their means right (0.2: the verdicts' own limit); the point has no width
+# the control agrees; both variational engines are narrower than it and have their means right (0.2:
+# the verdicts' own limit); the point has no width
 assert rows["nuts"]["mean_error_sd"] < 0.15 and abs(rows["nuts"]["sd_ratio"] - 1) < 0.08
 assert all(
     rows[e]["mean_error_sd"] < 0.2 and rows[e]["sd_ratio"] < rows["nuts"]["sd_ratio"] - 0.03
@@ -263,8 +276,8 @@ assert all(rows[e]["coverage90"] < rows["nuts"]["coverage90"] for e in ("cavi", 
 assert rows["map"]["sd_ratio"] is None and "silent about uncertainty" in rows["map"]["verdict"]
 
 # %% [markdown]
-# One number for all parameters hides which ones are wrong. `result.quantities` has every number that was compared; `.to_dataframe()` makes it a
-# table.
+# One number for all parameters hides which ones are wrong. `result.quantities` has every number
+# that was compared; `.to_dataframe()` makes it a table.
 
 # %%
 table = result.quantities.to_dataframe().reset_index().set_index(["engine", "label"])
@@ -310,13 +323,15 @@ print(
 )
 
 # %% [markdown]
-# Every parameter is too narrow, the weights $\pi$ more than most probabilities: whether a doubtful row belongs to A or B moves the weight of A and
-# the probabilities of both components together, and mean field holds each of these fixed at its mean while it updates the others. On the right,
-# coverage follows the formula of section 1, although nothing here is normal: once the ratio of sds is known, coverage brings little news, unless
-# means are off.
+# Every parameter is too narrow, the weights $\pi$ more than most probabilities: whether a doubtful
+# row belongs to A or B moves the weight of A and the probabilities of both components together, and
+# mean field holds each of these fixed at its mean while it updates the others. On the right,
+# coverage follows the formula of section 1, although nothing here is normal: once the ratio of sds
+# is known, coverage brings little news, unless means are off.
 
 # %% tags=["check"]
-# "every parameter is too narrow, the weights more than most"; "coverage follows the formula": within 0.05 for every parameter, which mean errors of
+# "every parameter is too narrow, the weights more than most"; "coverage follows the formula":
+# within 0.05 for every parameter, which mean errors of
 # 0.2 sd and skewed marginals can
 # cost
 assert np.all(table.loc["cavi"]["sd_ratio"] < 0.99)
@@ -328,12 +343,15 @@ assert np.all(
 # %% [markdown]
 # ## 3. Labels mean nothing
 #
-# Exchange the names A and B everywhere and neither the likelihood nor the prior changes. The posterior therefore has $K! = 2$ copies of everything. A
-# chain may be in one copy or wander through both, and $q$ sits in one. So **the mean of $\beta_{11}$ under the posterior is the same as that of
-# $\beta_{21}$ and tells nothing**, and draws must be given one common labelling before they are compared.
+# Exchange the names A and B everywhere and neither the likelihood nor the prior changes. The
+# posterior therefore has $K! = 2$ copies of everything. A chain may be in one copy or wander
+# through both, and $q$ sits in one. So **the mean of $\beta_{11}$ under the posterior is the same
+# as that of $\beta_{21}$ and tells nothing**, and draws must be given one common labelling before
+# they are compared.
 #
-# `result.fits["gibbs"].posterior.draws` are the chains as they ran. `result.draws["gibbs"]` are the same draws, each relabelled to lie nearest to one
-# stated pivot, the reference's own mean (`inference.core.align`).
+# `result.fits["gibbs"].posterior.draws` are the chains as they ran. `result.draws["gibbs"]` are the
+# same draws, each relabelled to lie nearest to one stated pivot, the reference's own mean
+# (`inference.core.align`).
 
 # %%
 raw = np.asarray(
@@ -361,12 +379,14 @@ panels[1].legend(loc="lower right", ncols=2, fontsize=7)
 plt.show()
 
 # %% [markdown]
-# R-hat compares the variance between chains with the variance within them; 1 is what chains of the same distribution give. On the left it is far
-# above one, and nothing is wrong with the sampler: chains that began at random have different names for the same components. On the right the names
+# R-hat compares the variance between chains with the variance within them; 1 is what chains of the
+# same distribution give. On the left it is far above one, and nothing is wrong with the sampler:
+# chains that began at random have different names for the same components. On the right the names
 # agree.
 #
-# Some functions need no alignment since no relabelling can change them: the log joint density, the likelihood of a row, the expected data $\sum_k
-# \pi_k \beta_{ki}$. They are the safer thing to judge by, and the report has them beside the sites.
+# Some functions need no alignment since no relabelling can change them: the log joint density, the
+# likelihood of a row, the expected data $\sum_k \pi_k \beta_{ki}$. They are the safer thing to
+# judge by, and the report has them beside the sites.
 
 # %%
 gibbs = result.fits["gibbs"]
@@ -384,8 +404,8 @@ print(
 )
 
 # %% tags=["check"]
-# before: chains in different copies. After: together. Invariant functionals are the same to rounding (single precision: 1e-5 of 200) and mix without
-# alignment
+# before: chains in different copies. After: together. Invariant functionals are the same to
+# rounding (single precision: 1e-5 of 200) and mix without alignment
 assert split_gelman_rubin(raw[:, :, 0, 0]) > 1.5
 assert split_gelman_rubin(aligned[:, :, 0, 0]) < 1.05
 assert max(split_gelman_rubin(expected[:, :, i]) for i in range(6)) < 1.05
@@ -399,10 +419,11 @@ assert np.allclose(np.sort(aligned, axis=2), np.sort(raw, axis=2)) and not np.al
 # %% [markdown]
 # ## 4. Who judges the judge?
 #
-# A reference that has not converged judges nobody. Four figures, all in `result.summary`: `rhat` (at most 1.05, better 1.01), `ess_bulk`, the number
-# of independent draws that the chains are worth (at least 50, better 400), `divergences` (NUTS only), and whether the chains are in different modes
-# after alignment. With $n_{\mathrm{eff}}$ effective draws the reference's own means are uncertain by $1 / \sqrt{n_{\mathrm{eff}}}$ sd: an engine
-# cannot be shown to be better than that.
+# A reference that has not converged judges nobody. Four figures, all in `result.summary`: `rhat`
+# (at most 1.05, better 1.01), `ess_bulk`, the number of independent draws that the chains are worth
+# (at least 50, better 400), `divergences` (NUTS only), and whether the chains are in different
+# modes after alignment. With $n_{\mathrm{eff}}$ effective draws the reference's own means are
+# uncertain by $1 / \sqrt{n_{\mathrm{eff}}}$ sd: an engine cannot be shown to be better than that.
 
 # %%
 reference = rows["gibbs"]
@@ -434,17 +455,20 @@ assert not hasty.summary["converged"] and hasty.summary["engines"]["cavi"]["verd
 # %% [markdown]
 # ## 5. Importance weights: a check without a reference
 #
-# Draw $x$ from $q$ and weigh it by $w = p(\text{data}, x) / q(x)$. If $q$ is close to the posterior all weights are alike. If $q$ is too narrow, a
-# few draws in its tails carry enormous weights, and averages rest on these few. The number $\hat k$ is the shape of a Pareto distribution fitted to
-# the largest weights: $w$ has about $1 / \hat k$ finite moments. Below 0.5 the variance of weighted averages is finite; up to 0.7 smoothing the
-# largest weights (PSIS: Vehtari, Simpson, Gelman, Yao and Gabry 2024) still works; above that it does not.
+# Draw $x$ from $q$ and weigh it by $w = p(\text{data}, x) / q(x)$. If $q$ is close to the posterior
+# all weights are alike. If $q$ is too narrow, a few draws in its tails carry enormous weights, and
+# averages rest on these few. The number $\hat k$ is the shape of a Pareto distribution fitted to
+# the largest weights: $w$ has about $1 / \hat k$ finite moments. Below 0.5 the variance of weighted
+# averages is finite; up to 0.7 smoothing the largest weights (PSIS: Vehtari, Simpson, Gelman, Yao
+# and Gabry 2024) still works; above that it does not.
 #
-# Our normal example has the answer in closed form. With $x_i = \sqrt{1 - \rho^2}\, z_i$ and $z$ standard normal, the weights are
+# Our normal example has the answer in closed form. With $x_i = \sqrt{1 - \rho^2}\, z_i$ and $z$
+# standard normal, the weights are
 #
 # $$ \log w = \text{const} + \rho\, z_1 z_2, \qquad \Pr(z_1 z_2 > t) \approx e^{-t} \;\Rightarrow\; \Pr(w > u) \approx u^{-1/\rho}, $$
 #
-# a tail of shape $k = \rho$. (A finite number of draws sees a little less of it, the more so the heavier it is.) So PSIS mends mean field up to a
-# correlation of about 0.7.
+# a tail of shape $k = \rho$. (A finite number of draws sees a little less of it, the more so the
+# heavier it is.) So PSIS mends mean field up to a correlation of about 0.7.
 
 # %%
 rhos = np.array([0.1, 0.3, 0.5, 0.7, 0.8, 0.9])
@@ -493,20 +517,22 @@ right.legend(loc="lower left", fontsize=7)
 plt.show()
 
 # %% tags=["check"]
-# k-hat tracks rho (0.1: the tail of z1 z2 has a factor 1/sqrt(t) besides, which 4,000 draws see); PSIS mends the variance below 0.7 and falls short
-# at 0.9
+# k-hat tracks rho (0.1: the tail of z1 z2 has a factor 1/sqrt(t) besides, which 4,000 draws see);
+# PSIS mends the variance below 0.7 and falls short at 0.9
 assert np.all(np.abs(khats.mean(1) - rhos) < 0.13)
 assert np.all(np.diff(khats.mean(1)) > 0)
 assert np.all(np.abs(mended.mean(1)[rhos <= 0.5] - 1) < 0.08)
 assert mended.mean(1)[-1] < 0.8 and mended.mean(1)[-1] > 2 * (1 - 0.9**2)
-# "the variance of weighted averages is finite below 0.5": E_q w^2 = 1 / sqrt(1 - 4 rho^2) for rho < 1/2, from 400,000 weights
+# "the variance of weighted averages is finite below 0.5": E_q w^2 = 1 / sqrt(1 - 4 rho^2) for rho <
+# 1/2, from 400,000 weights
 z = np.random.default_rng(1).normal(size=(400_000, 2))
 assert np.allclose(
     np.mean(np.exp(2 * 0.3 * z[:, 0] * z[:, 1])), 1 / np.sqrt(1 - 4 * 0.3**2), rtol=0.03, atol=0
 )
 
 # %% [markdown]
-# And the mixture? `compare` computes $\hat k$ for every distribution it finds, and where it is below 0.7 the weighted draws' own errors (`psis`).
+# And the mixture? `compare` computes $\hat k$ for every distribution it finds, and where it is
+# below 0.7 the weighted draws' own errors (`psis`).
 
 # %%
 q = result.fits["cavi"].posterior
@@ -522,13 +548,14 @@ print(
 )
 
 # %% [markdown]
-# It is a warning, not a verdict: thirteen unknowns with modest errors each make heavy weights together, and in larger models $\hat k$ is often above
-# 0.7 while most marginals are fine. A *small* $\hat k$ is strong evidence for $q$; a large one says only that weights will not mend it. And neither
-# sees the second labelling, where $q$ has no draws.
+# It is a warning, not a verdict: thirteen unknowns with modest errors each make heavy weights
+# together, and in larger models $\hat k$ is often above 0.7 while most marginals are fine. A
+# *small* $\hat k$ is strong evidence for $q$; a large one says only that weights will not mend it.
+# And neither sees the second labelling, where $q$ has no draws.
 
 # %% tags=["check"]
-# of this q: heavy weights (k-hat above 0.5, where a normal of the same sd ratio would be far below), and weighting moves the sd of pi towards the
-# reference's
+# of this q: heavy weights (k-hat above 0.5, where a normal of the same sd ratio would be far
+# below), and weighting moves the sd of pi towards the reference's
 assert khat > 0.5
 assert sample["pi"][:, 0].std() < pi_sd < 1.1 * result.draws["gibbs"]["pi"][:, 0].std()
 
@@ -539,9 +566,9 @@ assert sample["pi"][:, 0].std() < pi_sd < 1.1 * result.draws["gibbs"]["pi"][:, 0
 #
 # $$ \log p(\text{data}) = \mathrm{bound}(q) + \mathrm{KL}(q \,\|\, \text{posterior}), $$
 #
-# so if the log evidence is known, the divergence is. Bridge sampling (Meng and Wong 1996) estimates it from a chain's draws:
-# `marginal_likelihood.log_evidence`, which the full `compare` calls and writes `bound_gap`. On a logarithm's scale of hundreds of nats, gaps are
-# a few.
+# so if the log evidence is known, the divergence is. Bridge sampling (Meng and Wong 1996) estimates
+# it from a chain's draws: `marginal_likelihood.log_evidence`, which the full `compare` calls and
+# writes `bound_gap`. On a logarithm's scale of hundreds of nats, gaps are a few.
 
 # %%
 evidence = marginal_likelihood.log_evidence(gibbs, key=jax.random.key(3))
@@ -573,15 +600,19 @@ axis.set(
 plt.show()
 
 # %% [markdown]
-# From the bottom: the bound; what is gained by not factorising the rows' components from the rest; what is gained by weighting $q$'s draws, which is
-# all there is to gain in one labelling; and the rest, $\log K! = \log 2$: $q$ sits in one of two copies and misses the other half of the posterior's
-# mass. That part of the gap is harmless, and is there even for a perfect $q$ of one copy.
+# From the bottom: the bound; what is gained by not factorising the rows' components from the rest;
+# what is gained by weighting $q$'s draws, which is all there is to gain in one labelling; and the
+# rest, $\log K! = \log 2$: $q$ sits in one of two copies and misses the other half of the
+# posterior's mass. That part of the gap is harmless, and is there even for a perfect $q$ of one
+# copy.
 
 # %% tags=["check"]
-# the order of the four, the bridge's own error, and that the last step is log 2 (0.2 nats: mean weights of 4,000 draws at this k-hat)
+# the order of the four, the bridge's own error, and that the last step is log 2 (0.2 nats: mean
+# weights of 4,000 draws at this k-hat)
 assert bound < summed_out < weighted < evidence.value and evidence.error < 0.1
 assert abs(evidence.value - weighted - np.log(2)) < 0.2
-# the normal example: its gap, KL(q || p) = -1/2 log(1 - rho^2), is the logarithm of the weights' mean less the mean of their logarithm
+# the normal example: its gap, KL(q || p) = -1/2 log(1 - rho^2), is the logarithm of the weights'
+# mean less the mean of their logarithm
 z = np.random.default_rng(2).normal(size=(400_000, 2))
 assert np.allclose(
     np.log(np.mean(np.exp(0.4 * z[:, 0] * z[:, 1]))) - 0.4 * np.mean(z[:, 0] * z[:, 1]),
@@ -592,12 +623,14 @@ assert np.allclose(
 # %% [markdown]
 # ## 7. Calibration: no reference, many data sets
 #
-# Draw parameters from the prior, data given the parameters, fit, and ask where the true value lies among the posterior's draws. If the posterior is
-# exact, its rank is uniform, whatever the model (Talts, Betancourt, Simpson, Vehtari and Gelman 2018). If $q$ is too narrow, true values fall into
+# Draw parameters from the prior, data given the parameters, fit, and ask where the true value lies
+# among the posterior's draws. If the posterior is exact, its rank is uniform, whatever the model
+# (Talts, Betancourt, Simpson, Vehtari and Gelman 2018). If $q$ is too narrow, true values fall into
 # its tails too often: the histogram is U-shaped. If $q$ is shifted, it slopes.
 #
-# First in ten lines, with two unknowns of which only the sum is observed: $x_1, x_2 \sim \mathcal{N}(0, 1)$, $y \sim \mathcal{N}(x_1 + x_2,\
-# \sigma^2)$. The posterior is normal, and so is mean field's $q$.
+# First in ten lines, with two unknowns of which only the sum is observed: $x_1, x_2 \sim
+# \mathcal{N}(0, 1)$, $y \sim \mathcal{N}(x_1 + x_2,\ \sigma^2)$. The posterior is normal, and so is
+# mean field's $q$.
 
 # %%
 noise = 0.5
@@ -619,8 +652,9 @@ ranks = {
 }
 
 # %% [markdown]
-# `inference.calibration.calibrate` does the same for any model and engine, ranking functions that no relabelling changes. On LDA mean field does
-# badly: 40 data sets of 20 documents, ranks of eight word probabilities in each.
+# `inference.calibration.calibrate` does the same for any model and engine, ranking functions that
+# no relabelling changes. On LDA mean field does badly: 40 data sets of 20 documents, ranks of eight
+# word probabilities in each.
 
 # %%
 found = {
@@ -670,23 +704,24 @@ for engine, one in found.items():
     )
 
 # %% [markdown]
-# Flat for the exact posterior and for Gibbs, U-shaped for mean field, in the toy and in LDA. For the toy the share of ranks in the two outer tenths
-# follows from section 1: the posterior correlation is $-0.8$ and $r = 0.6$, so the central 80 % interval holds $2\Phi(1.28 \cdot 0.6) - 1 = 56\,\%$,
-# and 44 % of the ranks are outside instead of 20 %.
+# Flat for the exact posterior and for Gibbs, U-shaped for mean field, in the toy and in LDA. For
+# the toy the share of ranks in the two outer tenths follows from section 1: the posterior
+# correlation is $-0.8$ and $r = 0.6$, so the central 80 % interval holds $2\Phi(1.28 \cdot 0.6) - 1
+# = 56\,\%$, and 44 % of the ranks are outside instead of 20 %.
 #
-# Calibration averages over data sets drawn from the prior. It says that an engine is wrong on *such* data, not by how much it is wrong on *yours*;
-# section 2 says that.
+# Calibration averages over data sets drawn from the prior. It says that an engine is wrong on
+# *such* data, not by how much it is wrong on *yours*; section 2 says that.
 
 # %% tags=["check"]
-# the toy: 44 % outside for mean field, 20 % for the exact posterior (4,000 data sets: standard error 0.8 %; 49 draws instead of quantiles cost mean
-# field about 1 %)
+# the toy: 44 % outside for mean field, 20 % for the exact posterior (4,000 data sets: standard
+# error 0.8 %; 49 draws instead of quantiles cost mean field about 1 %)
 outside = {name: np.mean((r < 5) | (r >= 45)) for name, r in ranks.items()}
 assert np.allclose(
     posterior_covariance[0, 1] / posterior_covariance[0, 0], -0.8, rtol=1e-12, atol=0
 )
 assert abs(outside["exact"] - 0.20) < 0.03 and abs(outside["cavi"] - (1 - covered(0.6, 0.8))) < 0.03
-# LDA: Gibbs passes the simultaneous test, mean field fails it, and its intervals hold far less than 90 % (docs: 65 %; 40 data sets: standard error 5
-# %)
+# LDA: Gibbs passes the simultaneous test, mean field fails it, and its intervals hold far less than
+# 90 % (docs: 65 %; 40 data sets: standard error 5 %)
 assert found["gibbs"].p_value > 0.01 > found["cavi"].p_value
 assert (
     np.mean(sbc.coverage(lda_ranks["cavi"], 49, 0.9))
@@ -698,29 +733,33 @@ assert (
 # %% [markdown]
 # ## A checklist
 #
-# 1. **Is there a reference, and may it judge?** R-hat at most 1.01, several hundred effective draws, chains in one mode after alignment, no
-#    divergences. If rows are too many, compare on a random part of them (`rows=`).
+# 1. **Is there a reference, and may it judge?** R-hat at most 1.01, several hundred effective
+#    draws, chains in one mode after alignment, no divergences. If rows are too many, compare on a
+#    random part of them (`rows=`).
 # 2. **Align first**, or look at what no relabelling changes.
-# 3. **Means**: errors in reference sd, beside those of a second sampler. Above 1 sd it is another mode, or not converged: run `cavi` from other keys
-#    before you blame mean field.
-# 4. **Widths**: `sd_ratio` parameter by parameter. Report intervals only of parameters where it is near one, or say by how much they are too narrow.
+# 3. **Means**: errors in reference sd, beside those of a second sampler. Above 1 sd it is another
+#    mode, or not converged: run `cavi` from other keys before you blame mean field.
+# 4. **Widths**: `sd_ratio` parameter by parameter. Report intervals only of parameters where it is
+#    near one, or say by how much they are too narrow.
 # 5. **Coverage** of 50 and 90 % intervals says the same in the units readers care about.
-# 6. **k-hat** below 0.7: weight the draws, and use the weighted moments. Above: do not. It says nothing about other modes.
-# 7. **The gap** to the log evidence, less $\log K!$. Bounds of two approximations of one model may be compared; those of two models only if their
-#    gaps are alike.
+# 6. **k-hat** below 0.7: weight the draws, and use the weighted moments. Above: do not. It says
+#    nothing about other modes.
+# 7. **The gap** to the log evidence, less $\log K!$. Bounds of two approximations of one model may
+#    be compared; those of two models only if their gaps are alike.
 # 8. **Calibrate** the engine on data like yours before you trust it where no reference can be had.
 
 # %% [markdown]
 # ## Exercises
 #
-# **Exercise 1.** For $d$ variables, all pairs with correlation $\rho$, what is the ratio of mean field's variance to the true one? What happens as
-# $d$ grows?
+# **Exercise 1.** For $d$ variables, all pairs with correlation $\rho$, what is the ratio of mean
+# field's variance to the true one? What happens as $d$ grows?
 
 # %% tags=["solution"]
 for size in (2, 5, 50):
     inverse = np.linalg.inv((1 - 0.8) * np.eye(size) + 0.8)
     print(size, 1 / inverse[0, 0], (1 - 0.8) * (1 + (size - 1) * 0.8) / (1 + (size - 2) * 0.8))
-# The ratio is (1 - rho)(1 + (d - 1) rho) / (1 + (d - 2) rho): 1 - rho^2 for d = 2, and it falls to 1 - rho.
+# The ratio is (1 - rho)(1 + (d - 1) rho) / (1 + (d - 2) rho): 1 - rho^2 for d = 2, and it falls to
+# 1 - rho.
 
 # %% tags=["check"]
 assert np.allclose(
@@ -729,12 +768,12 @@ assert np.allclose(
 assert 1 - 0.8 < 1 / inverse[0, 0] < 1.05 * (1 - 0.8)
 
 # %% [markdown]
-# **Exercise 2.** Minimise $\mathrm{KL}(p \,\|\, q)$ instead, over products of two normals. Which variances come out, and which side does this $q$ err
-# on?
+# **Exercise 2.** Minimise $\mathrm{KL}(p \,\|\, q)$ instead, over products of two normals. Which
+# variances come out, and which side does this $q$ err on?
 
 # %% tags=["solution"]
-# KL(p || q) = const + sum_i [log(v_i) + E_p x_i^2 / v_i] / 2, least at v_i = E_p x_i^2 = 1: the true marginals. This q gives mass to corners where p
-# has none.
+# KL(p || q) = const + sum_i [log(v_i) + E_p x_i^2 / v_i] / 2, least at v_i = E_p x_i^2 = 1: the
+# true marginals. This q gives mass to corners where p has none.
 candidates = np.linspace(0.2, 2, 181)
 best = candidates[np.argmin(np.log(candidates) + 1 / candidates)]
 print(
@@ -755,7 +794,8 @@ assert abs(best - 1) < 0.01
 assert np.mean(np.einsum("ni,ij,nj->n", points, precision, points) > -2 * np.log(0.01)) > 0.1
 
 # %% [markdown]
-# **Exercise 3.** Take $n$ independent pairs, each with $\rho = 0.5$. Every marginal is as good as before. What becomes of $\hat k$?
+# **Exercise 3.** Take $n$ independent pairs, each with $\rho = 0.5$. Every marginal is as good as
+# before. What becomes of $\hat k$?
 
 # %% tags=["solution"]
 for pairs in (1, 10, 100):
@@ -765,15 +805,15 @@ for pairs in (1, 10, 100):
         "pairs: k-hat",
         round(smoothed_weights(0.5 * np.sum(z[:, :, 0] * z[:, :, 1], 1))[1], 2),
     )
-# It grows without end: log weights add up, and 4,000 draws no longer reach the tail. A large k-hat in a large model does not say that marginals are
-# bad.
+# It grows without end: log weights add up, and 4,000 draws no longer reach the tail. A large k-hat
+# in a large model does not say that marginals are bad.
 
 # %% tags=["check"]
 assert smoothed_weights(0.5 * np.sum(z[:, :, 0] * z[:, :, 1], 1))[1] > 0.7
 
 # %% [markdown]
-# **Exercise 4.** Align the chains yourself, with the draw of highest log joint density for a pivot, and show that R-hat is the same as after
-# `compare`.
+# **Exercise 4.** Align the chains yourself, with the draw of highest log joint density for a pivot,
+# and show that R-hat is the same as after `compare`.
 
 # %% tags=["solution"]
 flat = {"pi": weights.reshape(-1, 2), "beta": raw.reshape(-1, 2, 6)}
@@ -792,8 +832,9 @@ print(
 assert split_gelman_rubin(mine[:, :, 0, 0]) < 1.05
 
 # %% [markdown]
-# **Exercise 5.** Rank the true values in the posterior of a wrong prior: in the toy of section 7 shift the exact posterior by half its sd. What does
-# the histogram look like, and why does coverage alone hardly notice?
+# **Exercise 5.** Rank the true values in the posterior of a wrong prior: in the toy of section 7
+# shift the exact posterior by half its sd. What does the histogram look like, and why does coverage
+# alone hardly notice?
 
 # %% tags=["solution"]
 shifted = exact[:, :, 0] + 0.5 * np.sqrt(posterior_covariance[0, 0])
@@ -804,7 +845,8 @@ print(
     " 90 % intervals hold",
     sbc.coverage(ranks_shifted, 49, 0.9).round(3),
 )
-# It slopes: true values lie too low. One tail gains nearly what the other loses, so intervals hold nearly as much as they should.
+# It slopes: true values lie too low. One tail gains nearly what the other loses, so intervals hold
+# nearly as much as they should.
 
 # %% tags=["check"]
 assert np.all(np.diff(np.histogram(ranks_shifted, np.linspace(0, 50, 6))[0]) < 0)
@@ -813,10 +855,12 @@ assert sbc.coverage(ranks_shifted, 49, 0.9) > 0.83
 # %% [markdown]
 # ## Summary
 #
-# Mean field finds the middle and underrates the width, by $1 - \rho^2$ in variance for two normals. A converged chain, aligned draws and errors in
-# units of the reference's sd show it parameter by parameter; $\hat k$, the gap and calibration show it without, or beside, a reference. None of them
+# Mean field finds the middle and underrates the width, by $1 - \rho^2$ in variance for two normals.
+# A converged chain, aligned draws and errors in units of the reference's sd show it parameter by
+# parameter; $\hat k$, the gap and calibration show it without, or beside, a reference. None of them
 # replaces the others.
 #
-# **Where to go next.** Notebook 8 writes a model of your own and puts it through all this. `make compare` writes the whole comparison as one page.
-# Papers: Yao, Vehtari, Simpson and Gelman 2018 ("Yes, but did it work?"); Vehtari, Gelman, Simpson, Carpenter and Bürkner 2021 (R-hat); Talts and
+# **Where to go next.** Notebook 8 writes a model of your own and puts it through all this. `make
+# compare` writes the whole comparison as one page. Papers: Yao, Vehtari, Simpson and Gelman 2018
+# ("Yes, but did it work?"); Vehtari, Gelman, Simpson, Carpenter and Bürkner 2021 (R-hat); Talts and
 # others 2018 (calibration); Vehtari and others 2024 (PSIS).

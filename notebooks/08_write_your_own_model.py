@@ -13,10 +13,12 @@
 # %% [markdown]
 # # 8. Write your own model in one file
 #
-# **What you will learn.** How a generative story becomes one file, and one function $F$ in it, from which every engine follows. How to check that
-# file in a few lines. How to change the model by changing $F$, and where this stops being easy.
+# **What you will learn.** How a generative story becomes one file, and one function $F$ in it, from
+# which every engine follows. How to check that file in a few lines. How to change the model by
+# changing $F$, and where this stops being easy.
 #
-# **What you need.** Poisson factorisation (notebook 2), coordinate ascent and Gibbs sampling. Notebook 7 says how to read a comparison.
+# **What you need.** Poisson factorisation (notebook 2), coordinate ascent and Gibbs sampling.
+# Notebook 7 says how to read a comparison.
 
 # %%
 import warnings
@@ -67,18 +69,21 @@ COLOUR = {
 # %% [markdown]
 # ## 1. The story
 #
-# Every document uses *the*, *of*, *and*, whatever it is about. In a topic model such words end up in all topics. Let us give them a place of their
-# own: each word $v$ has a background rate $\omega_v$ at which it occurs in every document, and topics come on top.
+# Every document uses *the*, *of*, *and*, whatever it is about. In a topic model such words end up
+# in all topics. Let us give them a place of their own: each word $v$ has a background rate
+# $\omega_v$ at which it occurs in every document, and topics come on top.
 #
 # $$ \omega_v \sim \mathrm{Gamma}(c, d), \qquad \beta_k \sim \mathrm{Dirichlet}(\eta), \qquad \theta_{dk} \sim \mathrm{Gamma}(a, b), $$
 # $$ X_{dv} \sim \mathrm{Poisson}\Big(\omega_v + \sum_k \theta_{dk} \beta_{kv}\Big). $$
 #
-# $X_{dv}$ is how often word $v$ occurs in document $d$; $\beta_k$ is topic $k$, a distribution over words; $\theta_{dk}$ is the number of words that
-# document $d$ is expected to have from topic $k$. Gamma distributions have a shape and a rate. This model is not in the zoo.
+# $X_{dv}$ is how often word $v$ occurs in document $d$; $\beta_k$ is topic $k$, a distribution over
+# words; $\theta_{dk}$ is the number of words that document $d$ is expected to have from topic $k$.
+# Gamma distributions have a shape and a rate. This model is not in the zoo.
 #
-# Here are data with such words: 40 documents over twelve words, the first four of which are common to all, then four of one topic and four of
-# another. How much of the common words a document has varies from document to document, by a factor $s_d$; the story above does not know that.
-# Section 6 will.
+# Here are data with such words: 40 documents over twelve words, the first four of which are common
+# to all, then four of one topic and four of another. How much of the common words a document has
+# varies from document to document, by a factor $s_d$; the story above does not know that. Section 6
+# will.
 
 # %%
 WORDS = [
@@ -114,21 +119,24 @@ print(
 # %% [markdown]
 # ## 2. From the story to F
 #
-# A model declares the log joint density as a function $F$ of *sufficient statistics*: $t(\theta) = (\log \theta, \theta)$ and $t(\omega) = (\log
-# \omega, \omega)$ for gamma variables, $t(\beta) = \log \beta$ for Dirichlet ones. The Poisson log likelihood of a document is
+# A model declares the log joint density as a function $F$ of *sufficient statistics*: $t(\theta) =
+# (\log \theta, \theta)$ and $t(\omega) = (\log \omega, \omega)$ for gamma variables, $t(\beta) =
+# \log \beta$ for Dirichlet ones. The Poisson log likelihood of a document is
 #
 # $$ \sum_v X_{dv} \log\Big(\omega_v + \sum_k \theta_{dk}\beta_{kv}\Big) - \sum_v \omega_v - \sum_k \theta_{dk} - \sum_v \log X_{dv}!, $$
 #
-# since topics sum to one. The logarithm of a sum is in the way of conjugacy, and one function removes it: `eliminate.allocate(rows, columns,
-# entries)` is $\sum_{dv} X_{dv} \log \sum_k \exp(\mathrm{row}_{dk} + \mathrm{column}_{kv})$. Its gradient is the number of words that each factor is
-# responsible for: expected, or, given a random key, sampled. The background is one factor more, with row logit $0$ and column logit $\log \omega_v$.
-# So $F$ is
+# since topics sum to one. The logarithm of a sum is in the way of conjugacy, and one function
+# removes it: `eliminate.allocate(rows, columns, entries)` is $\sum_{dv} X_{dv} \log \sum_k
+# \exp(\mathrm{row}_{dk} + \mathrm{column}_{kv})$. Its gradient is the number of words that each
+# factor is responsible for: expected, or, given a random key, sampled. The background is one factor
+# more, with row logit $0$ and column logit $\log \omega_v$. So $F$ is
 #
 # $$ F = \text{priors} + \texttt{allocate}\big([\log\theta, 0],\ [\log\beta; \log\omega]\big)
 # - \sum_{dk} \theta_{dk} - N \sum_v \omega_v - \sum_{dv} \log X_{dv}! $$
 #
-# with $N$ documents. In the file, `log_global` is the part without data and `log_local` the documents' part. `generate` is the story in NumPyro,
-# `guide` NumPyro's mean-field guide (needed by stock SVI and by checks), `init` a starting point.
+# with $N$ documents. In the file, `log_global` is the part without data and `log_local` the
+# documents' part. `generate` is the story in NumPyro, `guide` NumPyro's mean-field guide (needed by
+# stock SVI and by checks), `init` a starting point.
 
 # %%
 SOURCE = '''"""Poisson factorisation with a background rate for every word."""
@@ -240,7 +248,8 @@ MODEL = Model(
 '''
 
 # %% [markdown]
-# A file in a folder named in the environment variable `PP_MODELS_PATH` is found by its line `MODEL =`. There is nothing to register.
+# A file in a folder named in the environment variable `PP_MODELS_PATH` is found by its line `MODEL
+# =`. There is nothing to register.
 
 # %%
 folder = tempfile.TemporaryDirectory()
@@ -256,9 +265,10 @@ print(
 # %% [markdown]
 # ## 3. Is F right?
 #
-# $F$ and `generate` were written apart, and share no code. So they check each other: at any values $x$ of the sites, $F(t(x))$ must be NumPyro's log
-# density, constants included. (`base.log_joint` is $F(t(x))$ plus the families' base measures. We do it in double precision, where equal means equal
-# to twelve digits.)
+# $F$ and `generate` were written apart, and share no code. So they check each other: at any values
+# $x$ of the sites, $F(t(x))$ must be NumPyro's log density, constants included. (`base.log_joint`
+# is $F(t(x))$ plus the families' base measures. We do it in double precision, where equal means
+# equal to twelve digits.)
 
 # %%
 model = pp_models.load("background")
@@ -286,13 +296,15 @@ for ours, theirs in pairs:
 assert np.allclose(*np.array(pairs).T, rtol=1e-11, atol=0)
 
 # %% [markdown]
-# The second thing to know of $F$: **its gradient at expected statistics is the coordinate update**. By hand, the update of $q(\omega_v) =
-# \mathrm{Gamma}(c_v, d_v)$ and $q(\theta_{dk})$ would read
+# The second thing to know of $F$: **its gradient at expected statistics is the coordinate update**.
+# By hand, the update of $q(\omega_v) = \mathrm{Gamma}(c_v, d_v)$ and $q(\theta_{dk})$ would read
 #
 # $$ c_v = c + \sum_d X_{dv}\, \phi_{dv0}, \quad d_v = d + N; \qquad a_{dk} = a + \sum_v X_{dv}\, \phi_{dvk}, \quad b_{dk} = b + 1, $$
 #
-# where $\phi_{dv}$ are the odds that an occurrence of word $v$ in document $d$ is background (0) or from topic $k$: proportional to $\exp(\mathrm{E}
-# \log \omega_v)$ and to $\exp(\mathrm{E}\log\theta_{dk} + \mathrm{E}\log\beta_{kv})$. Nobody has to write this down. It is `jax.grad`:
+# where $\phi_{dv}$ are the odds that an occurrence of word $v$ in document $d$ is background (0) or
+# from topic $k$: proportional to $\exp(\mathrm{E} \log \omega_v)$ and to
+# $\exp(\mathrm{E}\log\theta_{dk} + \mathrm{E}\log\beta_{kv})$. Nobody has to write this down. It is
+# `jax.grad`:
 
 # %%
 with jax.enable_x64(True):
@@ -348,9 +360,10 @@ with jax.enable_x64(True):
     )
 
 # %% [markdown]
-# Three more of the laws that `MODEL_CONTRACT.md` lists, a few lines each: documents may be split into batches in any way; the guide has the declared
-# families; padding counts nothing. With the file in place, `PP_MODELS_PATH=folder make test` runs all the shared tests of the repository over it,
-# Geweke's test of the Gibbs sampler included.
+# Three more of the laws that `MODEL_CONTRACT.md` lists, a few lines each: documents may be split
+# into batches in any way; the guide has the declared families; padding counts nothing. With the
+# file in place, `PP_MODELS_PATH=folder make test` runs all the shared tests of the repository over
+# it, Geweke's test of the Gibbs sampler included.
 
 # %%
 with jax.enable_x64(True):
@@ -388,8 +401,9 @@ assert np.allclose(ours, theirs, rtol=1e-10, atol=0)
 # %% [markdown]
 # ## 4. Every engine
 #
-# Nothing more is to be written. Each engine evaluates or differentiates $F$ in its own way: `cavi` sets natural parameters to the gradient, `svi`
-# walks towards it on batches, `map` puts modes for means, `gibbs` samples the allocations and then from the gradient's distribution; `nuts` and
+# Nothing more is to be written. Each engine evaluates or differentiates $F$ in its own way: `cavi`
+# sets natural parameters to the gradient, `svi` walks towards it on batches, `map` puts modes for
+# means, `gibbs` samples the allocations and then from the gradient's distribution; `nuts` and
 # `numpyro_svi` use `generate` and `guide` as they are.
 
 # %%
@@ -440,14 +454,15 @@ right.legend(ncols=2)
 plt.show()
 
 # %% tags=["check"]
-# the bound never falls (single precision: rounding of terms of thousands of nats, 1e-6 of their size); both samplers agree within 0.3 sd of each
-# other's means
+# the bound never falls (single precision: rounding of terms of thousands of nats, 1e-6 of their
+# size); both samplers agree within 0.3 sd of each other's means
 assert np.all(np.diff(bounds) > -3e-6 * np.abs(bounds[1:]) - 1e-3) and bounds[-1] > bounds[0] + 50
 shift = np.abs(fits["nuts"].posterior.mean("omega") - fits["gibbs"].posterior.mean("omega")) / fits[
     "gibbs"
 ].posterior.sd("omega")
 assert np.all(shift < 0.35)  # 12 words, a few hundred effective draws each
-# svi on batches is within one sd of where cavi ends; the mode of a skewed density of a small rate lies below its mean
+# svi on batches is within one sd of where cavi ends; the mode of a skewed density of a small rate
+# lies below its mean
 assert np.all(
     np.abs(fits["svi"].posterior.mean("omega") - fits["cavi"].posterior.mean("omega"))
     < fits["cavi"].posterior.sd("omega")
@@ -455,13 +470,14 @@ assert np.all(
 assert np.all(fits["map"].posterior.mean("omega")[4:] < fits["gibbs"].posterior.mean("omega")[4:])
 
 # %% [markdown]
-# Five posteriors of a model that did not exist a minute ago. `map` has no width. A step of `svi` on all documents with rate 1 is a sweep of `cavi`
-# (the shared tests hold them to that), and on batches `svi` comes near.
+# Five posteriors of a model that did not exist a minute ago. `map` has no width. A step of `svi` on
+# all documents with rate 1 is a sweep of `cavi` (the shared tests hold them to that), and on
+# batches `svi` comes near.
 #
 # ## 5. And the report
 #
-# `inference.compare` judges every engine against the chain, and `report.write` makes the page: the model's equations read off `generate`, the
-# figures, the verdicts.
+# `inference.compare` judges every engine against the chain, and `report.write` makes the page: the
+# model's equations read off `generate`, the figures, the verdicts.
 
 # %%
 comparison = inference.compare(
@@ -482,7 +498,8 @@ print(
 print(report.table(comparison))
 
 # %% tags=["check"]
-# the reference may judge; "about half as wide as it should be", means off by more than chains differ; the page is there and names the model
+# the reference may judge; "about half as wide as it should be", means off by more than chains
+# differ; the page is there and names the model
 rows = comparison.summary["engines"]
 assert (
     comparison.summary["converged"]
@@ -492,21 +509,23 @@ assert (
 assert "background rate for every word" in page.read_text() and (page.parent / "cavi.nc").exists()
 
 # %% [markdown]
-# So the report has something to say about our new model at once: mean field is about half as wide as it should be, and its means are a little off.
-# Whether an occurrence of a common word is background or comes from a topic is doubtful here, all such doubts move together, and that is what a
-# product of independent factors cannot hold.
+# So the report has something to say about our new model at once: mean field is about half as wide
+# as it should be, and its means are a little off. Whether an occurrence of a common word is
+# background or comes from a topic is doubtful here, all such doubts move together, and that is what
+# a product of independent factors cannot hold.
 #
 # ## 6. Another model by changing F
 #
-# The story is wrong for these data in one point: long documents have more of *everything*, the common words included. Give each document a scale of
-# its own,
+# The story is wrong for these data in one point: long documents have more of *everything*, the
+# common words included. Give each document a scale of its own,
 #
 # $$ s_d \sim \mathrm{Gamma}(r, r), \qquad X_{dv} \sim \mathrm{Poisson}\Big(s_d\, \omega_v + \sum_k \theta_{dk}\beta_{kv}\Big). $$
 #
-# With $s_d$ integrated out, background counts are negative binomial: their variance is $\omega_v + \omega_v^2 / r$, not $\omega_v$. In $F$ the
-# background's row logit $0$ becomes $\log s_d$, the expected number of background words becomes $s_d \sum_v \omega_v$, and $s$ has a prior.
-# Everything is still linear in the statistics $(\log s, s)$ of the new site when the others are given: that is what keeps all engines going. The
-# whole change:
+# With $s_d$ integrated out, background counts are negative binomial: their variance is $\omega_v +
+# \omega_v^2 / r$, not $\omega_v$. In $F$ the background's row logit $0$ becomes $\log s_d$, the
+# expected number of background words becomes $s_d \sum_v \omega_v$, and $s$ has a prior. Everything
+# is still linear in the statistics $(\log s, s)$ of the new site when the others are given: that is
+# what keeps all engines going. The whole change:
 
 # %%
 CHANGES = {
@@ -556,7 +575,8 @@ wide = inference.fit(
 narrow = fits["gibbs"]
 
 # %% tags=["check"]
-# the variant's F is NumPyro's density too; the diff is of about a dozen lines; "their variance is omega + omega^2 / r" (standard error 1 %)
+# the variant's F is NumPyro's density too; the diff is of about a dozen lines; "their variance is
+# omega + omega^2 / r" (standard error 1 %)
 negative_binomial = np.random.default_rng(0).poisson(
     3 * np.random.default_rng(1).gamma(2, 1 / 2, 200_000)
 )
@@ -565,8 +585,8 @@ assert np.allclose(*np.array(list(check_density(scaled))).T, rtol=1e-11, atol=0)
 assert sum(line.startswith("+") for line in changed) < 20
 
 # %% [markdown]
-# What changed in the posterior? Draws are aligned first (notebook 7), since topics have no names of their own: here to the true topics, which we
-# know.
+# What changed in the posterior? Draws are aligned first (notebook 7), since topics have no names of
+# their own: here to the true topics, which we know.
 
 
 # %%
@@ -619,9 +639,11 @@ panels[0].legend(loc="lower right", fontsize=7)
 plt.show()
 
 # %% [markdown]
-# Without a background, common words fill the topics. With one that is the same for all documents, topics are cleaner, but what long documents have of
-# common words beyond the average still has to go somewhere. With a scale per document they keep to themselves. The scales themselves are found, and
-# with them how much background there is: the first model puts it too low, having given part of the common words to the topics.
+# Without a background, common words fill the topics. With one that is the same for all documents,
+# topics are cleaner, but what long documents have of common words beyond the average still has to
+# go somewhere. With a scale per document they keep to themselves. The scales themselves are found,
+# and with them how much background there is: the first model puts it too low, having given part of
+# the common words to the topics.
 
 # %%
 fig, (left, right) = plt.subplots(1, 2, constrained_layout=True)
@@ -678,8 +700,8 @@ evidence = {
 print({name: f"log evidence {one.value:.1f} ± {one.error:.1f}" for name, one in evidence.items()})
 
 # %% tags=["check"]
-# common words leave the topics step by step; scales are found; the background is too low at first, and then is not; the evidence is for the variant
-# by more than its errors
+# common words leave the topics step by step; scales are found; the background is too low at first,
+# and then is not; the evidence is for the variant by more than its errors
 shares = [common[name].mean() for name in ("no background", "background", "scaled background")]
 assert shares[0] > shares[1] + 0.05 and shares[1] > shares[2] + 0.02
 assert np.corrcoef(true_s, s_middle)[0, 1] > 0.9
@@ -690,19 +712,22 @@ assert np.quantile(the["same for all"], 0.975) < true_the < np.quantile(the["sca
 assert evidence["scaled background"].value - evidence["background"].value > 10
 
 # %% [markdown]
-# The log evidence (bridge sampling, notebook 7) agrees by a wide margin: these data were made with scales, and the model that has them explains them
-# better although it has 40 unknowns more.
+# The log evidence (bridge sampling, notebook 7) agrees by a wide margin: these data were made with
+# scales, and the model that has them explains them better although it has 40 unknowns more.
 #
 # ## 7. Where it stops being easy
 #
-# Both files work because of one property: given the other sites and the allocations, $F$ is *linear* in the statistics of each site. Then the
-# gradient does not depend on where the site is, and one step leads to the optimum. Suppose we wanted scales $s_d = e^{u_d}$ with $u_d$ normal, so
-# that they can be correlated with something. The statistics of $u$ are $(u, u^2)$, and under $q = \mathcal{N}(m, \nu)$
+# Both files work because of one property: given the other sites and the allocations, $F$ is
+# *linear* in the statistics of each site. Then the gradient does not depend on where the site is,
+# and one step leads to the optimum. Suppose we wanted scales $s_d = e^{u_d}$ with $u_d$ normal, so
+# that they can be correlated with something. The statistics of $u$ are $(u, u^2)$, and under $q =
+# \mathcal{N}(m, \nu)$
 #
 # $$ \mathrm{E}\, e^{u} = e^{m + \nu / 2}, $$
 #
-# which is not linear in them. The gradient is then a Newton step, right near the optimum and wild far from it. One document shows it: $y = 40$ words,
-# $y \sim \mathrm{Poisson}(e^u)$, $u \sim \mathcal{N}(0, 1)$.
+# which is not linear in them. The gradient is then a Newton step, right near the optimum and wild
+# far from it. One document shows it: $y = 40$ words, $y \sim \mathrm{Poisson}(e^u)$, $u \sim
+# \mathcal{N}(0, 1)$.
 
 
 # %%
@@ -742,26 +767,28 @@ right.set(ylabel="bound, nats", title="... and the bound falls", ylim=(-1e7, 1e3
 plt.show()
 
 # %% tags=["check"]
-# full steps: the bound falls by thousands and is not back after 11 steps; cut ones: it rises, and the mean ends near log 40 - 1/2 * variance, shrunk
-# a little
+# full steps: the bound falls by thousands and is not back after 11 steps; cut ones: it rises, and
+# the mean ends near log 40 - 1/2 * variance, shrunk a little
 assert full[1, 0] < full[0, 0] - 1000 and full[-1, 0] < cut[-1, 0] - 10
 assert np.all(np.diff(cut[:, 0]) > -1e-3) and abs(cut[-1, 1] - np.log(40)) < 0.15
 
 # %% [markdown]
-# The zoo's name for such sites is `damped`: engines cut their steps, and `cavi` and `map` go back half-way where the bound would fall. You lose the
-# exact block updates, and `gibbs`, which has no conditional to draw from (`nuts` remains). `correlated_nmf` is the worked example:
-# weights $\exp(\ell_k^\top u_d)$ with normal locations. What else `MODEL_CONTRACT.md` asks for when a model leaves the easy path: `coupled` where
-# global sites meet in a prior (`hpf`), `moves` where Gibbs creeps, `probit` for votes. And no declaration helps where mean field is a
-# bad idea: that is what notebook 7 is for.
+# The zoo's name for such sites is `damped`: engines cut their steps, and `cavi` and `map` go back
+# half-way where the bound would fall. You lose the exact block updates, and `gibbs`, which has no
+# conditional to draw from (`nuts` remains). `correlated_nmf` is the worked example: weights
+# $\exp(\ell_k^\top u_d)$ with normal locations. What else `MODEL_CONTRACT.md` asks for when a model
+# leaves the easy path: `coupled` where global sites meet in a prior (`hpf`), `moves` where Gibbs
+# creeps, `probit` for votes. And no declaration helps where mean field is a bad idea: that is what
+# notebook 7 is for.
 #
 # ## Exercises
 #
-# **Exercise 1.** In the second model, where would the scale of $\omega$ go if $s_d$ had prior $\mathrm{Gamma}(r, 1)$ instead of $\mathrm{Gamma}(r,
-# r)$? Why is the file's choice better?
+# **Exercise 1.** In the second model, where would the scale of $\omega$ go if $s_d$ had prior
+# $\mathrm{Gamma}(r, 1)$ instead of $\mathrm{Gamma}(r, r)$? Why is the file's choice better?
 
 # %% tags=["solution"]
-# s omega is all that the likelihood sees. With mean r instead of 1, omega would be about 1 / r as large, and stand no longer for words in an average
-# document. The product is the same:
+# s omega is all that the likelihood sees. With mean r instead of 1, omega would be about 1 / r as
+# large, and stand no longer for words in an average document. The product is the same:
 product = (
     np.asarray(wide.posterior.draws["s"])[..., None]
     * np.asarray(wide.posterior.draws["omega"])[:, :, None]
@@ -776,8 +803,8 @@ print("relative sd of omega and of the mean over documents of s omega:", np.roun
 assert relative[1] < relative[0]
 
 # %% [markdown]
-# **Exercise 2.** Break `log_local`: forget that $\sum_v \omega_v$ is there once for every document, and subtract it once for the whole batch. Which
-# law finds out?
+# **Exercise 2.** Break `log_local`: forget that $\sum_v \omega_v$ is there once for every document,
+# and subtract it once for the whole batch. Which law finds out?
 
 # %% tags=["solution"]
 broken = SOURCE.replace(" + jnp.sum(omega.second)\n", "\n").replace(
@@ -793,8 +820,8 @@ print(
 assert min(np.abs(differences)) > 1
 
 # %% [markdown]
-# **Exercise 3.** Which word is background? From the posterior of the second model, compute the probability that an occurrence of each word is
-# background, and compare it with the truth.
+# **Exercise 3.** Which word is background? From the posterior of the second model, compute the
+# probability that an occurrence of each word is background, and compare it with the truth.
 
 # %% tags=["solution"]
 background = wide.posterior.mean("s")[:, None] * wide.posterior.mean("omega")
@@ -831,12 +858,14 @@ assert np.allclose(
 # %% [markdown]
 # ## Summary
 #
-# A model is a story (`generate`) and a function $F$ of sufficient statistics, which check each other. Engines are evaluations and gradients of $F$. A
-# variant is a diff of a dozen lines, as long as $F$ stays linear in the statistics of each site.
+# A model is a story (`generate`) and a function $F$ of sufficient statistics, which check each
+# other. Engines are evaluations and gradients of $F$. A variant is a diff of a dozen lines, as long
+# as $F$ stays linear in the statistics of each site.
 #
-# **Where to go next.** `MODEL_CONTRACT.md`, then `hpf` (a hierarchical variant) and `correlated_nmf` (no conjugacy).
-# Notebook 7 for judging what you fitted. Papers: Gopalan, Hofman and Blei 2015 (hierarchical Poisson factorisation); Paisley, Blei and Jordan 2014
-# (conjugacy and what lies beyond it); Cemgil 2009 (the Poisson-gamma model).
+# **Where to go next.** `MODEL_CONTRACT.md`, then `hpf` (a hierarchical variant) and
+# `correlated_nmf` (no conjugacy). Notebook 7 for judging what you fitted. Papers: Gopalan, Hofman
+# and Blei 2015 (hierarchical Poisson factorisation); Paisley, Blei and Jordan 2014 (conjugacy and
+# what lies beyond it); Cemgil 2009 (the Poisson-gamma model).
 
 # %%
 folder.cleanup()

@@ -47,12 +47,13 @@ class Mutant(NamedTuple):
 
 def law(model: str) -> str:
     """F against NumPyro's own log density of a model's example: the one law that all models take fast."""
-    return f'"tests/test_model_contract.py::test_joint_is_numpyros_log_density[{model}]"'
+    return f'"tests/laws/test_model_contract.py::test_joint_is_numpyros_log_density[{model}]"'
 
 
 def only(file: str, expression: str) -> str:
-    """Tests of a file by name."""
-    return f'tests/test_{file}.py -k "{expression}"'
+    """Tests of a file by name, in whichever folder it is."""
+    (path,) = (ROOT / "tests").rglob(f"test_{file}.py")
+    return f'{path.relative_to(ROOT)} -k "{expression}"'
 
 
 MUTANTS = (
@@ -183,7 +184,9 @@ MUTANTS = (
         "return jnp.sum(jnp.where(self.mask > 0, values, 0))",
         "return jnp.sum(values)",
         "sums over a batch: padding counted",
-        ('"tests/test_model_contract.py::test_rows_are_exchangeable_and_padding_is_nothing[lda]"',),
+        (
+            '"tests/laws/test_model_contract.py::test_rows_are_exchangeable_and_padding_is_nothing[lda]"',
+        ),
     ),
     Mutant(
         "pp_models/elimination/tokens.py",
@@ -454,7 +457,7 @@ MUTANTS = (
         "prior = 0.0 if site in model.local else model.log_global(hyper, {s: now[s] for s in model.shared})",
         "prior = 0.0",
         "gibbs: the global sites' prior forgotten",
-        ('"tests/test_samplers.py::test_geweke[gibbs-lda]"',),
+        ('"tests/laws/test_samplers.py::test_geweke[gibbs-lda]"',),
     ),
     Mutant(
         "inference/engines/cvb0.py",
@@ -624,7 +627,7 @@ def run(tree: Path, selection: str) -> tuple[Any, str, float]:
 
 def failed_test(output: str) -> str:
     """The test that failed or ended in an error; "" where none did. What could not be collected is named without a test."""
-    found = re.search(r"^(?:FAILED|ERROR) tests/(\S+?)\.py::(\w+)", output, re.MULTILINE)
+    found = re.search(r"^(?:FAILED|ERROR) tests/(?:\S+/)?(\w+)\.py::(\w+)", output, re.MULTILINE)
     return f"{found[1]}::{found[2]}" if found else ""
 
 
@@ -680,8 +683,8 @@ def names_of(tree: Path, mutants: tuple[Mutant, ...]) -> dict[Any, str]:
         "pp_models/**/*",
         "inference/**/*",
         "tests/conftest.py",
-        "tests/examples.py",
-        "tests/joined.py",
+        "tests/docs/examples.py",
+        "tests/inference/core/joined.py",
         "pyproject.toml",
     )
 

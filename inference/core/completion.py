@@ -175,17 +175,6 @@ def complete_rows(
     return logs
 
 
-def global_sites(
-    posterior: Any, num_draws: int = 20, seed: int = 0, from_q: bool = False
-) -> dict[str, jax.Array]:
-    """(draws, ...) values of the global sites: draws of a Markov chain or a grid, or with `from_q` of a distribution; else the point or the mean."""
-    sites, kind = posterior.problem.model.shared, posterior.kind
-    if kind in ("draws", "mixture") or (kind == "variational" and from_q):
-        sampled = posterior.sample(jax.random.key(seed), num_draws)
-        return {site: jnp.asarray(sampled[site]) for site in sites}
-    return {site: jnp.asarray(posterior.mean(site))[None] for site in sites}
-
-
 def plan_for(data: Data, size: int, **options: Any) -> Plan:
     """A plan for batches of rows one after the other, of one layout that has room for each of them."""
     layout = data.layout(size)
@@ -207,7 +196,7 @@ def score_batch(posterior: Any, data: Data, batches: Sequence[Batch], size: int)
         logs = float(
             complete_rows(
                 posterior.problem,
-                global_sites(posterior),
+                posterior.global_values(),
                 data,
                 rows,
                 Plan(size, data.layout(size)),

@@ -206,6 +206,11 @@ def total(terms: Any) -> float:
     return float(sum(np.asarray(term, np.float64).sum() for term in jax.tree.leaves(terms)))
 
 
+def totals(terms: dict[str, Any]) -> dict[str, float]:
+    """The total of each."""
+    return {name: total(term) for name, term in terms.items()}
+
+
 def on_host(x: Any) -> np.ndarray:
     """The whole of an array that may lie on several processes' devices, of which each has one part or more."""
     if not isinstance(x, jax.Array) or x.is_fully_addressable or x.is_fully_replicated:

@@ -211,7 +211,7 @@ def build(problem: obj.Problem, options: Any) -> Algorithm:
         """log p per word of the rows set aside, by completion."""
         now = problem._replace(hyper=state.hyper)
         logs = completion.complete_rows(
-            now, completion.global_sites(Variational(now, state.shared)), data, aside, plan()
+            now, Variational(now, state.shared).global_values(), data, aside, plan()
         )
         return float(devices.agreed(problem.devices, logs.sum() / data.totals[aside].sum()))
 

@@ -8,7 +8,6 @@ from inference.core.completion import (
     COUNTS,
     Scale,
     complete_rows,
-    global_sites,
     has_topics,
     plan_for,
 )
@@ -58,7 +57,7 @@ def document_completion(
     size = min(heldout.num_rows, most)
     options = {"folds": folds, "seed": seed, "num_local": num_local, "scale": scale}
     plan = plan_for(heldout, size, **options)
-    shared, logs = global_sites(fit.posterior, num_draws, seed), np.zeros(heldout.num_rows)
+    shared, logs = fit.posterior.global_values(num_draws, seed), np.zeros(heldout.num_rows)
     for rows in batches_of_rows(heldout, size):
         logs[rows] = complete_rows(fit.problem, shared, heldout, rows, plan)
     return Score(*ratio(logs, heldout.totals), logs, heldout.totals)

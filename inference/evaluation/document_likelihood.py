@@ -36,7 +36,7 @@ import scipy.sparse
 from jax import lax
 from jax.scipy.special import gammaln
 
-from inference.core.completion import FLOOR, global_sites
+from inference.core.completion import FLOOR
 from inference.core.tokens import fingerprints, shuffled_tokens
 from inference.evaluation.completion import check_documents
 from inference.evaluation.scores import ratio
@@ -345,7 +345,7 @@ def log_evidence(
     for name, number in (counts | {"num_draws": num_draws or 20}).items():
         check_count(name, number)
     (site,) = fit.model.shared
-    shared = global_sites(fit.posterior, num_draws or 20, seed, from_q=num_draws is not None)
+    shared = fit.posterior.global_values(num_draws or 20, seed, from_q=num_draws is not None)
     given = [_judge(fit, topics) for topics in shared[site]]
     logs = np.zeros((heldout.num_rows, len(given), num_repeats))
     cells = CELLS // (num_particles if method == "left_to_right" else 1)

@@ -38,8 +38,8 @@ def heldout_score(fit: Any, heldout: Data | None) -> tuple[float | None, float |
             loss = score_votes(fit, heldout).log_loss
             found = Measure(-loss.value, loss.standard_error, -loss.terms)
     elif not fit.model.local:
-        number = 1 if fit.posterior.kind == "point" else NUM_DRAWS
-        draws = fit.posterior.sample(jax.random.key(0), number)
+        posterior = fit.posterior
+        draws = posterior.sample(jax.random.key(0), posterior.num_draws(NUM_DRAWS))
         logs = arviz.likelihood_of_rows(fit, draws, heldout)
         found = mean(logsumexp(logs, axis=0) - np.log(len(logs)))
     if found is None:

@@ -33,7 +33,7 @@ class Information(NamedTuple):
 
 def _tree(fit: Any, num_draws: int) -> Any:
     check_count("num_draws", num_draws)
-    if fit.posterior.kind == "point":
+    if not fit.posterior.has_spread:
         told = f"LOO and WAIC need draws or a distribution, and {fit.engine} gives a point"
         raise InputError(f"{told}: use another engine.")
     if fit.data is None:

@@ -20,7 +20,7 @@ COLOURS = {True: "tab:green", False: "tab:red"}  # positive, negative (P Fig. 11
 
 
 def _mean(fit: Any, site: str) -> np.ndarray:
-    if fit.posterior.kind == "draws":
+    if fit.posterior.has_chains:
         raise InputError(
             f"Engine {fit.engine!r} gives draws, each with labels and a rotation of its own: use a "
             "variational engine or map."

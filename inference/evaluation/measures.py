@@ -36,90 +36,88 @@ class Settings(NamedTuple):
 Compute = Callable[[Any, Data, Settings], dict[str, Any]]
 
 
+class Group(NamedTuple):
+    """Measures that are computed together.
+
+    compute: (fit, heldout, settings) -> name -> value with standard error. units: by name.
+    usual: whether they are computed by default. topics: whether the model must have topics.
+    """
+
+    compute: Compute
+    units: dict[str, str]
+    usual: bool = True
+    topics: bool = False
+
+
 def _completion(fit: Any, heldout: Data, settings: Settings) -> dict[str, Any]:
     score = document_completion(fit, heldout, settings.folds, settings.seed)
     error = score.perplexity * score.standard_error
     return {"completion": score, "perplexity": Row("", score.perplexity, error, "")}
 
 
-def _evidence(method: str) -> Compute:
-    return lambda fit, data, settings: {method: log_evidence(fit, data, method, seed=settings.seed)}
-
-
 def _ranking(fit: Any, heldout: Data, settings: Settings) -> dict[str, Any]:
     return precision_recall_at(fit, heldout, settings.M, seed=settings.seed)._asdict()
 
 
-def _coherence(measure: str) -> Compute:
+def _evidence(method: str) -> Group:
+    units = {method: "nats per token, whole documents"}
+    return Group(lambda f, x, s: {method: log_evidence(f, x, method, seed=s.seed)}, units, False)
+
+
+def _coherence(name: str, usual: bool) -> Group:
     def compute(fit: Any, heldout: Data, settings: Settings) -> dict[str, Any]:
         number = min(settings.num_words, heldout.num_columns)
-        return {measure: coherence(fit, heldout, measure, number)}
+        return {name: coherence(fit, heldout, name, number)}
 
-    return compute
+    return Group(compute, {name: "-1 to 1"}, usual, True)
 
 
 def _diversity(fit: Any, heldout: Data, settings: Settings) -> dict[str, Any]:
     return {"diversity": diversity(fit, min(settings.num_words, heldout.num_columns))}
 
 
-def _ratings(fit: Any, heldout: Data, settings: Settings) -> dict[str, Any]:
-    return score_ratings(fit, heldout).measures
-
-
-def _votes(fit: Any, heldout: Data, settings: Settings) -> dict[str, Any]:
-    return score_votes(fit, heldout)._asdict()
-
-
-class Kind(NamedTuple):
-    """compute: (fit, heldout, settings) -> name -> value with standard error. usual: whether it is
-    computed by default. needs_topics: whether the model must have topics."""
-
-    compute: Compute
-    units: str
-    usual: bool = True
-    needs_topics: bool = False
-
-
-MEASURES = {
-    "counts": {
-        "completion": Kind(_completion, "nats per token, from the rest of the document"),
-        "perplexity": Kind(_completion, "words"),
-        "precision": Kind(_ranking, "share of what M columns could hit", False),
-        "recall": Kind(_ranking, "share of held-out columns", False),
-        "chib": Kind(_evidence("chib"), "nats per token, whole documents", False),
-        "left_to_right": Kind(_evidence("left_to_right"), "nats per token, whole documents", False),
-        "npmi": Kind(_coherence("npmi"), "-1 to 1", True, True),
-        "c_v": Kind(_coherence("c_v"), "-1 to 1", False, True),
-        "diversity": Kind(_diversity, "share of distinct words", True, True),
-    },
-    "ratings": {
-        "rmse": Kind(_ratings, "ratings"),
-        "mae": Kind(_ratings, "ratings"),
-        "log_density": Kind(_ratings, "nats per rating"),
-        "coverage": Kind(_ratings, "share inside their 90 % interval"),
-    },
-    "text_and_votes": {
-        "accuracy": Kind(_votes, "share of votes"),
-        "auc": Kind(_votes, "share of pairs"),
-        "log_loss": Kind(_votes, "nats per vote"),
-        "brier": Kind(_votes, "squared probability"),
-        "calibration_error": Kind(_votes, "probability"),
-    },
+COMPLETION = {"completion": "nats per token, from the rest of the document", "perplexity": "words"}
+RANKING = {"precision": "share of what M columns could hit", "recall": "share of held-out columns"}
+RATINGS = {
+    "rmse": "ratings",
+    "mae": "ratings",
+    "log_density": "nats per rating",
+    "coverage": "share inside their 90 % interval",
+}
+VOTES = {
+    "accuracy": "share of votes",
+    "auc": "share of pairs",
+    "log_loss": "nats per vote",
+    "brier": "squared probability",
+    "calibration_error": "probability",
+}
+GROUPS = {
+    "counts": (
+        Group(_completion, COMPLETION),
+        Group(_ranking, RANKING, False),
+        _evidence("chib"),
+        _evidence("left_to_right"),
+        _coherence("npmi", True),
+        _coherence("c_v", False),
+        Group(_diversity, {"diversity": "share of distinct words"}, True, True),
+    ),
+    "ratings": (Group(lambda f, x, _: score_ratings(f, x).measures, RATINGS),),
+    "text_and_votes": (Group(lambda f, x, _: score_votes(f, x)._asdict(), VOTES),),
 }
 
 
-def measures_for(model: Any) -> dict[str, Kind]:
-    """The measures that suit a model, by name."""
-    if model.kind not in MEASURES:
+def groups_for(model: Any) -> dict[str, Group]:
+    """The measures that suit a model: name -> group."""
+    if model.kind not in GROUPS:
         told = f"There is no held-out measure for {model.kind} data, which {model.name} explains"
         raise InputError(f"{told}: use inference.loo or inference.waic.")
-    topics = has_topics(model)
-    return {name: x for name, x in MEASURES[model.kind].items() if topics or not x.needs_topics}
+    suitable = (x for x in GROUPS[model.kind] if has_topics(model) or not x.topics)
+    return {name: group for group in suitable for name in group.units}
 
 
 def check_names(model: Any, names: Sequence[str]) -> None:
     """Refuse names of measures that do not suit a model."""
-    known = measures_for(model)
+    known = groups_for(model)
     for name in names:
         if name not in known:
             raise unknown(f"measure that suits {model.name}", name, known)
@@ -132,13 +130,14 @@ def measure(
 ) -> list[Row]:
     """The named measures of a fit, or the usual ones, each computed once."""
     check_names(fit.model, names)
-    known = measures_for(fit.model)
+    known = groups_for(fit.model)
     names = tuple(dict.fromkeys(names)) or tuple(name for name, x in known.items() if x.usual)
-    done: dict[Compute, dict[str, Any]] = {}
-    for compute in dict.fromkeys(known[name].compute for name in names):
-        done[compute] = compute(fit, heldout, settings or Settings())
-    found = {name: done[known[name].compute][name] for name in names}
-    return [Row(n, x.value, x.standard_error, known[n].units) for n, x in found.items()]
+    found: dict[str, Any] = {}
+    for name in names:
+        if name not in found:
+            found |= known[name].compute(fit, heldout, settings or Settings())
+    rows = ((name, found[name], known[name].units[name]) for name in names)
+    return [Row(name, x.value, x.standard_error, units) for name, x, units in rows]
 
 
 def plain(row: Row) -> dict[str, Any]:

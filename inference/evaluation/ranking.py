@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from inference.core import objective as obj
-from inference.core.completion import global_sites, plan_for, row_means
+from inference.core.completion import plan_for, row_means
 from inference.evaluation.completion import MOST_CELLS, batches_of_rows, check_documents
 from inference.evaluation.scores import Measure, mean
 from inference.evaluation.splits import split_columns
@@ -78,7 +78,7 @@ def precision_recall_at(
         raise InputError("observed must be counts of the same rows and columns as those held out.")
     elif observed.matrix.multiply(heldout.matrix).nnz:
         raise InputError("A held-out column is also observed in its row: use it in one of the two.")
-    shared, problem = global_sites(fit.posterior, num_draws, seed), fit.problem
+    shared, problem = fit.posterior.global_values(num_draws, seed), fit.problem
     plan = plan_for(observed, min(observed.num_rows, max(1, MOST_CELLS // observed.num_columns)))
     number, options = min(M, observed.num_columns), RowOptions(num_local, 0.0)
     hits, size = np.zeros(observed.num_rows), np.zeros(observed.num_rows)

@@ -130,11 +130,9 @@ def _mixture_density(model, hyper, draws, users, items, ratings):
     return total - jnp.log(len(jax.tree.leaves(draws)[0]))
 
 
-def _draws(posterior: Any, num_draws: int) -> dict[str, jax.Array]:
-    """Posterior draws, at most as many as a Markov chain has."""
-    if posterior.kind == "draws":
-        num_draws = min(num_draws, int(np.prod(next(iter(posterior.draws.values())).shape[:2])))
-    return jax.tree.map(jnp.asarray, posterior.sample(jax.random.key(0), num_draws))
+def _draws(posterior: Any, wanted: int) -> dict[str, jax.Array]:
+    drawn = posterior.sample(jax.random.key(0), posterior.num_draws(wanted))
+    return jax.tree.map(jnp.asarray, drawn)
 
 
 def _in_chunks(function: Any, *arrays: np.ndarray) -> list[np.ndarray]:
@@ -146,29 +144,23 @@ def _in_chunks(function: Any, *arrays: np.ndarray) -> list[np.ndarray]:
     return [np.concatenate([np.atleast_1d(x) for x in part]) for part in zip(*parts, strict=True)]
 
 
-def _averages(posterior: Any) -> bool:
-    """Whether predictions are averaged over draws."""
-    return posterior.kind in ("draws", "mixture")
-
-
 def _of_product(
     fit: Any, users: np.ndarray, items: np.ndarray, num_draws: int
 ) -> tuple[np.ndarray, np.ndarray, float]:
     """Mean and variance of u'v at each pair, and the variance of the noise."""
     model, posterior, hyper = fit.model, fit.posterior, fit.problem.hyper
-    if _averages(posterior):
+    if posterior.is_sampled:
         over_draws = partial(_over_draws, model, hyper, _draws(posterior, num_draws))
         mean, square, noise = _in_chunks(over_draws, users, items)
         return mean, np.maximum(square - mean**2, 0), float(noise[0])
     sites = model.ratings.sites
     others = {s: jnp.asarray(posterior.mean(s)) for s in model.families if s not in sites}
     noise = float(model.ratings.noise(hyper, others))
-    if posterior.kind == "point":
+    if not posterior.has_spread:
         u, v = (posterior.mean(site) for site in sites)
         return np.sum(u[users] * v[items], 1), np.zeros(len(users)), noise
-    natural = (jax.tree.map(jnp.asarray, posterior.natural(site)) for site in sites)
-    u, v = (model.families[site].mean(eta) for site, eta in zip(sites, natural, strict=True))
-    mean, square = _in_chunks(partial(_moments, u, v), users, items)
+    moments = partial(_moments, *(posterior.statistics(site) for site in sites))
+    mean, square = _in_chunks(moments, users, items)
     return mean, np.maximum(square - mean**2, 0), noise
 
 
@@ -255,7 +247,7 @@ def score_ratings(
     free = predict_ratings(fit, users, items, interval)
     shown = _clipped(free, limits)
     error, inside = truth - shown.mean, (truth >= shown.lower) & (truth <= shown.upper)
-    if _averages(fit.posterior):
+    if fit.posterior.is_sampled:
         known = fit.model, fit.problem.hyper, _draws(fit.posterior, NUM_DRAWS)
         (density,) = _in_chunks(
             lambda *pairs: [_mixture_density(*known, *pairs)], users, items, truth

@@ -66,7 +66,7 @@ def topics(fit: Any) -> Topics:
 def word_distributions(fit: Any) -> np.ndarray:
     """(K, columns) normalised topics, without need for the data."""
     declared, posterior = _declared(fit), fit.posterior
-    if posterior.kind == "draws":
+    if posterior.has_chains:
         return _topics(fit, np.ones(fit.provenance["rows"])).topics
     values = {site: posterior.mean(site) for site in fit.model.shared}
     return _shares(np.asarray(declared.topics(fit.problem.hyper, values), np.float64))
@@ -86,11 +86,11 @@ def _topics(fit: Any, totals: np.ndarray) -> Topics:
         weights, topics = declared.weights(hyper, values), declared.topics(hyper, values)
         return normalise(weights, topics, totals)
 
-    if posterior.kind != "draws":
+    if not posterior.has_chains:
         return at({site: posterior.mean(site) for site in fit.model.families})
     lp = posterior.sample_stats["lp"].reshape(-1)
     pick = np.unique(np.linspace(0, lp.size - 1, min(lp.size, MOST_DRAWS)).round().astype(int))
-    draws = {site: x.reshape(-1, *x.shape[2:])[pick] for site, x in posterior.draws.items()}
+    draws = {site: posterior.flat(site)[pick] for site in posterior.sites}
     most_probable = {site: x[np.argmax(lp[pick])] for site, x in draws.items()}
     values = align.common_labels(fit.model, draws, most_probable)[0]
     each = (at({site: x[i] for site, x in values.items()}) for i in range(len(pick)))

@@ -299,28 +299,27 @@ def _parts(fit: Any, num_draws: int, rows: str) -> tuple[list[Part], str]:
     """The points of H(13), and the summary by which bills are inferred there."""
     posterior, problem, model = fit.posterior, fit.problem, fit.model
     site, members = model.votes.rows, model.votes.members
-    if posterior.kind == "variational":
-        natural = {s: jax.tree.map(jnp.asarray, posterior.natural(s)) for s in model.shared}
-        shared = obj.summarise(model, natural)
+    if posterior.has_density:
+        shared = {s: posterior.statistics(s) for s in model.shared}
         return [Part(1.0, shared, shared[members])], "mean"
-    if posterior.kind == "point":
+    if not posterior.has_spread:
         values = {s: posterior.mean(s) for s in posterior.sites}
         shared, bills = _stats(model, values), jnp.asarray(values[site], float)
         tastes = shared[members]
         if rows == "gaussian":
             tastes = _tastes(model, problem.hyper, shared, bills, _all_rows(problem.data))
         return [Part(1.0, shared, tastes, bills)], "mode"
-    if posterior.kind == "mixture":
-        parts = []
-        for m, weight in enumerate(posterior.weights):
-            values = posterior.values(m)
-            tastes = fam.normal.mean(jax.tree.map(jnp.asarray, posterior.natural[m][members]))
-            bills = jnp.asarray(values[site], float)
-            parts.append(Part(float(weight), _stats(model, values), tastes, bills))
-        return parts, "mode"
-    draws = posterior.sample(jax.random.key(0), num_draws)
-    each = [_stats(model, {s: x[i] for s, x in draws.items()}) for i in range(num_draws)]
-    return [Part(1 / num_draws, shared, shared[members]) for shared in each], "mean"
+    if posterior.has_chains:
+        draws = posterior.sample(jax.random.key(0), num_draws)
+        each = [_stats(model, {s: x[i] for s, x in draws.items()}) for i in range(num_draws)]
+        return [Part(1 / num_draws, shared, shared[members]) for shared in each], "mean"
+    parts = []
+    for m, weight in enumerate(posterior.weights):  # a grid
+        values = posterior.values(m)
+        tastes = fam.normal.mean(jax.tree.map(jnp.asarray, posterior.natural[m][members]))
+        bills = jnp.asarray(values[site], float)
+        parts.append(Part(float(weight), _stats(model, values), tastes, bills))
+    return parts, "mode"
 
 
 def _check(fit: Any, data: Any, rows: str | None) -> str:
@@ -330,17 +329,18 @@ def _check(fit: Any, data: Any, rows: str | None) -> str:
             "predict_votes needs a fit of a model of votes, and data made with "
             "pp_models.data.text_and_votes."
         )
-    kind = fit.posterior.kind
+    posterior = fit.posterior
     if rows is None:
-        rows = "plug_in" if kind == "point" else "gaussian"
+        rows = "gaussian" if posterior.has_spread else "plug_in"
     if rows not in ROWS:
         raise unknown("rows", rows, ROWS)
-    if rows == "nested" and kind not in ("point", "mixture"):
+    if rows == "nested" and (posterior.has_density or posterior.has_chains):
         raise InputError(
             f"rows='nested' expands about modes, and {fit.engine} does not find any: "
             "use rows='gaussian'."
         )
-    if fit.data is None and (rows == "nested" or (rows == "gaussian" and kind == "point")):
+    expands = rows == "nested" or (rows == "gaussian" and not posterior.has_spread)
+    if fit.data is None and expands:
         raise InputError(
             f"rows={rows!r} needs the fitted votes, which this fit was loaded without: "
             "pass data= to inference.load."
@@ -411,7 +411,7 @@ def refit_members(fit: Any, alpha2: float | None = None, num_local: int = 200) -
             weights, so choose it on held-out bills.
     """
     model, problem, data = fit.model, fit.problem, fit.data
-    point = model.votes is not None and fit.posterior.kind == "point"
+    point = model.votes is not None and not fit.posterior.has_spread
     if not point or data is None or not data.num_columns:
         raise InputError(
             "refit_members needs a fit by map of a model of votes, to bills that have text, "

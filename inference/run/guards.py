@@ -21,7 +21,6 @@ __all__ = ["Guard", "bad_sites", "check_row", "explained", "likely_cause"]
 FALL = {"float32": 1e-4, "float64": 1e-8}  # of the size of the bound's terms: far above rounding
 UNSEEN = ("kept", "last")  # parts of states that hold draws; their log joint density is checked
 NAMED = {"hyper": "hyper-parameters", "parameters": "the guide's parameters"}  # no site's fields
-LARGE_STATE = 500_000_000  # bytes; of larger states only one is held, not two
 
 
 class Guard(Callback):
@@ -29,27 +28,19 @@ class Guard(Callback):
 
     def __init__(self, size: float, ascends: bool) -> None:
         """size: the number of terms of the bound. ascends: whether the bound cannot fall."""
-        self._size, self._ascends, self._highest = size, ascends, -np.inf
-        self._before: list[Any] = []  # states that the last steps began with
-
-    def begin(self, run: Run) -> bool:
-        bounds = [row["bound"] for row in run.history if np.isfinite(row["bound"])]
-        self._highest = max(bounds, default=-np.inf)
-        return False
-
-    def after_step(self, run: Run) -> bool:
-        bytes_ = sum(getattr(x, "nbytes", 0) for x in jax.tree.leaves(run.before))
-        self._before = [*(self._before[-1:] if bytes_ < LARGE_STATE else ()), run.before]
-        return False
+        self._size, self._ascends = size, ascends
+        self._highest: float | None = None
 
     def settled(self, run: Run, numbers: dict[str, float]) -> None:
-        step, highest = run.history[-1]["step"], self._highest if self._ascends else None
+        if self._ascends and self._highest is None:  # a run that goes on has a history
+            bounds = [row["bound"] for row in run.history[:-1]]
+            self._highest = max((x for x in bounds if np.isfinite(x)), default=-np.inf)
         try:
-            check_row(step, numbers, highest, self._size)
+            check_row(run.history[-1]["step"], numbers, self._highest, self._size)
         except Diverged as error:
             self._stop(run, str(error))
-        if np.isfinite(numbers.get("bound", np.nan)):
-            self._highest = max(self._highest, numbers["bound"])
+        if self._highest is not None:
+            self._highest = max(self._highest, numbers.get("bound", -np.inf))
 
     def check_state(self, run: Run) -> None:
         """Stop the run, in all processes, where the state holds numbers that are not finite."""
@@ -62,7 +53,7 @@ class Guard(Callback):
             self.check_state(run)
 
     def _stop(self, run: Run, what: str) -> NoReturn:
-        error, good = explained(run.title, run.problem, [*self._before, run.state], what)
+        error, good = explained(run.title, run.problem, [*run.earlier, run.state], what)
         try:
             known = good is not None
             stopped = "numbers went wrong after this"

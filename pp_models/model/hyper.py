@@ -191,18 +191,9 @@ def static_fields(Hyper: Any) -> frozenset[str]:
 @functools.cache
 def register_hyper(Hyper: Any) -> None:
     """Make `Hyper` a pytree: static fields in its structure, the others as leaves."""
-    static = static_fields(Hyper)
-    order = [name for name in Hyper._fields if name in static]
+    static = [name for name in Hyper._fields if name in static_fields(Hyper)]
     traced = [name for name in Hyper._fields if name not in static]
-
-    def flatten(hyper: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-        parts = [tuple(getattr(hyper, name) for name in names) for names in (traced, order)]
-        return parts[0], parts[1]
-
-    def unflatten(known: tuple[Any, ...], leaves: Any) -> Any:
-        return Hyper(**dict(zip((*order, *traced), (*known, *leaves), strict=True)))
-
-    jax.tree_util.register_pytree_node(Hyper, flatten, unflatten)
+    jax.tree_util.register_dataclass(Hyper, traced, static)
 
 
 def structure_of(hyper: Any) -> dict[str, Any]:

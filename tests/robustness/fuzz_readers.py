@@ -1,7 +1,7 @@
 """Every reader, fed with what libFuzzer makes of good files: whatever comes is read, or refused with an `InputError`, in little memory and time.
 
-    python tests/fuzz_readers.py --seconds 600                        all formats, in turn
-    python tests/fuzz_readers.py --seconds 60 --formats mtx,npz       some
+    python tests/robustness/fuzz_readers.py --seconds 600                        all formats, in turn
+    python tests/robustness/fuzz_readers.py --seconds 60 --formats mtx,npz       some
 
 Prints how much was tried, and every failure once, with the file that shows it: an exception other than `InputError`, more than 1 GB of memory beyond
 what the process has when it begins, more than ten seconds, or, where glibc can look out for it, a write past the end of an array. Needs atheris:

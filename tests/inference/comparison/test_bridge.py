@@ -375,7 +375,7 @@ def test_bent_coordinates_are_normal():
 )
 def test_terms_of_the_density_add_up(name):
     """NumPyro's terms of global sites and of rows, in real coordinates, sum to F plus the slope of the coordinates, at draws of the references."""
-    known = reference.stored(name, Path(__file__).parent / "references")
+    known = reference.stored(name, Path(__file__).parents[2] / "references")
     fit = fitting.Fit(known.problem, "gibbs", {}, None, {}, 0.0)
     target, draws = marginal_likelihood.prepare(
         fit, {site: x[0, :3].astype(np.float64) for site, x in known.draws.items()}

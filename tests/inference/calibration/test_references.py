@@ -16,7 +16,7 @@ from inference.io import arviz
 from inference.run.fit import Fit
 from pp_models import errors
 
-FOLDER = Path(__file__).parent / "references"
+FOLDER = Path(__file__).parents[2] / "references"
 OWN = {
     file.stem for file in (Path(pp_models.__file__).parent / "models").glob("*.py")
 }  # models from outside need no reference here

@@ -728,7 +728,7 @@ def test_mean_field_is_too_narrow_where_it_is_known_to_be():
 
     That is how far q is from the posterior, not how it was fitted: both run to their fixed point."""
     for name, site in (("lda", "beta"), ("pmf", "v")):
-        known = reference.stored(name, Path(__file__).parent / "references")
+        known = reference.stored(name, Path(__file__).parents[2] / "references")
         fit = inference.fit(name, known.data, "cavi", known.hyper, progress=False, num_epochs=300)
         draws = fit.posterior.sample(jax.random.key(0), 1000)
         aligned = align.align_draws(fit.model, draws, known.pivot)

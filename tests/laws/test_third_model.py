@@ -107,7 +107,7 @@ def run_shared_tests(folder, selection):
         *shared,
     ]
     result = subprocess.run(
-        command, env=environment, capture_output=True, text=True, cwd=TESTS.parent
+        command, env=environment, capture_output=True, text=True, cwd=TESTS.parents[1]
     )
     assert result.returncode == 0, result.stdout[-5000:]
     return int(re.search(r"(\d+) passed", result.stdout)[1])

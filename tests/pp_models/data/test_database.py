@@ -262,7 +262,7 @@ while True:
 def test_a_killed_writer_loses_nothing_that_was_committed(tmp_path):
     """A second writer is refused while the first lives, a reader is not; all it wrote is there."""
     command = [sys.executable, "-c", WRITER, str(tmp_path / "db")]
-    root = Path(__file__).parents[1]
+    root = Path(__file__).parents[3]
     with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=root, text=True) as writer:
         numbers = [int(writer.stdout.readline()) for _ in range(20)]
         with pytest.raises(InputError, match=f"by process {writer.pid}: close it there"):

@@ -23,7 +23,7 @@ from inference.cli import _parser
 from inference.core import registry
 from inference.report import typeset
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 DOCUMENTS = [
     *(
         ROOT / name

@@ -1,6 +1,6 @@
 """Kill -9 at random moments, again and again, until the work is done; then hold its result to that of a run nobody disturbed.
 
-    python tests/faults.py --kills 50 [--only fit,stream] [--seed 0]
+    python tests/robustness/faults.py --kills 50 [--only fit,stream] [--seed 0]
 
 Each kind of work runs in a process of its own, which says when it begins. It is killed after a random part of the time that it takes undisturbed,
 begun again, and so on, so that every restart reopens what the last one left. Of databases, stores and fits that are saved, what lies on disk must be

@@ -1,7 +1,7 @@
 """Files that are truncated, bit-flipped or made to do harm: each is refused in a sentence, or read as exactly what was written.
 
-    python tests/test_hostile_files.py        prints how many were tried, refused and read unchanged, of every kind of file
-    python tests/test_hostile_files.py all    the same with every length and every bit; further arguments: of these kinds only
+    python tests/robustness/test_hostile_files.py        prints how many were tried, refused and read unchanged, of every kind of file
+    python tests/robustness/test_hostile_files.py all    the same with every length and every bit; further arguments: of these kinds only
 
 Text without checksums cannot know a digit from another: of text only gzipped files are flipped here, and `fuzz_readers.py` tries the rest.
 """
@@ -41,7 +41,7 @@ from pp_models.data.database import ENTRY, Database
 from pp_models.data.formats import opening, readers
 from pp_models.errors import InputError
 
-REFERENCE = Path(__file__).parent / "references" / "pmf.npz"
+REFERENCE = Path(__file__).parents[1] / "references" / "pmf.npz"
 ROWS = np.array([[3, 0, 1, 0], [0, 2, 0, 0], [1, 1, 1, 1], [0, 0, 0, 5], [9, 0, 0, 300]])
 LENGTHS, FLIPS = 40, 160  # tried of every kind, unless all are
 
