@@ -342,7 +342,7 @@ def log_evidence(
     check_documents(fit, heldout, "log_evidence")
     check_model(fit.model)
     counts = {"num_repeats": num_repeats, "num_sweeps": num_sweeps, "num_particles": num_particles}
-    for name, number in (counts | {"num_draws": num_draws or 20}).items():
+    for name, number in (counts | {"num_draws": 20 if num_draws is None else num_draws}).items():
         check_count(name, number)
     (site,) = fit.model.shared
     shared = fit.posterior.global_values(num_draws or 20, seed, from_q=num_draws is not None)
