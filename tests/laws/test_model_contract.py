@@ -211,7 +211,7 @@ def test_fused_local_solver_is_the_gradient_iterated(problem):
             lambda s=start, m=summary: model.solve_local(hyper, stats, batch, s, options, m)
         )()
         generic, _, _ = jax.jit(
-            lambda s=start, m=summary: obj._iterate(model, hyper, stats, batch, s, options, m)
+            lambda s=start, m=summary: obj._fixed_point(model, hyper, stats, batch, s, options, m)
         )()
         for a, b in zip(jax.tree.leaves(natural), jax.tree.leaves(generic), strict=True):
             a, b = np.broadcast_arrays(a, b)  # a precision that all rows share may be there once
