@@ -4,13 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from inference.core.completion import (
-    COUNTS,
-    Scale,
-    complete_rows,
-    has_topics,
-    plan_for,
-)
+from inference.core.completion import COUNTS, Scale, complete_rows, has_topics, plan_for
 from inference.evaluation.scores import Score, check_vocabulary, ratio
 from pp_models.data.types import Data
 from pp_models.errors import InputError, unknown
