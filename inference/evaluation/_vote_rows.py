@@ -33,8 +33,8 @@ class Conditional(NamedTuple):
 
 
 # vmap axes: members share the bills, bills share the members
-MEMBERS = Conditional(None, None, None, None, 0, 0)  # type: ignore[arg-type]
-BILLS = Conditional(0, None, None, None, 0, None)  # type: ignore[arg-type]
+MEMBERS = Conditional(None, None, None, None, 0, 0)
+BILLS = Conditional(0, None, None, None, 0, None)
 
 
 class Expansion(NamedTuple):

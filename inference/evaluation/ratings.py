@@ -8,6 +8,7 @@ $$ \mathrm{E}[u^\top v] = \mathrm{E}[u]^\top \mathrm{E}[v], \qquad \mathrm{Var}(
 For a Markov chain these are averages over draws. For a point estimate the variance is zero.
 """
 
+import dataclasses
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -81,8 +82,7 @@ def split_ratings(data: Data, share: float = 0.1, seed: Any = 0) -> tuple[Data, 
     def part(chosen: np.ndarray) -> Data:
         cells = matrix.data[chosen], tuple(index[chosen] for index in matrix.coords)
         some = scipy.sparse.csr_array(cells, shape=matrix.shape)
-        names = {"column_names": data.column_names, "row_names": data.row_names}
-        return Data("ratings", matrix=some, **names)
+        return dataclasses.replace(data, matrix=some)
 
     return part(~held), part(held)
 
@@ -155,13 +155,13 @@ def _of_product(
         return mean, np.maximum(square - mean**2, 0), float(noise[0])
     sites = model.ratings.sites
     others = {s: jnp.asarray(posterior.mean(s)) for s in model.families if s not in sites}
-    noise = float(model.ratings.noise(hyper, others))
+    variance = float(model.ratings.noise(hyper, others))
     if not posterior.has_spread:
         u, v = (posterior.mean(site) for site in sites)
-        return np.sum(u[users] * v[items], 1), np.zeros(len(users)), noise
+        return np.sum(u[users] * v[items], 1), np.zeros(len(users)), variance
     moments = partial(_moments, *(posterior.statistics(site) for site in sites))
     mean, square = _in_chunks(moments, users, items)
-    return mean, np.maximum(square - mean**2, 0), noise
+    return mean, np.maximum(square - mean**2, 0), variance
 
 
 # Predictions and scores ---------------------------------------------------------------------------
@@ -254,5 +254,6 @@ def score_ratings(
         )
     else:
         density = norm.logpdf(truth, free.mean, free.sd)
-    means = np.sqrt(np.mean(error**2)), np.abs(error).mean(), density.mean(), inside.mean()
-    return RatingScore(*map(float, means), len(truth), error, density, inside, users)
+    rmse, mae = float(np.sqrt(np.mean(error**2))), float(np.abs(error).mean())
+    means = rmse, mae, float(density.mean()), float(inside.mean())
+    return RatingScore(*means, len(truth), error, density, inside, users)

@@ -59,7 +59,6 @@ def topics(fit: Any) -> Topics:
     >>> found.topics.shape, found.proportions.shape, float(found.prevalence.sum().round(6))
     ((2, 4), (4, 2), 1.0)
     """
-    _declared(fit)
     return _topics(fit, _data(fit).totals)
 
 
@@ -80,7 +79,7 @@ def _declared(fit: Any) -> Any:
 
 
 def _topics(fit: Any, totals: np.ndarray) -> Topics:
-    declared, hyper, posterior = topics_of(fit.model), fit.problem.hyper, fit.posterior
+    declared, hyper, posterior = _declared(fit), fit.problem.hyper, fit.posterior
 
     def at(values: dict[str, Any]) -> Topics:
         weights, topics = declared.weights(hyper, values), declared.topics(hyper, values)
