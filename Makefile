@@ -11,15 +11,18 @@ SOAK_MINUTES ?= 60
 FUZZ_SECONDS ?= 600
 ONLY ?=
 JOBS ?= 1
+# Two processes. The laws of a model, and the tests of a file, run in one of them (tests/conftest.py).
+PYTEST := python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
+QUICK := -m "not slow and not costly"
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install compare test calibrate reliability versions fuzz mutants notebooks docs lint format bench clean
+.PHONY: help install compare test laws calibrate reliability versions fuzz mutants notebooks docs lint format bench clean
 
 # Compiled programs are kept between runs. Not for `bench`, which reports compile times.
-compare test calibrate reliability mutants notebooks: export JAX_COMPILATION_CACHE_DIR := $(CURDIR)/.cache/jax
-compare test calibrate reliability mutants notebooks: export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS := 0
-compare test calibrate reliability mutants notebooks: export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES := -1
+compare test laws calibrate reliability mutants notebooks: export JAX_COMPILATION_CACHE_DIR := $(CURDIR)/.cache/jax
+compare test laws calibrate reliability mutants notebooks: export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS := 0
+compare test laws calibrate reliability mutants notebooks: export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES := -1
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,8 +33,11 @@ compare: .venv/.base ## the main job: engines against MCMC on LDA, and a report;
 	$(BIN)/python -m pp_models compare lda --out $(OUT)
 	@echo "Report: $(abspath $(OUT))/report.html"
 
-test: .venv/.test ## the tests, on two cores
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow"
+test: .venv/.test ## the tests, with the cheap laws of every model and engine; on two cores
+	$(BIN)/$(PYTEST) $(QUICK)
+
+laws: .venv/.test ## every shared law on every model and engine
+	$(BIN)/$(PYTEST) -m "law and not slow"
 
 calibrate: .venv/.test ## the slow tests, references re-checked, calibration tables, and shared tests with XLA's optimisations
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow
@@ -47,9 +53,9 @@ reliability: .venv/.test ## kill -9, mutants, fuzzing and an hour of streaming: 
 
 versions: ## the tests with the oldest packages that are supported, and with PYTHON=python3.12, say, the newest
 	$(PYTHON) -m venv .venv/oldest && .venv/oldest/bin/python -m pip install --quiet --disable-pip-version-check --constraint tests/oldest.txt --editable '.[test]'
-	.venv/oldest/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow"
+	.venv/oldest/bin/$(PYTEST) $(QUICK)
 	$(PYTHON) -m venv .venv/newest && .venv/newest/bin/python -m pip install --quiet --disable-pip-version-check --upgrade --editable '.[test]'
-	.venv/newest/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow"
+	.venv/newest/bin/$(PYTEST) $(QUICK)
 
 fuzz: .venv/.fuzz ## all readers on mutated files for FUZZ_SECONDS; files that break one are kept in results/fuzz-failures
 	$(BIN)/python tests/robustness/fuzz_readers.py --seconds $(FUZZ_SECONDS)

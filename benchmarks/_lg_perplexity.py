@@ -18,7 +18,7 @@ from inference.core import objective as obj
 from inference.core.completion import COUNTS, Scale
 from inference.core.posteriors import Draws, Point
 from inference.core.problem import make_problem
-from inference.engines import map as map_
+from inference.engines import _coordinate_ascent as ascent
 from inference.evaluation.splits import hold_out
 from inference.io.fits import Fit
 from inference.run.loop import feed
@@ -165,7 +165,7 @@ def score_about_mode(heldout: Any, keep: list[Any] | None = None, **options: Any
             return state.shared["d1"], state.points
         problem = run.bound.problem
         model, hyper, places = problem.model, problem.hyper, problem.devices
-        block = obj.Block(model, map_.statistics, site="d1")
+        block = obj.Block(model, ascent.statistics, site="d1")
         own, common = list(zip(state.local, batches, strict=True)), (hyper, state.shared)
         found = devices.run(obj.block_gradient, block, places, common, own)
         parts = tuple(devices.gather(places, found))

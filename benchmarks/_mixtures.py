@@ -65,8 +65,8 @@ def mean_bound(data: Data) -> Any:
         for first in range(0, data.num_rows, 5000):
             rows = np.arange(first, min(first + 5000, data.num_rows))
             batches, options = data.shards(rows, 5000, problem.devices), RowOptions(100, 1e-3)
-            shares = mb.solve(problem, hyper, state.shared, batches, options, bound=True)
-            total += sum(float(term) for share in shares for term in share.bound)
+            solved = mb.solve(problem, hyper, state.shared, batches, options, bound=True)
+            total += sum(float(term) for share in solved.shares for term in share.bound)
         prior = float(obj.shared_bound(problem.model, hyper, state.shared))
         return total / data.num_rows + prior / problem.data.num_rows
 

@@ -69,9 +69,9 @@ def full_bound(fit: Any) -> float:
     """The bound with all rows solved anew, by which restarts of any engine are compared."""
     problem, options = fit.problem, RowOptions(50, 1e-4)
     shared = {site: fit.posterior.natural(site) for site in problem.model.shared}
-    shares = mb.solve(problem, problem.hyper, shared, all_rows(problem), options, bound=True)
+    solved = mb.solve(problem, problem.hyper, shared, all_rows(problem), options, bound=True)
     prior = float(obj.shared_bound(problem.model, problem.hyper, shared))
-    return prior + sum(float(term) for share in shares for term in share.bound)
+    return prior + sum(float(term) for share in solved.shares for term in share.bound)
 
 
 def mean_length(x: np.ndarray) -> float:

@@ -108,7 +108,7 @@ def main() -> None:
     _, cavi_seconds, _ = run(cavi, {}, batches, chosen.iterations)
 
     trajectory = []
-    for stop in sorted({1, 2, 5, 10, chosen.iterations}):
+    for stop in sorted({*[x for x in (1, 2, 5, 10) if x < chosen.iterations], chosen.iterations}):
         theirs, Ws, Hs = scikit_learn(data.matrix, W, H, stop)
         # ours is recorded between the two updates of a sweep: compare after their next one
         then = log_likelihood(data.matrix, documents_update(data.matrix, Ws, Hs), Hs)

@@ -1,7 +1,7 @@
-"""What model files import from the model layer.
+"""The names of the model layer for model files.
 
-`Model` here also takes the fields of the first version, in which a model declared what is derived
-now (name, kind, local, observed, coupled, damped) and listed every capability by itself.
+`Model` here also takes the fields of the first version, in which a model declared its name, kind,
+local, observed, coupled and damped sites, and each part of a capability was a field.
 """
 
 from typing import Any
@@ -41,7 +41,10 @@ def Model(**fields: Any) -> _model.Model:
     model = _model.Model(**fields)
     for name, value in declared.items():
         if name in ("name", "kind") and getattr(model, name) != value:
-            raise InputError(
-                f"{name} is declared as {value!r}, but follows as {getattr(model, name)!r}: leave it out."
-            )
+            found = getattr(model, name)
+            told = f"{name} is declared as {value!r}, but follows as {found!r}"
+            raise InputError(f"{told}: leave it out.")
     return model
+
+
+Model.of = _model.Model.of  # type: ignore[attr-defined]

@@ -1,4 +1,5 @@
-"""Finding models: every file that ends in `MODEL = Model(...)`, in this package or in a folder named in PP_MODELS_PATH."""
+"""Finding models: every file that ends in `MODEL = Model(...)`, in this package or in a folder
+named in PP_MODELS_PATH. Engines are found by the same rule (`inference.core.registry`)."""
 
 import functools
 import importlib
@@ -7,6 +8,7 @@ import os
 import re
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from pp_models.errors import InputError, unknown
@@ -15,49 +17,53 @@ if TYPE_CHECKING:
     from pp_models.model import Model
 
 PACKAGE = Path(__file__).parent / "models"
-_DECLARES = re.compile(r"^MODEL\s*=", re.MULTILINE)
 
 
-def _files() -> dict[str, Path]:
-    """Model name -> file. The package's own models come first; a folder cannot replace them."""
-    extra = [
-        Path(folder) for folder in os.environ.get("PP_MODELS_PATH", "").split(os.pathsep) if folder
-    ]
+def declared(package: Path, name: str) -> dict[str, Path]:
+    """Stem -> file of those that assign `name`, in the package's folder and in PP_MODELS_PATH.
+
+    The package's own come first; a folder cannot replace them.
+    """
+    assigns = re.compile(rf"^{name}\s*=", re.MULTILINE)
+    extra = [Path(x) for x in os.environ.get("PP_MODELS_PATH", "").split(os.pathsep) if x]
     found: dict[str, Path] = {}
-    for folder in (PACKAGE, *extra):
+    for folder in (package, *extra):
         if not folder.is_dir():
             raise InputError(f"PP_MODELS_PATH names {folder}, which is not a folder.")
-        for file in sorted(folder.glob("*.py")):
-            if not file.stem.startswith("_") and _DECLARES.search(file.read_text(encoding="utf-8")):
+        for file in sorted(folder.glob("[!_]*.py")):
+            if assigns.search(file.read_text(encoding="utf-8")):
                 found.setdefault(file.stem, file)
     return found
 
 
-def available() -> list[str]:
-    """Names of all models, sorted. Reads the files, imports nothing."""
-    return sorted(_files())
-
-
-def load(name: str) -> "Model":
-    """The model of that name."""
-    files = _files()
-    if name not in files:
-        raise unknown("model", name, files)
-    return _load_file(name, files[name])
-
-
 @functools.cache
-def _load_file(name: str, file: Path) -> "Model":
-    if file.parent == PACKAGE:
-        return importlib.import_module(f"pp_models.models.{name}").MODEL
-    spec = importlib.util.spec_from_file_location(f"pp_models_path.{name}", file)
+def load_file(file: Path) -> ModuleType:
+    """The module of a file outside the packages."""
+    spec = importlib.util.spec_from_file_location(f"pp_models_path.{file.stem}", file)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
-    model = module.MODEL
+    return module
+
+
+def available() -> list[str]:
+    """Names of all models, sorted. Reads the files, imports nothing."""
+    return sorted(declared(PACKAGE, "MODEL"))
+
+
+def load(name: str) -> "Model":
+    """The model of that name."""
+    files = declared(PACKAGE, "MODEL")
+    if name not in files:
+        raise unknown("model", name, files)
+    file = files[name]
+    if file.parent == PACKAGE:
+        return importlib.import_module(f"pp_models.models.{name}").MODEL
+    model = load_file(file).MODEL
     if model.name != name:
         raise InputError(
             f"{file} declares a model named {model.name!r}: name it {name!r}, as its file."
         )
+    importlib.import_module("pp_models.model").check_declaration(model)
     return model

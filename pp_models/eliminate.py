@@ -1,7 +1,4 @@
-"""The primitives that eliminate auxiliary variables in closed form, for model files to import.
-
-The code is in `pp_models.elimination`.
-"""
+"""The primitives that eliminate auxiliary variables, for model files (`pp_models.elimination`)."""
 
 from pp_models.elimination import probit
 from pp_models.elimination.allocate import allocate
@@ -13,15 +10,6 @@ from pp_models.elimination.residuals import squared_error
 from pp_models.elimination.row_solver import Odds, RowInfo, RowOptions, converge_rows
 
 __all__ = [
-    "UNIFORM",
-    "Odds",
-    "RowInfo",
-    "RowOptions",
-    "Solved",
-    "allocate",
-    "choose",
-    "converge_rows",
-    "inner",
-    "probit",
-    "squared_error",
-]
+    "UNIFORM", "Odds", "RowInfo", "RowOptions", "Solved", "allocate", "choose", "converge_rows",
+    "inner", "probit", "squared_error",
+]  # fmt: skip

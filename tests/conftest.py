@@ -1,5 +1,9 @@
-"""Shared fixtures. Laws are checked in double precision; tests of single precision switch it off locally."""
+"""Shared fixtures. Laws are checked in double precision; tests of single precision switch it off.
 
+`make test` runs what is neither `costly` nor `slow`, `make laws` every law that is not `slow`.
+"""
+
+import collections
 import functools
 import gc
 import itertools
@@ -8,17 +12,18 @@ import signal
 from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# Examples are tiny and programs many: compiling costs more than running. JAX_DISABLE_MOST_OPTIMIZATIONS=0 tests what users run.
+# Examples are tiny and programs many: compiling costs more than running.
+# JAX_DISABLE_MOST_OPTIMIZATIONS=0 tests what users run.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 if os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] == "1":
-    # Emitters by way of MLIR take a third of the time of compiling. Versions of XLA that do not know these options pass them over.
+    # Emitters by way of MLIR take a third of the time of compiling. Versions of XLA that do not
+    # know these options pass them over.
     os.environ.setdefault(
         "XLA_FLAGS",
         "--xla_backend_extra_options=xla_cpu_disable_new_fusion_emitters,xla_cpu_disable_tiled_emitter",
     )
-os.environ["PP_MODELS_CACHE"] = (
-    "off"  # tests write nothing to the user's cache; make gives them one of their own
-)
+# Tests write nothing to the user's cache; make gives them one of their own.
+os.environ["PP_MODELS_CACHE"] = "off"
 
 import jax
 
@@ -30,24 +35,20 @@ import pp_models
 from inference.core.registry import engines, load_engine
 from inference.run import fit
 
-gc.set_threshold(
-    100_000, 20, 20
-)  # tracing makes millions of objects that live long: looking through them again and again is a tenth of the time
+# Tracing makes millions of objects that live long: collecting them takes a tenth of the time.
+gc.set_threshold(100_000, 20, 20)
 
-if (
-    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-):  # as a shell leaves it to what runs in the background; tests send it to themselves
+# A shell ignores SIGINT for what runs in the background; tests send it to themselves.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-OWN = {file.stem for file in (Path(pp_models.__file__).parent / "models").glob("*.py")}
-FULL_MODEL = "lda"  # takes all shared tests in `make test`; this repository's other models take the core law there, and all in `make calibrate`
-CORE = {"test_joint_is_numpyros_log_density"}
-SLOW_ENGINES = {
-    "nuts",
-    "numpyro_svi",
-}  # compile for minutes: on data with one factor only in `make calibrate`
+LAWS = Path(__file__).parent / "laws"
+# Laws that take long, measured; the first line says how. One pair of model and engine has one
+# line for all its laws, which share a fit.
+COSTLY = {line.split()[1] for line in (LAWS / "costly.txt").read_text().splitlines()[1:]}
 
-# Declarations that hyper-parameters choose (`Model.variant`), for the model's contract: name in the tests -> the model and what is changed.
+# Declarations that hyper-parameters choose (`Model.variant`), for the model's contract: name in
+# the tests -> the model and what is changed.
 OTHERWISE = {
     "correlated_nmf, points": ("correlated_nmf", {"point_u": True}),
     "ctm, locations": ("ctm", {"prior": "locations"}),
@@ -69,81 +70,50 @@ def applies(model, engine):
 
 
 def pytest_generate_tests(metafunc):
-    """A test that takes `model_name` or `engine_name` runs for every model or engine there is: a new one joins by being discovered.
+    """Run a test that takes `model_name` or `engine_name` for every model or engine there is.
 
-    A model whose example has no proper prior, and so no posterior to share laws about, takes part where a point is asked for.
-
-    To keep `make test` short, some of these runs are marked slow and left to `make calibrate`: a test marked `representative` for models of this
-    repository that it does not name, and the rest, the core law aside, for all but one of them. Models from outside, which somebody is writing, are
-    tested in full.
+    A model whose example has no proper prior, and so no posterior, takes part where a point is
+    asked for.
     """
     taken = set(metafunc.fixturenames)
-    named = metafunc.definition.get_closest_marker("representative")
-
-    def cost(model, engine=None):
-        if model not in OWN:
-            return []
-        test = metafunc.function.__name__
-        skipped = model not in named.args if named else model != FULL_MODEL and test not in CORE
-        return (
-            [pytest.mark.slow]
-            if skipped
-            or (engine in SLOW_ENGINES and test == "test_degenerate_data_in_single_precision")
-            else []
-        )
-
+    models = pp_models.available()
     if {"model_name", "engine_name"} <= taken:
-        pairs = [
-            (model, engine)
-            for model in pp_models.available()
-            for engine in engines()
-            if applies(model, load_engine(engine))
-        ]
-        metafunc.parametrize(
-            ("model_name", "engine_name"),
-            [pytest.param(*pair, marks=cost(*pair)) for pair in pairs],
-            scope="module",
-        )
+        pairs = [(m, e) for m in models for e in engines() if applies(m, load_engine(e))]
+        metafunc.parametrize(("model_name", "engine_name"), pairs, scope="module")
     elif "model_name" in taken:
-        names = [
-            pytest.param(name, marks=cost(name))
-            for name in pp_models.available()
-            if has_prior(name)
-        ]
+        names = [name for name in models if has_prior(name)]
         if metafunc.module.__name__.endswith("model_contract"):
-            names += [
-                pytest.param(name, marks=cost(model)) for name, (model, _) in OTHERWISE.items()
-            ]
+            names += OTHERWISE
         metafunc.parametrize("model_name", names, scope="module")
     elif "engine_name" in taken:
         metafunc.parametrize("engine_name", engines(), scope="module")
 
 
-MOST_MAPS = 30_000  # of the 65,530 memory maps that Linux allows a process; every compiled program takes some
+# Of the 65,530 memory maps that Linux allows a process; every compiled program takes some.
+MOST_MAPS = 30_000
 
 
 _ENDED = itertools.count(1)
 
 
 def pytest_runtest_teardown():
-    """Forget compiled programs before there are so many that the next one would crash the process."""
+    """Forget compiled programs before there are so many that the next one crashes the process."""
     maps = Path("/proc/self/maps")
     if next(_ENDED) % 8 == 0 and maps.exists() and maps.read_bytes().count(b"\n") > MOST_MAPS:
         jax.clear_caches()
 
 
-# A file runs in one process, which compiles its programs once. Those of 20 seconds or more begin (xdist would go by the number of tests: Makefile).
+# Tests that run in one process because they share compiled programs: those of a file, or the laws
+# of a model. Groups of 20 seconds or more begin, so that two processes end together.
 LONGEST = (
-    "test_engine_contract",
+    "laws",
     "test_families",
-    "test_model_contract",
     "test_evidence",
     "test_eliminate",
     "test_nmf",
     "test_command_line",
     "test_browser",
     "test_collapsed_gibbs",
-    "test_stochastic_engines",
     "test_latent_gaussian",
     "test_references",
     "test_comparison",
@@ -155,13 +125,57 @@ LONGEST = (
 )
 
 
+def model_of(item):
+    """The model whose law a test is; "" for other tests."""
+    parameters = item.callspec.params if hasattr(item, "callspec") else {}
+    name = parameters.get("model_name", "")
+    return OTHERWISE.get(name, (name,))[0] if LAWS in item.path.parents else ""
+
+
+def cost_name(item):
+    """What a test is called in `laws/costly.txt`."""
+    parameters = item.callspec.params if hasattr(item, "callspec") else {}
+    if {"model_name", "engine_name"} <= set(parameters):
+        return f"{parameters['model_name']}-{parameters['engine_name']}"
+    return f"{item.path.stem}::{item.name}".replace(" ", "")
+
+
+HEAD = "# {limit} s of processor time or more in an empty cache: pytest tests/laws --costs FILE\n"
+LIMIT = 4
+_SECONDS = collections.Counter()
+
+
+def pytest_addoption(parser):
+    parser.addoption("--costs", type=Path, help="measure the laws and write `laws/costly.txt` anew")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    """Count processor time, that of processes which a test starts included."""
+    began = os.times()
+    result = yield
+    _SECONDS[cost_name(item)] += sum(os.times()[:4]) - sum(began[:4])
+    return result
+
+
+def pytest_sessionfinish(session):
+    if place := session.config.getoption("costs"):
+        lines = [f"{x:.0f} {name}\n" for name, x in _SECONDS.most_common() if x >= LIMIT]
+        place.write_text(HEAD.format(limit=LIMIT) + "".join(lines))
+
+
+@pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
 def pytest_collection_modifyitems(items):
-    """The longest tests first, so that two processes end together."""
-    items.sort(
-        key=lambda item: (
-            LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST)
-        )
-    )
+    """Mark laws and costly ones, and put the longest groups first."""
+    for item in items:
+        model = model_of(item)
+        item.add_marker(pytest.mark.xdist_group(f"laws of {model}" if model else item.path.stem))
+        if LAWS in item.path.parents:
+            item.add_marker(pytest.mark.law)
+            if cost_name(item) in COSTLY:
+                item.add_marker(pytest.mark.costly)
+    ranks = {name: rank for rank, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: ranks.get("laws" if model_of(item) else item.path.stem, len(ranks)))
 
 
 @pytest.fixture(scope="module")

@@ -79,6 +79,7 @@ class Engine(NamedTuple):
     compared:  whether a comparison takes it where none are named
     quick:     options of a quick comparison
     is_quick:  whether a quick comparison takes it where none are named
+    calibrated: options on the small data sets of a calibration, with nearly independent draws
     tiny:      options with which it takes seconds on a model's example, for the shared tests
     budget:    its share of a comparison's time, that of most engines being 1
     look:      how it is drawn; None for one of the spare looks
@@ -103,6 +104,7 @@ class Engine(NamedTuple):
     compared: bool = False
     quick: Mapping[str, Any] = {}
     is_quick: bool = False
+    calibrated: Mapping[str, Any] = {}
     tiny: Mapping[str, Any] = {}
     budget: float = 1.0
     look: Look | None = None

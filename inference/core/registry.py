@@ -1,32 +1,46 @@
-"""Finding engines: every module of this package that ends in `ENGINE = Engine(...)`."""
+"""Finding engines: every file that ends in `ENGINE = Engine(...)`, in `inference/engines` or in a
+folder named in PP_MODELS_PATH."""
 
 import functools
 import importlib
-import re
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from inference.core.options import read_options
-from pp_models.errors import unknown
+from pp_models import discovery
+from pp_models.errors import InputError, unknown
 
 if TYPE_CHECKING:
     from inference.core.engine import Engine
 
-_DECLARES = re.compile(r"^ENGINE\s*=", re.MULTILINE)
+PACKAGE = Path(__file__).parents[1] / "engines"
 
 
 @functools.cache
+def _files(folders: str) -> dict[str, Path]:
+    """Read once for each value of PP_MODELS_PATH."""
+    return discovery.declared(PACKAGE, "ENGINE")
+
+
 def engines() -> list[str]:
     """Names of all engines, sorted. Reads the files, imports nothing."""
-    files = (Path(__file__).parents[1] / "engines").glob("[!_]*.py")
-    return sorted(file.stem for file in files if _DECLARES.search(file.read_text(encoding="utf-8")))
+    return sorted(_files(os.environ.get("PP_MODELS_PATH", "")))
 
 
 def load_engine(name: str) -> "Engine":
     """The engine of that name."""
     if name not in engines():
         raise unknown("engine", name, engines())
-    return importlib.import_module(f"inference.engines.{name}").ENGINE
+    file = _files(os.environ.get("PP_MODELS_PATH", ""))[name]
+    if file.parent == PACKAGE:
+        return importlib.import_module(f"inference.engines.{name}").ENGINE
+    engine = discovery.load_file(file).ENGINE
+    if engine.name != name:
+        raise InputError(
+            f"{file} declares an engine named {engine.name!r}: name it {name!r}, as its file."
+        )
+    return engine
 
 
 KINDS = ("variational", "point", "mixture", "draws")  # the order in which engines are compared

@@ -1,4 +1,4 @@
-"""The engines, one file each. Files whose names begin with an underscore hold machinery that several engines share."""
+"""The engines, one file each. Files named with an underscore hold machinery that they share."""
 
 import sys
 import types

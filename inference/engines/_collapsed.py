@@ -1,4 +1,4 @@
-"""What the engines with collapsed or averaged weights share: whom they suit, and when they rest."""
+"""Collapsed weights: the models that `cvb0` and `hybrid` fit, and their stopping rule."""
 
 from functools import partial
 
@@ -12,24 +12,23 @@ from pp_models.model import Model, Sites
 
 @partial(jax.jit, static_argnames=("model",))
 def change_of(model: Model, old: Sites, new: Sites) -> jax.Array:
-    """How far the means of the global sites moved, the largest over sites."""
-    moved = []
-    for site in new:
-        before, after = (
-            model.families[site].value(obj.summarise(model, {site: x[site]}, "log_mode")[site])
-            for x in (old, new)
-        )
-        moved.append(jnp.sum(jnp.abs(after - before)) / jnp.sum(jnp.abs(after)))
+    """The largest relative change of a global site's means."""
+
+    def means(natural, site):
+        stats = obj.summarise(model, {site: natural[site]}, "log_mode")[site]
+        return model.families[site].value(stats)
+
+    pairs = [(means(old, site), means(new, site)) for site in new]
+    moved = [jnp.sum(jnp.abs(x - before)) / jnp.sum(jnp.abs(x)) for before, x in pairs]
     return jnp.max(jnp.stack(moved))
 
 
 def suits(model: Model) -> str:
-    """Allocations are collapsed in rows of counts whose weights have conjugate priors and a solver of their own."""
-    if (
-        model.kind == "counts"
-        and model.solve_local
-        and not model.damped
-        and all(mb.averages(family) for family in model.families.values())
-    ):
+    """Rows of counts need weights with conjugate priors, and a solver."""
+    conjugate = all(mb.averages(family) for family in model.families.values())
+    if model.kind == "counts" and model.solve_local and not model.damped and conjugate:
         return ""
-    return f"Engines 'cvb0' and 'hybrid' need rows with Dirichlet or gamma weights and a solver, and {model.name} has none: use cavi or svi."
+    return (
+        "Engines 'cvb0' and 'hybrid' need rows with Dirichlet or gamma weights and a solver, and "
+        f"{model.name} has none: use cavi or svi."
+    )

@@ -1,6 +1,6 @@
-"""A natural-gradient step on a batch of rows (X 27-29, T 10), and the adaptive rate.
+"""A natural-gradient step on a batch of rows (X 27–29, T 10): the step of `svi`.
 
-The step of `svi`, also taken by `streaming` and `hybrid`.
+X is Fox's slides, T is Theis & Hoffman. `streaming` and `hybrid` take the same step.
 """
 
 from typing import Any, NamedTuple
@@ -8,46 +8,47 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from inference.core import objective as obj
 from inference.engines import _minibatch as mb
 from inference.engines._empirical_bayes import learn
 from inference.engines._minibatch import State
 from pp_models.elimination.row_solver import RowOptions
 from pp_models.model import Sites
 
+PROBE_STEPS = 5  # the adaptive rate first averages this many gradients without moving
+
 
 class Adaptive(NamedTuple):
-    """Running averages behind the adaptive rate."""
+    """Running averages of the natural gradient and of its squared norm, and their window."""
 
     gradient: Sites
     square: jax.Array
     window: jax.Array
 
 
+def first_adaptive(shared: Sites) -> Adaptive:
+    zeros = jax.tree.map(jnp.zeros_like, shared)
+    return Adaptive(zeros, jnp.zeros(()), jnp.asarray(float(PROBE_STEPS)))
+
+
 class Info(NamedTuple):
-    """bound: estimate from this batch before its step, as terms to be added up. rate: rho. local_iterations: mean over rows."""
+    """bound: terms of its estimate before the step. local_iterations: mean over rows."""
 
     bound: Any
     rate: Any
     local_iterations: Any
 
 
-PROBE_STEPS = 5  # the adaptive rate first averages this many gradients without moving
-
-
 @jax.jit
 def _adapt(old: Adaptive, shared: Sites, target: Sites, step: Any) -> tuple[jax.Array, Adaptive]:
-    """Ranganath et al. (2013), Algorithm 1, with one rate for all global parameters."""
+    """Algorithm 1 of Ranganath et al. (2013), with one rate for all global parameters."""
+    probing = step + 1 < PROBE_STEPS
     gradient = jax.tree.map(jnp.subtract, target, shared)
     share = jnp.where(step < PROBE_STEPS, 1 / (step + 1.0), 1 / old.window)
     average = jax.tree.map(lambda a, g: (1 - share) * a + share * g, old.gradient, gradient)
     square = (1 - share) * old.square + share * _square(gradient)
-    rate = jnp.where(
-        step + 1 < PROBE_STEPS,
-        0.0,
-        _square(average) / jnp.maximum(square, jnp.finfo(square.dtype).tiny),
-    )
-    window = jnp.where(step + 1 < PROBE_STEPS, float(PROBE_STEPS), old.window * (1 - rate) + 1)
+    ratio = _square(average) / jnp.maximum(square, jnp.finfo(square.dtype).tiny)
+    rate = jnp.where(probing, 0.0, ratio)
+    window = jnp.where(probing, float(PROBE_STEPS), old.window * (1 - rate) + 1)
     return rate, Adaptive(average, square, window)
 
 
@@ -56,36 +57,18 @@ def _square(gradient: Sites) -> jax.Array:
 
 
 def natural_step(
-    problem: obj.Problem,
-    rows: RowOptions,
-    state: State,
-    batches: Any,
-    present: int,
-    rate: float | None,
-    evaluate: bool,
-    weights: str = "geometric",
-) -> Any:
-    """One step on the batches of a data set of `present` rows, at the given rate or, with None, the adaptive one."""
-    shares = mb.solve(
-        problem, state.hyper, state.shared, batches, rows, bound=evaluate, weights=weights
-    )
-    totals = mb.total(problem, shares, present)
-    bound = None
+    problem, options, state: State, batches, present, rate, evaluate
+) -> tuple[State, Info]:
+    """One step on the batches of a data set of `present` rows; `rate` None is the adaptive one."""
+    rows, shared = RowOptions(options.num_local, options.local_tolerance), state.shared
+    given, bound, adaptive = (problem, state.hyper, shared, batches, rows, present), None, None
+    solved = mb.solve(*given, bound=evaluate, weights=options.weights)
     if evaluate:
-        judged = totals
-        if weights != "geometric":
-            judged = mb.total(
-                problem,
-                mb.solve(problem, state.hyper, state.shared, batches, rows, bound=True),
-                present,
-            )
-        bound = mb.bound_terms(problem, state.hyper, state.shared, judged)
-    gradients, adaptive = mb.gradients(problem, shares), state.adaptive
-    if adaptive is not None:
-        target = mb.target(problem, state.hyper, state.shared, gradients, totals.scale)
-        rate, adaptive = _adapt(adaptive, state.shared, target, float(state.step))
-    shared = mb.ascend(
-        problem, state.hyper, state.shared, gradients, totals.scale, rate, state.shared
-    )
-    hyper = learn(problem, state.hyper, shared, shares, batches, totals.scale, rate)
-    return State(shared, hyper, state.step + 1, adaptive), Info(bound, rate, totals.iterations)
+        judged = solved if options.weights == "geometric" else mb.solve(*given, bound=True)
+        bound = mb.bound_terms(judged, shared)
+    if rate is None:
+        target = mb.target(solved, shared)
+        rate, adaptive = _adapt(state.adaptive, shared, target, float(state.step))
+    new = mb.ascend(solved, shared, rate, shared)
+    hyper = learn(solved, new, rate)
+    return State(new, hyper, state.step + 1, adaptive), Info(bound, rate, solved.iterations)

@@ -1,6 +1,6 @@
-"""A trust-region step on a batch of rows (T, Algorithm 1).
+"""A trust-region step on a batch of rows (T, Algorithm 1): the step of `trust_region`.
 
-The step of `trust_region`, also taken by `streaming`.
+T is Theis & Hoffman. `streaming` takes the same step.
 """
 
 import warnings
@@ -24,9 +24,10 @@ from pp_models.model import Sites
 
 
 class Info(NamedTuple):
-    """bound: estimate from this batch before its step, as terms to be added up. rate: rho. inner: inner steps taken.
+    """bound: terms of its estimate before the step. inner: number of inner steps.
 
-    objective: of T(11) at the last inner step, where it was evaluated (inner_tolerance > 0). local_iterations: of the last inner step.
+    objective: T(11) at the last inner step, if `inner_tolerance` asks for it
+    local_iterations: mean over rows at the last inner step
     """
 
     bound: Any
@@ -39,99 +40,66 @@ class Info(NamedTuple):
 @partial(jax.jit, static_argnames=("model",))
 def _divergence(model: Any, shared: Sites, anchor: Sites) -> jax.Array:
     """KL(shared, anchor), summed over the global sites (T 13)."""
-    return sum(
-        (
-            jnp.sum(fam.divergence(model.families[site], shared[site], anchor[site]))
-            for site in model.shared
-        ),
-        jnp.zeros(()),
-    )
+    parts = (fam.divergence(model.families[s], shared[s], anchor[s]) for s in model.shared)
+    return sum(map(jnp.sum, parts), jnp.zeros(()))
 
 
-def inner_objective(
-    problem: obj.Problem, hyper: Any, shared: Sites, totals: mb.Totals, anchor: Sites, rate: float
-) -> float:
+def inner_objective(solved: mb.Solved, shared: Sites, anchor: Sites, rate: float) -> float:
     """L_n(shared) - xi KL(shared, anchor) (T 11), the rows solved given `shared`."""
-    bound = devices.total(mb.bound_terms(problem, hyper, shared, totals))
-    return bound - (1 / rate - 1) * float(_divergence(problem.model, shared, anchor))
+    bound = devices.total(mb.bound_terms(solved, shared))
+    return bound - (1 / rate - 1) * float(_divergence(solved.problem.model, shared, anchor))
 
 
 def trust_step(
-    problem: obj.Problem,
-    options: Any,
-    state: State,
-    batches: Any,
-    present: int,
-    rate: float,
-    evaluate: bool,
+    problem, options, state: State, batches, present, rate, evaluate
 ) -> tuple[State, Info]:
     """One trust-region step on the batches of a data set of `present` rows."""
     rows = RowOptions(options.num_local, options.local_tolerance)
-    hyper, anchor, bound, weights = state.hyper, state.shared, None, options.weights
+    anchor, bound, local = state.shared, None, None
+
+    def solve(shared, **setting):
+        return mb.solve(problem, state.hyper, shared, batches, rows, present, **setting)
+
     if evaluate:
-        before = mb.solve(problem, hyper, anchor, batches, rows, bound=True)
-        bound = mb.bound_terms(problem, hyper, anchor, mb.total(problem, before, present))
-    shared, local, scale = anchor, None, None
+        bound = mb.bound_terms(solve(anchor, bound=True), anchor)
+    shared = anchor
     if options.start == "uniform":
-        shares = mb.solve(problem, hyper, anchor, batches, rows, even=True)
-        scale = mb.total(problem, shares, present).scale
-        shared = mb.ascend(
-            problem, hyper, anchor, mb.gradients(problem, shares), scale, rate, anchor
-        )
-        local = [share.natural for share in shares]
-    height, inner, rising = -float("inf"), 0, True
+        solved = solve(anchor, even=True)
+        shared, local = mb.ascend(solved, anchor, rate, anchor), solved.local
+    height, inner, rising, judged = -float("inf"), 0, True, options.inner_tolerance > 0
     while inner < options.num_inner and rising:
-        shares = mb.solve(
-            problem,
-            hyper,
-            shared,
-            batches,
-            rows,
-            start=local,
-            bound=options.inner_tolerance > 0,
-            weights=weights,
-        )
-        totals = mb.total(problem, shares, present)
-        if options.inner_tolerance:
-            below, height = height, inner_objective(problem, hyper, shared, totals, anchor, rate)
+        solved = solve(shared, start=local, bound=judged, weights=options.weights)
+        if judged:
+            below, height = height, inner_objective(solved, shared, anchor, rate)
             rising = height - below > options.inner_tolerance * abs(height)
-        shared = mb.ascend(
-            problem, hyper, shared, mb.gradients(problem, shares), totals.scale, rate, anchor
-        )
-        local, scale, inner = [share.natural for share in shares], totals.scale, inner + 1
-    hyper = learn(problem, hyper, shared, shares, batches, scale, rate)
-    objective = height if options.inner_tolerance else None
-    return State(shared, hyper, state.step + 1), Info(
-        bound, rate, float(inner), objective, totals.iterations
-    )
+        shared, local = mb.ascend(solved, shared, rate, anchor), solved.local
+        inner += 1
+    hyper = learn(solved, shared, rate)
+    info = Info(bound, rate, float(inner), height if judged else None, solved.iterations)
+    return State(shared, hyper, state.step + 1), info
 
 
 def check_trust(options: Any) -> None:
     if options.inner_tolerance and options.weights == "mean":
         raise InputError(
-            'inner_tolerance stops by the bound, which weights="mean" does not ascend: leave one of the two out.'
+            'inner_tolerance stops by the bound, which weights="mean" does not ascend: leave one '
+            "of the two out."
         )
     mb.check_schedule(options)
 
 
 def warn_of_copies(problem: obj.Problem, options: Any) -> None:
-    """At a rate of one nothing but the batch is left, and from even beliefs (phi = 1/K) all factors get the same of it, for good."""
+    """Warn of a first rate of 1: a uniform start then makes all factors equal for good."""
     model, hyper, data = problem.model, problem.hyper, problem.data
-    if (
-        options.start != "uniform"
-        or mb.learning_rate(options.tau, options.kappa, 0) < 1
-        or model.damped
-    ):
+    if options.start != "uniform" or mb.learning_rate(options, 0) < 1 or model.damped:
         return
     few = data.select(np.arange(min(8, data.num_rows)))
     stats, batch = obj.summarise(model, model.init(jax.random.key(0), hyper, few)), few.pack()
-    if not np.isclose(
-        model.log_local(hyper, stats, batch, UNIFORM),
-        model.log_local(hyper, stats, batch),
-        rtol=1e-5,
-    ):  # there are beliefs to spread
+    uniform, optimal = (model.log_local(hyper, stats, batch, key) for key in (UNIFORM, None))
+    if not np.isclose(uniform, optimal, rtol=1e-5):  # the model has auxiliaries
         warnings.warn(
-            f"The first rate, (tau + t)^-kappa with tau={options.tau:g} and kappa={options.kappa:g}, is 1: from even beliefs, all factors become "
-            "copies of each other and stay so. Set tau above 1 and kappa above 0, or start='current'.",
+            f"The first rate, (tau + t)^-kappa with tau={options.tau:g} and "
+            f"kappa={options.kappa:g}, is 1: from even beliefs, all factors become copies of each "
+            "other and stay so. Set tau above 1 and kappa above 0, or start='current'.",
             stacklevel=4,
         )

@@ -1,20 +1,20 @@
-"""Partially collapsed Gibbs sampling of counts: rows' weights integrated out, tokens drawn one after the other (Magnusson et al. 2018 for LDA).
+r"""Partially collapsed Gibbs sampling of counts (Magnusson et al. 2018 for LDA). It draws tokens in
+turn with the rows' weights integrated out, then all blocks as `gibbs` does.
 
-A sweep (`beta` the global sites, `theta` the rows' weights, z the tokens' factors):
+$$ p(z_{dn} = k \mid z_{d,-n}, \beta) \propto (a_k + N_{dk}^{-n}) \, c_{dk} \, \beta_{kv}, \qquad
+\theta \sim p(\theta \mid z, \beta), \qquad \beta \sim p(\beta \mid z, \theta) $$
 
-    z_dn   given beta and the row's other tokens       odds (a_k + N_dk) scale_dk beta_kv, N_dk without the token itself         (`Model.odds`)
-    theta  given z and beta                            its complete conditional, as are
-    beta   given z and theta                           all other sites, in order
+$c_{dk}$ is a scale of the model (`Tokens.odds`). Each line leaves the joint posterior of
+$(z, \theta, \beta)$ invariant, because $\theta$ is drawn right after the tokens (van Dyk & Park
+2008). So it samples the same posterior as `gibbs`, exactly, whatever runs in parallel: given
+$\beta$, rows are independent. Full collapsing (Griffiths & Steyvers 2004) makes tokens of different
+rows depend on each other, and drawing them in parallel, as AD-LDA does, is an approximation.
 
-Each line leaves the joint posterior of (z, theta, beta) as it is: the first is a Gibbs step for z with theta integrated out, and theta is drawn anew
-right after it, before anything looks at it again (van Dyk and Park 2008). So this samples the same posterior as `gibbs`, exactly, whatever runs in
-parallel: given beta, rows know nothing of each other. Full collapsing (Griffiths and Steyvers 2004) also integrates beta out; tokens of different
-rows then depend on each other, and drawing them at the same time, as AD-LDA does, is an approximation. Here there is none to measure.
+Use it in place of `gibbs` for counts with Dirichlet or gamma weights, above all for short
+documents, in which tokens and weights hold each other fast. `init` may not hold the rows' weights.
 
-`gibbs` draws z given theta, and theta given z; in short rows the two hold each other. A token here sees the other tokens alone.
-
-In parallel: chains, one on each device (`chains.Rounds`); within a chain rows, `tokens.TOGETHER` at a time in lock-step on one core. With fewer
-chains than devices, devices are idle. A chain's draws depend on the key, its number, and the size of the chunks, as those of `gibbs` do.
+Chains run one on each device, and the rows of a chain in lock-step on one core, so give at least as
+many chains as devices. Draws depend on the key, the chain's number and the size of the chunks.
 """
 
 import dataclasses
@@ -25,21 +25,16 @@ from typing import Any, NamedTuple
 import jax
 
 from inference.core import objective as obj
-from inference.core import options as opt
-from inference.core.engine import DASHED, Algorithm, Engine, Look
+from inference.core.engine import DASHED, Algorithm, Look
 from inference.engines import _gibbs_sweep as gibbs
-from inference.engines._chains import Rounds, Setting, check_size, chunk_size, num_steps, run_chains
+from inference.engines._chains import Rounds, check_size
 from pp_models.elimination import tokens as tk
 from pp_models.errors import InputError
 from pp_models.model import Model, Sites, number_of_factors
 
-Options = opt.compose(
-    opt.chains(2000, 500), thin=opt.Option(1, "sweeps between draws that are kept")
-)
-
 
 class Chain(NamedTuple):
-    """t(x) of every site, and the factor of every token, one small integer each, laid out as `tokens.Tokens` are."""
+    """t(x) of every site, and the factor of every token, laid out as `tokens.Tokens`."""
 
     stats: Sites
     allocations: jax.Array
@@ -48,30 +43,31 @@ class Chain(NamedTuple):
 def sweep(
     model: Any, hyper: Any, key: jax.Array, chain: Chain, batch: Any, tokens: tk.Tokens
 ) -> Chain:
-    """The tokens' factors, then every block given them: with allocations known, F's gradients are the complete conditionals."""
+    """Draw the tokens' factors, then every block given them."""
     token_key, block_key = jax.random.split(key)
     odds = model.tokens.odds(hyper, chain.stats, batch)
     allocations = tk.reallocate(token_key, tokens, chain.allocations, odds)
-    num_factors, num_columns = odds.column_logits.shape
-    known = tk.tally(
-        tokens, allocations, batch.num_rows, num_factors, num_columns, odds.column_logits.dtype
-    )
+    (num_factors, num_columns), dtype = odds.column_logits.shape, odds.column_logits.dtype
+    known = tk.tally(tokens, allocations, batch.num_rows, num_factors, num_columns, dtype)
     batch = batch.replace(entries=dataclasses.replace(batch.entries, solved=known))
     return Chain(gibbs.sweep(model, hyper, block_key, chain.stats, batch), allocations)
 
 
 def suits(model: Model) -> str:
-    if model.tokens is None:
-        instead = "nuts" if gibbs.suits(model) else "gibbs"
-        return f"collapsed_gibbs integrates out rows' weights on factors of counts, and {model.name} declares no odds to do so by: use {instead}."
-    return ""
+    if model.tokens is not None:
+        return ""
+    return (
+        "collapsed_gibbs integrates out rows' weights on factors of counts, and "
+        f"{model.name} declares no odds to do so by: use {'nuts' if model.damped else 'gibbs'}."
+    )
 
 
 def _check_tokens(data: Any) -> None:
     gibbs.check_counts("collapsed_gibbs", data)
     if data.total >= 2**31:
         raise InputError(
-            f"collapsed_gibbs numbers tokens, up to {2**31 - 1}, but there are {data.total:.0f}: use fewer rows, or svi."
+            f"collapsed_gibbs numbers tokens, up to {2**31 - 1}, but there are {data.total:.0f}: "
+            "use fewer rows, or svi."
         )
 
 
@@ -83,36 +79,22 @@ def build(problem: obj.Problem, options: Any) -> Algorithm:
     check_size(problem, options)
     _check_tokens(problem.data)
     model, rounds = problem.model, Rounds(problem, options.num_chains)
-    tokens = _arrange(
-        rounds.shared[1].entries, problem.data.num_columns, tk.num_steps(problem.data.totals)
-    )
-    weights, num_factors = (
-        next(iter(model.families)),
-        getattr(problem.hyper, number_of_factors(model)),
-    )
+    steps = tk.num_steps(problem.data.totals)
+    tokens = _arrange(rounds.shared[1].entries, problem.data.num_columns, steps)
+    weights = next(iter(model.families))
+    num_factors = getattr(problem.hyper, number_of_factors(model))
 
     def first(key, start):
         if weights in start:
             raise InputError(
-                f"collapsed_gibbs integrates {weights} out and cannot begin at one: give init for {' or '.join(model.shared)} alone."
+                f"collapsed_gibbs integrates {weights} out and cannot begin at one: give init for "
+                f"{' or '.join(model.shared)} alone."
             )
         return Chain(gibbs.begin(problem, key, start), tk.unallocated(tokens, num_factors))
 
-    setting = Setting(model, chunk_size(options, problem), sweep, _stats)
-    return run_chains(problem, options, rounds, setting, first, (rounds.everywhere(tokens),))
+    extra = (rounds.everywhere(tokens),)
+    return gibbs.run_chains(problem, options, rounds, first, sweep, _stats, extra)
 
 
-ENGINE = Engine(
-    "collapsed_gibbs",
-    Options,
-    build,
-    kind="draws",
-    rows="none",
-    init="values",
-    suits=suits,
-    num_steps=num_steps,
-    quick={"num_samples": 1000, "num_warmup": 300},
-    tiny={"num_samples": 50, "num_warmup": 20},
-    budget=3.0,
-    look=Look("blue", DASHED, "up", True),
-)
+look = Look("blue", DASHED, "up", True)
+ENGINE = gibbs.engine("collapsed_gibbs", gibbs.Options, build, suits=suits, look=look)

@@ -1,49 +1,39 @@
-"""Gibbs sampling: dF/dt with the auxiliaries sampled is the complete conditional of a block (LG-MCMC of H; X 12 with draws for means).
+r"""Gibbs sampling. It draws each block from its complete conditional, which is the gradient of $F$
+with the auxiliaries sampled.
 
-For each site in turn: draw the auxiliaries given everything (a key into `log_local`), read the block's natural parameter off the gradient, draw
-the block, or, where its conditional cannot be drawn from, make a transition that leaves it as it is. Every block gets auxiliaries of its own, so each
-is a valid Gibbs step whatever the model. Where blocks move slowly the model may add moves of its own (`Model.moves`).
+$$ z \sim p(z \mid x, D), \qquad
+\eta_s = \frac{\partial F}{\partial t_s}\Big|_{z}, \qquad
+x_s \sim \exp\{\langle \eta_s, t(x_s) \rangle\} $$
 
-Chains run side by side on the devices. A chain's draws depend on the key, its number and the size of the chunks (`chunk_size`: data, and num_samples
-below 50), not on the other chains, nor, rounding aside, on the devices. With the same warm-up and chunks, a run of 100 draws is the first half of
-a run of 200.
+This is the LG-MCMC of Hu et al. (H), and X 12 of Fox's slides (X) with draws in place of means.
+Every block has auxiliaries of its own, so each is a valid Gibbs step. A conditional that cannot be
+drawn from is replaced by a transition that leaves it invariant. A model may add moves
+(`Model.moves`) that mix faster.
+
+Use it as the reference for other engines, and for ratings with hyper-priors. It is slow on large
+corpora, and needs complete conditionals: use `nuts` for `ctm` and `correlated_nmf`, and
+`collapsed_gibbs` for short documents. Look at R-hat.
+
+Chains run side by side on the devices. The draws of a chain depend on the key, the number of the
+chain and the size of the chunks, which `num_samples` below 50 changes. With the same warm-up and
+chunks, a run of 100 draws is the first half of a run of 200.
 """
 
 from functools import partial
 from typing import Any
 
 from inference.core import objective as obj
-from inference.core import options as opt
-from inference.core.engine import SOLID, Algorithm, Engine, Look
-from inference.engines._chains import Rounds, Setting, check_size, chunk_size, num_steps, run_chains
-from inference.engines._gibbs_sweep import begin, check_counts, suits, sweep
-
-Options = opt.compose(
-    opt.chains(2000, 500), thin=opt.Option(1, "sweeps between draws that are kept")
-)
+from inference.core.engine import SOLID, Algorithm, Look
+from inference.engines import _gibbs_sweep as gibbs
+from inference.engines._chains import Rounds, check_size
 
 
 def build(problem: obj.Problem, options: Any) -> Algorithm:
     check_size(problem, options)
-    check_counts("gibbs", problem.data)
-    setting = Setting(problem.model, chunk_size(options, problem), sweep)
-    return run_chains(
-        problem, options, Rounds(problem, options.num_chains), setting, partial(begin, problem)
-    )
+    gibbs.check_counts("gibbs", problem.data)
+    rounds, first = Rounds(problem, options.num_chains), partial(gibbs.begin, problem)
+    return gibbs.run_chains(problem, options, rounds, first, gibbs.sweep)
 
 
-ENGINE = Engine(
-    "gibbs",
-    Options,
-    build,
-    kind="draws",
-    rows="none",
-    init="values",
-    suits=suits,
-    num_steps=num_steps,
-    compared=True,
-    quick={"num_samples": 1000, "num_warmup": 300},
-    tiny={"num_samples": 50, "num_warmup": 20},
-    budget=3.0,
-    look=Look("blue", SOLID, "circle"),
-)
+look = Look("blue", SOLID, "circle")
+ENGINE = gibbs.engine("gibbs", gibbs.Options, build, compared=True, look=look)

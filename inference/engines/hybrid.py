@@ -1,20 +1,32 @@
-"""Topics for someone who gives a corpus and a number of them: stochastic steps until they stand apart, then sweeps over all rows.
+r"""Topics from a corpus and their number alone. Stochastic steps separate the topics, then sweeps
+over all rows refine them.
 
-1. Global sites begin at sums of random rows (`starts.from_rows`) where the model says how, so that factors differ from the first step on.
-2. `num_passes` over the data in small batches: `svi` with weights="mean", rows from even beliefs.
-3. Sweeps over all rows, which go on from where the last sweep left them: a few iterations each, and global sites at their target. First the rows'
-   weights are geometric means, as in variational inference, with which they soon rest; then means, as in collapsed inference and in `map` with
-   basis="log", which spread a row over more factors. Some rows are set aside: if means do not predict them better, that trial is taken back. Then
-   they join the others, and all rows begin once more.
+1. Global sites begin at sums of random rows (if the model has `Tokens.begin`), so that factors
+   differ from the first step on.
+2. `num_passes` over the data in small batches: steps of `svi` with `weights="mean"`,
+   $\eta \leftarrow (1 - \rho_t)\,\eta + \rho_t\,\hat\eta$ with $\rho_t = (\tau + t)^{-\kappa}$.
+3. Sweeps over all rows, which continue where the last sweep left them, with
+   $\eta \leftarrow \partial F / \partial \mu$. First the rows' weights are geometric means
+   $\exp \mathbb{E}[\log \theta]$, as in variational inference. Then means $\mathbb{E}[\theta]$ are
+   tried, as in collapsed inference. If they do not predict rows set aside better, the trial is
+   undone. Then these rows join the others, and all rows begin once more.
 
-Throughout, means stand for the global sites (`minibatch.check_weights`). Rows' means predict new rows better on some corpora and
-worse on others, which is why they are tried and not taken for granted (docs/calibration.md, "The race").
+The means of the global sites replace their geometric means throughout. Which weights of the rows
+predict better depends on the corpus ("The race" in docs/calibration.md).
 
-This is no ascent of a bound, and `history["bound"]` is empty. `score` is that of the rows set aside, in nats per word, before and after the trial.
+Use it for the best topics in a given time, with nothing to set but the number of topics. It needs
+counts with Dirichlet or gamma weights: `lda` and `bayesian_nmf`. It has no bound:
+`history["bound"]` is empty, and `score` is the log likelihood per word of the rows set aside,
+before and after the trial. Use `cavi` for a bound or error bars.
+
+Rows are set aside only from 400 rows on and with `rows="auto"`. `tolerance` compares the global
+means of two sweeps.
 """
 
+import enum
 import functools
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import jax
@@ -23,7 +35,7 @@ import numpy as np
 from inference.core import completion, devices
 from inference.core import objective as obj
 from inference.core import options as opt
-from inference.core.engine import SOLID, Algorithm, Engine, Look
+from inference.core.engine import SOLID, Algorithm, Look
 from inference.core.posteriors import Variational
 from inference.engines import _collapsed as collapsed
 from inference.engines import _minibatch as mb
@@ -38,9 +50,14 @@ from pp_models.model import Sites
 FIRST = 6  # sweeps with geometric means before the trial
 TRIAL = 4  # sweeps with means until they are judged
 LEARN_EVERY = 4  # sweeps between steps of learned hyper-parameters, which move slowly
-GEOMETRIC, TRIED, MEAN = range(
-    3
-)  # what the rows' weights are: for now or for good, on trial, for good
+
+
+class Weights(enum.IntEnum):
+    """What stands for the rows' weights in sweeps: geometric means, means on trial, or means."""
+
+    GEOMETRIC = 0
+    TRIED = 1
+    MEAN = 2
 
 
 Options = opt.compose(
@@ -51,7 +68,8 @@ Options = opt.compose(
     batch_size=opt.Option(0, "rows of those batches (0: 128 to 512, for ninety batches)"),
     rows=opt.Option(
         "auto",
-        'weights of the rows in sweeps: "geometric" means, "mean", or "auto" for the one that predicts rows set aside better',
+        'weights of the rows in sweeps: "geometric" means, "mean", or "auto" for the one that '
+        "predicts rows set aside better",
         choices=("auto", "geometric", "mean"),
     ),
     num_first=opt.Option(20, "iterations of each row's fixed point in a batch"),
@@ -60,8 +78,12 @@ Options = opt.compose(
 
 
 class State(NamedTuple):
-    """Natural parameters of the global sites, hyper-parameters, steps taken, the key that orders batches, the rows' own after the last sweep, what
-    their weights are, and what a trial that fails goes back to: global sites, their score, and when; () when that is over."""
+    """Natural parameters of the global sites, and the progress of the trial.
+
+    key:   orders the batches
+    local: natural parameters of the rows after the last sweep
+    kept:  (global sites, score, sweep) to return to if the trial fails; None before it, () after
+    """
 
     shared: Sites
     hyper: Any
@@ -73,7 +95,7 @@ class State(NamedTuple):
 
 
 class Info(NamedTuple):
-    """rate: rho. change: of the global means in a sweep, relative to their size. score: see above. local_iterations: mean over rows."""
+    """change: relative change of the global means in a sweep. local_iterations: mean over rows."""
 
     rate: Any
     change: Any
@@ -88,7 +110,7 @@ def settle(options: Any, data: Data) -> Any:
 
 
 def split(options: Any, data: Data) -> tuple[np.ndarray, np.ndarray]:
-    """Rows to learn from, and a twentieth, at most 200, set aside where there are some hundreds and something is to be chosen by them."""
+    """Rows to learn from, and rows set aside: a twentieth, at most 200, of 400 rows or more."""
     number = min(200, data.num_rows // 20) if data.num_rows >= 400 and options.rows == "auto" else 0
     order = np.random.default_rng(0).permutation(data.num_rows)
     return np.sort(order[number:]), np.sort(order[:number])
@@ -102,17 +124,70 @@ def batches_of(options: Any, data: Data) -> int:
 _point = jax.jit(partial(obj.summarise, summary="log_mode"), static_argnames=("model",))
 
 
+def judge(state: State, done: int, rests: bool, score_of: Any) -> tuple[State, float | None]:
+    """Begin the trial of means, or end it, when it is due. done: number of sweeps."""
+    if state.weights == Weights.GEOMETRIC and state.kept is None and (done >= FIRST or rests):
+        score, weights = None, Weights.MEAN
+        if score_of is not None:
+            score, weights = score_of(state), Weights.TRIED
+        return state._replace(weights=weights, kept=(state.shared, score, done)), score
+    if state.weights != Weights.TRIED or done < state.kept[2] + TRIAL:
+        return state, None
+    (shared, before, _), score = state.kept, score_of(state)
+    if score > before:
+        return state._replace(weights=Weights.MEAN, kept=(), local=()), score
+    weights = Weights.GEOMETRIC
+    return state._replace(shared=shared, local=(), weights=weights, kept=()), score
+
+
+def _scorer(problem: obj.Problem, aside: np.ndarray) -> Any:
+    """(state) -> log p per word of the rows set aside, by document completion; None without any."""
+    data, places = problem.data, problem.devices
+    plan = functools.cache(lambda: completion.Plan(len(aside), data.layout(len(aside))))
+
+    def score(state):
+        now = problem._replace(hyper=state.hyper)
+        sites = Variational(now, state.shared).global_values()
+        logs = completion.complete_rows(now, sites, data, aside, plan())
+        return float(devices.agreed(places, logs.sum() / data.totals[aside].sum()))
+
+    return score if len(aside) else None
+
+
+def _stepper(problem: obj.Problem, options: Any, rows: np.ndarray, per_pass: int) -> Any:
+    """A natural-gradient step on the next batch."""
+    data = problem.data
+    local = {"num_local": options.num_first, "local_tolerance": 1e-3, "weights": "mean"}
+
+    @functools.lru_cache(1)
+    def order(seed):
+        key = jax.random.wrap_key_data(np.array(seed, np.uint32))
+        return list(shuffled(key, len(rows), options.batch_size))
+
+    def step(state):
+        turn, place = divmod(state.step, per_pass)
+        seed = np.asarray(jax.random.key_data(jax.random.fold_in(state.key, turn)))
+        chosen = np.sort(rows[order(tuple(seed.tolist()))[place]])
+        batch = data.shards(chosen, options.batch_size, problem.devices)
+        rate, now = mb.learning_rate(options, state.step), mb.State(*state[:3])
+        given = problem, SimpleNamespace(**local), now, batch, len(rows), rate, False
+        now, info = natural_step(*given)
+        state = state._replace(shared=now.shared, hyper=now.hyper, step=now.step)
+        return state, Info(rate, None, None, info.local_iterations)
+
+    return step
+
+
 def build(problem: obj.Problem, options: Any) -> Algorithm:
     data, model, num_batches = problem.data, problem.model, batches_of(options, problem.data)
     rows, aside = split(options, data)
-    per_pass = max(1, num_batches // max(1, options.num_passes))
-    # of one shape with those set aside and without, so that one program serves both
-    everything = functools.lru_cache(1)(
-        lambda whole: data.shards(
-            np.arange(data.num_rows) if whole else rows, data.num_rows, problem.devices
-        )
-    )
-    plan = functools.cache(lambda: completion.Plan(len(aside), data.layout(len(aside))))
+    step_on_batch = _stepper(problem, options, rows, num_batches // max(1, options.num_passes))
+    score_of = _scorer(problem, aside)
+
+    @functools.lru_cache(1)
+    def all_rows(whole):  # both have one shape, so that one program serves them
+        chosen = np.arange(data.num_rows) if whole else rows
+        return data.shards(chosen, data.num_rows, problem.devices)
 
     def init(key, start):
         begin, rest = jax.random.split(key)
@@ -120,103 +195,36 @@ def build(problem: obj.Problem, options: Any) -> Algorithm:
         if model.tokens is not None and model.tokens.begin is not None and not start:
             factors = jax.tree.leaves(first[model.shared[0]])[0].shape[0]
             first |= model.tokens.begin(problem.hyper, data, starts.from_rows(begin, data, factors))
-        return State(
-            first, problem.hyper, 0, rest, (), MEAN if options.rows == "mean" else GEOMETRIC, None
-        )
-
-    @functools.lru_cache(1)
-    def order(turn, seed):
-        return list(
-            shuffled(
-                jax.random.wrap_key_data(np.array(seed, np.uint32)), len(rows), options.batch_size
-            )
-        )
-
-    def stride(state):
-        """A natural-gradient step on the next batch."""
-        turn, place = divmod(state.step, per_pass)
-        seed = np.asarray(jax.random.key_data(jax.random.fold_in(state.key, turn)))
-        batch = data.shards(
-            np.sort(rows[order(turn, tuple(seed.tolist()))[place]]),
-            options.batch_size,
-            problem.devices,
-        )
-        rate, local = (
-            mb.learning_rate(options.tau, options.kappa, state.step),
-            RowOptions(options.num_first, 1e-3),
-        )
-        now = mb.State(state.shared, state.hyper, state.step)
-        now, info = natural_step(problem, local, now, batch, len(rows), rate, False, "mean")
-        return state._replace(shared=now.shared, hyper=now.hyper, step=now.step), Info(
-            rate, None, None, info.local_iterations
-        )
+        weights = Weights.MEAN if options.rows == "mean" else Weights.GEOMETRIC
+        return State(first, problem.hyper, 0, rest, (), weights, None)
 
     def sweep(state):
-        """All rows a little further, and the global sites at their target."""
-        whole = state.kept == ()  # the choice is made: rows set aside for it are learned from, too
-        batch, present = everything(whole), data.num_rows if whole else len(rows)
-        local = RowOptions(
-            options.num_local if state.local or not whole else options.num_first, 0.0
-        )
-        given, summary = (
-            (state.shared, "mean")
-            if state.weights == GEOMETRIC
-            else (_point(model, state.shared), "log_mode")
-        )
-        start = state.local or obj.first_rows(
-            problem, state.hyper, batch
-        )  # given as later ones are: the same program
-        shares = mb.solve(
-            problem, state.hyper, given, batch, local, start=start, summary=summary, weights="mean"
-        )
-        totals = mb.total(problem, shares, present)
-        shared = mb.ascend(
-            problem, state.hyper, state.shared, mb.gradients(problem, shares), totals.scale
-        )
+        """A few iterations of all rows, and the global sites at their target."""
+        whole = state.kept == ()  # the trial is over: learn from the rows set aside, too
+        batch, present = all_rows(whole), data.num_rows if whole else len(rows)
+        begins = whole and not state.local
+        local = RowOptions(options.num_first if begins else options.num_local, 0.0)
+        shared, summary = state.shared, "mean"
+        if state.weights != Weights.GEOMETRIC:
+            shared, summary = _point(model, shared), "log_mode"
+        # Starting points are arguments like later ones, so that one program serves both.
+        start = state.local or obj.first_rows(problem, state.hyper, batch)
+        given = problem, state.hyper, shared, batch, local, present, start
+        solved = mb.solve(*given, summary=summary, weights="mean")
+        shared = mb.ascend(solved, state.shared)
         hyper, done = state.hyper, state.step + 1 - num_batches
         if done % LEARN_EVERY == 0:
-            hyper = learn(problem, hyper, shared, shares, batch, totals.scale, 1.0)
+            hyper = learn(solved, shared, 1.0)
         change = collapsed.change_of(model, state.shared, shared)
-        rests = (
-            options.tolerance > 0
-            and float(devices.agreed(problem.devices, change)) < options.tolerance
-        )
-        now = state._replace(
-            shared=shared,
-            hyper=hyper,
-            step=state.step + 1,
-            local=tuple(share.natural for share in shares),
-        )
-        now, score = judge(now, done, rests) if options.rows == "auto" else (now, None)
-        return now, Info(
-            1.0, change, score, totals.iterations, rests and score is None and now.weights != TRIED
-        )
-
-    def judge(state, done, rests):
-        """Begin the trial, or end it, when it is time to."""
-        if state.weights == GEOMETRIC and state.kept is None and (done >= FIRST or rests):
-            score = predicted(state) if len(aside) else None
-            return state._replace(
-                weights=TRIED if len(aside) else MEAN, kept=(state.shared, score, done)
-            ), score
-        if state.weights != TRIED or done < state.kept[2] + TRIAL:
-            return state, None
-        shared, before, _ = state.kept
-        score = predicted(state)
-        if score > before:
-            return state._replace(weights=MEAN, kept=(), local=()), score
-        return state._replace(shared=shared, local=(), weights=GEOMETRIC, kept=()), score
-
-    def predicted(state):
-        """log p per word of the rows set aside, by completion."""
-        now = problem._replace(hyper=state.hyper)
-        logs = completion.complete_rows(
-            now, Variational(now, state.shared).global_values(), data, aside, plan()
-        )
-        return float(devices.agreed(problem.devices, logs.sum() / data.totals[aside].sum()))
+        limit = options.tolerance
+        rests = limit > 0 and float(devices.agreed(problem.devices, change)) < limit
+        now = state._replace(shared=shared, hyper=hyper, step=state.step + 1, local=solved.local)
+        now, score = judge(now, done, rests, score_of) if options.rows == "auto" else (now, None)
+        finished = rests and score is None and now.weights != Weights.TRIED
+        return now, Info(1.0, change, score, solved.iterations, finished)
 
     def step(key, state, batches):
-        return (stride if state.step < num_batches else sweep)(state)
+        return (step_on_batch if state.step < num_batches else sweep)(state)
 
     def posterior(state):
         return Variational(problem._replace(hyper=state.hyper), state.shared)
@@ -224,16 +232,12 @@ def build(problem: obj.Problem, options: Any) -> Algorithm:
     return Algorithm(init, step, posterior)
 
 
-ENGINE = Engine(
+ENGINE = mb.engine(
     "hybrid",
     Options,
     build,
-    kind="variational",
     rows="none",
-    check=mb.check_schedule,
-    init="natural",
     settle=settle,
-    learns=True,
     suits=collapsed.suits,
     num_steps=lambda options, problem: batches_of(options, problem.data) + options.num_epochs,
     tiny={"num_epochs": 20, "batch_size": 4},

@@ -1,15 +1,23 @@
-"""The hyper-parameters' posterior on a grid, the rows by Laplace at each of its points (H 3.3-3.4; Rue et al. 2009).
+r"""Integrated nested Laplace approximation (Rue et al. 2009). It puts hyper-parameters on a grid
+and approximates the rows by Laplace's method at each point.
 
-The mode of log p~(log theta | D) and its Hessian are found as in `laplace`. In principal axes z, log theta = mode + spread z, points lie `spacing`
-apart on a line or in a plane and are added outwards from the mode until the outermost have a weight below 1e-3 of the largest:
+$$ p(\cdot \mid D) = \sum_m w_m \, p(\cdot \mid \theta_m, D), \qquad
+w_m \propto \Delta_m \, \tilde p(\theta_m \mid D) $$
 
-    w_m = Delta_m p~(theta_m | D) / sum,     p(. | D) = sum_m w_m p(. | theta_m, D)                                                  H(13)
+This is H(13), sections 3.3–3.4 of Hu et al. (H). The mode and Hessian of
+$\log \tilde p(\log \theta \mid D)$ are found as in `laplace`. The grid lies along the principal
+axes of $\log \theta$, with points `spacing` apart, and grows
+from the mode until the outermost weights are below $10^{-3}$ of the largest. All cells $\Delta_m$
+are equal in $\log \theta$. Every point begins where its nearest neighbour ended, which takes a few
+sweeps instead of hundreds.
 
-All cells Delta_m are alike in log theta; in theta they are theta_m times as wide and the density there is as many times lower, so the weights are the
-same. Every point begins where its nearest neighbour ended, which takes a few sweeps instead of hundreds.
+Use it for the posterior of one or two hyper-parameters of a latent Gaussian model. Leave them out
+of `hyper` to have them gridded.
 
-Laplace's p~ is right where there is signal and rows are not far from normal. At its mode it is compared with mean-field inference; where they
-disagree, as without signal, or on votes that can be told apart without error, p is integrated along slopes instead (`path`), and a warning says so.
+Laplace's weights are right if there is signal and rows are not far from normal. With
+`weights="auto"` their mode is compared with mean-field inference. If they disagree, as without
+signal or on votes that can be separated without error, $p$ is integrated along its slopes by short
+Gibbs runs instead, which is slow, and a warning says so.
 """
 
 import functools
@@ -19,6 +27,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy.special import logsumexp
 
 from inference.core import devices
 from inference.core import objective as obj
@@ -29,17 +38,15 @@ from inference.engines import _gibbs_sweep as gibbs
 from inference.engines import _laplace as laplace
 from inference.engines import _mode_search as search_
 from inference.engines import _path as path
-from inference.engines._laplace import METHODS
 from pp_models.errors import InputError
 
-SMALLEST = 1e-3  # of the largest weight: the grid ends where weights are below
-APART = 0.3  # posterior standard deviations between Laplace's mode and mean-field inference above which neither is trusted
-FURTHEST = 5.0  # standard deviations from the top to which a surface of slopes is followed
-ROUNDS = 4  # in search of the mode along slopes, at most
-
+SMALLEST = 1e-3  # the grid ends at weights below this share of the largest
+APART = 0.3  # posterior sds between Laplace's mode and mean-field inference that are tolerated
+FURTHEST = 5.0  # sds from the top to which a surface of slopes is followed
+ROUNDS = 4  # at most this many rounds of slopes in search of the mode
 
 Options = opt.compose(
-    opt.marginal(METHODS),
+    opt.marginal(laplace.METHODS),
     weights=opt.Option(
         "auto",
         'of the grid: "laplace", "path" (slopes by short Gibbs runs), or "auto": the first, and '
@@ -52,9 +59,10 @@ Options = opt.compose(
 
 
 class State(NamedTuple):
-    """search: as of `laplace`, its queue the grid's. checked: whether weights have been chosen.
+    """The search, whose queue is later that of the grid, and the slopes.
 
-    slopes: of the last round; round: how many there were; surface: what they add up to. finished: whether nothing is left to do.
+    checked: whether the kind of weights has been chosen
+    slopes:  those of the last round. round: number of rounds. surface: fitted to the slopes
     """
 
     search: search_.State
@@ -72,94 +80,68 @@ def check(options: Any) -> None:
         )
 
 
-def place(state: search_.State, spacing: float, cell: tuple[int, ...]) -> np.ndarray:
-    """log theta of a grid point."""
-    return state.centre + state.spread @ (spacing * np.array(cell, float))
-
-
-def cell_of(state: search_.State, spacing: float, theta: np.ndarray) -> tuple[int, ...] | None:
-    """The grid point at log theta, or None where there is none."""
-    z = np.linalg.solve(state.spread, theta - state.centre) / spacing
-    return tuple(int(i) for i in np.round(z)) if np.all(np.abs(z - np.round(z)) < 1e-6) else None
-
-
 def on_grid(state: search_.State, spacing: float) -> dict[tuple[int, ...], laplace.Found]:
-    cells = ((cell_of(state, spacing, one.theta), one) for one in state.found)
-    return {cell: one for cell, one in cells if cell is not None}
+    """Grid cell -> the approximation there. Values of theta off the grid are left out."""
+    found = {}
+    for one in state.found:
+        z = np.linalg.solve(state.spread, one.theta - state.centre) / spacing
+        if np.all(np.abs(z - np.round(z)) < 1e-6):
+            found[tuple(int(i) for i in np.round(z))] = one
+    return found
 
 
 def height_of(one: laplace.Found, surface: path.Surface | None) -> float:
-    """log p~ of a grid point: Laplace's, or the surface's."""
-    return (
-        one.value
-        if surface is None or not np.isfinite(one.value)
-        else float(surface.height(one.theta))
-    )
+    """log p~ of a grid point: Laplace's, or that of the surface."""
+    if surface is None or not np.isfinite(one.value):
+        return one.value
+    return float(surface.height(one.theta))
 
 
 def grow(
     state: search_.State, spacing: float, surface: path.Surface | None = None
 ) -> search_.State:
-    """The neighbours, not tried yet, of all grid points whose weight is not small."""
+    """Queue the new neighbours of all grid points whose weight is not small."""
     known = on_grid(state, spacing)
-    size = len(state.centre)
     if not known:
         return state._replace(queue=(state.centre,))
     heights = {cell: height_of(one, surface) for cell, one in known.items()}
-    heavy = [
-        cell
-        for cell, height in heights.items()
-        if height > max(heights.values()) + np.log(SMALLEST)
-    ]
-    around = {
-        tuple(np.array(cell) + sign * np.eye(size, dtype=int)[i])
-        for cell in heavy
-        for i in range(size)
-        for sign in (1, -1)
-    }
-    if surface is not None:  # beyond, slopes know nothing
-        around = {
-            cell for cell in around if spacing * np.sqrt(sum(i * i for i in cell)) <= FURTHEST
-        }
+    least = max(heights.values()) + np.log(SMALLEST)
+    steps = np.eye(len(state.centre), dtype=int)
+    heavy = [np.array(cell) for cell, height in heights.items() if height > least]
+    around = {tuple(cell + sign * step) for cell in heavy for step in steps for sign in (1, -1)}
+    if surface is not None:  # slopes say nothing further out
+        around = {cell for cell in around if spacing * np.linalg.norm(cell) <= FURTHEST}
     fresh = sorted(around - set(known), key=lambda cell: sum(i * i for i in cell))
-    return state._replace(queue=tuple(place(state, spacing, cell) for cell in fresh))
+    places = (state.centre + state.spread @ (spacing * np.array(cell, float)) for cell in fresh)
+    return state._replace(queue=tuple(places))
 
 
 def disagreement(problem: obj.Problem, search: search_.State, batch: Any) -> np.ndarray:
-    """How far mean-field inference from the mode is off it along each hyper-parameter, in standard deviations there."""
-    names = laplace.names_of(problem)
-    best = search_.nearest(search.found, search.centre)
-    start = {
-        **best.point,
-        **{name: np.exp(search.centre[[i]]).astype(np.float64) for i, name in enumerate(names)},
-    }
-    known = jax.device_put(
-        jax.tree.map(lambda x: jnp.asarray(x, float), start), batch.mask.sharding
-    )
+    """Distance of mean-field inference from the mode along each hyper-parameter, in sds."""
+    names, point = laplace.names_of(problem), search_.nearest(search.found, search.centre).point
+    start = {**point, **{name: np.exp(search.centre[[i]]) for i, name in enumerate(names)}}
+    arrays = jax.tree.map(lambda x: jnp.asarray(x, float), start)
+    known = jax.device_put(arrays, batch.mask.sharding)
     mean = path.mean_field(problem.model, problem.hyper, known, batch, names)
     return (np.asarray(mean, float) - search.centre) / np.sqrt(np.sum(search.spread**2, 1))
 
 
 def wants_path(problem: obj.Problem, search: search_.State, batch: Any, options: Any) -> bool:
-    """Whether weights are to be integrated along slopes, with a warning where that was not asked for."""
+    """Whether slopes weigh the grid; warns if the user did not ask for them."""
     if options.weights != "auto" or options.method != "log" or gibbs.suits(problem.model):
         return options.weights == "path"
-    apart = disagreement(problem, search, batch)
-    if search.steady and np.all(np.abs(apart) <= APART):
+    apart = np.abs(disagreement(problem, search, batch))
+    if search.steady and np.all(apart <= APART):
         return False
     named = zip(laplace.names_of(problem), apart, strict=True)
-    said = " and ".join(
-        f"{name} by {abs(x):.1f} posterior standard deviations"
-        for name, x in named
-        if abs(x) > APART
-    )
-    reason = (
-        f"Laplace's approximation and mean-field inference disagree on {said}"
-        if said
-        else "Laplace's approximation has no steady mode"
-    )
+    said = [f"{name} by {x:.1f} posterior standard deviations" for name, x in named if x > APART]
+    reason = "Laplace's approximation has no steady mode"
+    if said:
+        both = "Laplace's approximation and mean-field inference"
+        reason = f"{both} disagree on {' and '.join(said)}"
     warnings.warn(
-        f"{reason}: weights are integrated along short Gibbs runs (weights='path'; 'laplace' keeps its own).",
+        f"{reason}: weights are integrated along short Gibbs runs (weights='path'; 'laplace' "
+        "keeps its own).",
         stacklevel=6,
     )
     return True
@@ -168,136 +150,102 @@ def wants_path(problem: obj.Problem, search: search_.State, batch: Any, options:
 def follow(
     problem: obj.Problem, state: State, key: jax.Array, copies: list[Any], options: Any
 ) -> State:
-    """One round of slopes about the centre; then the centre is moved, or, at the mode, slopes are taken further out and their surface is known.
+    """One round of slopes about the centre, which moves to the mode they tell.
 
-    Runs are in the user's precision: their noise is far above rounding.
+    At the mode, the last round takes slopes further out and fits the surface. Runs are in the
+    user's precision: their noise is far above rounding.
     """
-    search, names = state.search, laplace.names_of(problem)
-    moved = (
-        [path.fit_surface(search.centre, search.spread, list(state.slopes), 2).top()]
-        if state.slopes
-        else []
-    )
-    centre, spread = moved[0] if moved else (search.centre, search.spread)
-    step = (
-        np.linalg.solve(search.spread, centre - search.centre)
-        if moved
-        else np.full(len(centre), np.inf)
-    )
-    last = bool(np.max(np.abs(step)) < 0.5) or state.round == ROUNDS
-    places = path.design(centre, spread, last)
-
-    def start(theta):
-        near = min(
-            state.slopes, key=lambda one: float(np.sum((one.theta - theta) ** 2)), default=None
-        )
-        return search_.nearest(search.found, theta).point if near is None else near.values
-
-    waiting = [
-        path.run(
-            problem,
-            laplace.fixed(problem, theta),
-            names,
-            theta,
-            jax.random.fold_in(key, i),
-            start(theta),
-            copies[i % len(copies)],
-            options.path_sweeps,
-        )
-        for i, theta in enumerate(places)
-    ]
+    search, slopes = state.search, list(state.slopes)
+    centre, spread, step = search.centre, search.spread, np.inf
+    if slopes:
+        centre, spread = path.fit_surface(centre, spread, slopes, 2).top()
+        step = np.max(np.abs(np.linalg.solve(search.spread, centre - search.centre)))
+    last = bool(step < 0.5) or state.round == ROUNDS
+    waiting = []
+    for i, theta in enumerate(path.design(centre, spread, last)):
+        start = search_.nearest(search.found, theta).point
+        if slopes:
+            start = min(slopes, key=lambda one: float(np.sum((one.theta - theta) ** 2))).values
+        copy, run_key = copies[i % len(copies)], jax.random.fold_in(key, i)
+        waiting.append(path.run(problem, theta, run_key, start, copy, options.path_sweeps))
     new = tuple(wait() for wait in waiting)
     search = search._replace(centre=centre, spread=spread, queue=())
+    state = state._replace(search=search, slopes=new, round=state.round + 1)
     if not last:
-        return state._replace(search=search, slopes=new, round=state.round + 1)
-    surface, top, spread = path.weigh(
-        centre, spread, [*new, *(state.slopes if state.round > 1 else ())]
-    )  # the first runs had far to come
-    search = search._replace(centre=top, spread=spread, steady=bool(np.max(np.abs(step)) < 1.0))
-    return state._replace(
-        search=grow(search, options.spacing, surface),
-        slopes=new,
-        round=state.round + 1,
-        surface=surface,
-    )
+        return state
+    earlier = slopes if state.round > 2 else []  # the first runs started too far away
+    surface, top, spread = path.weigh(centre, spread, [*new, *earlier])
+    search = search._replace(centre=top, spread=spread, steady=bool(step < 1.0))
+    return state._replace(search=grow(search, options.spacing, surface), surface=surface)
+
+
+def mixture(problem: obj.Problem, state: State, options: Any) -> Mixture:
+    """The weighted grid; before there is one, the best value found."""
+    search, surface, cell = state.search, state.surface, np.nan
+    found = [max(search.found, key=lambda one: one.value)]
+    if search.spread is not None:
+        found = list(on_grid(search, options.spacing).values()) or found
+        cell = np.log(abs(np.linalg.det(options.spacing * search.spread)))
+    values = np.array([height_of(one, surface) for one in found])
+    weights = np.exp(values - values.max())
+    weights /= weights.sum()
+    used = [one for one, weight in zip(found, weights, strict=True) if weight > SMALLEST]
+    search_.warn_of(search, not state.finished, used, options)
+    evidence = float(logsumexp(values) + cell) if surface is None else np.nan
+    thetas = [one.theta for one in found]
+    natural = [search_.as_asked(one.natural) for one in found]
+    return Mixture(problem, laplace.names_of(problem), thetas, natural, weights, evidence)
 
 
 def build(problem: obj.Problem, options: Any) -> Algorithm:
-    names = laplace.names_of(problem)
-    if not 1 <= len(names) <= 2:
+    number = len(laplace.names_of(problem))
+    if not 1 <= number <= 2:
         able = " and ".join(problem.model.marginal.gridded) or "none"
         raise InputError(
-            f"inla puts one or two hyper-parameters on a grid, but {len(names)} of {problem.model.name} are unknown "
-            f"(it can grid: {able}): leave them out of hyper to have them gridded, or use laplace or map."
+            f"inla puts one or two hyper-parameters on a grid, but {number} of "
+            f"{problem.model.name} are unknown (it can grid: {able}): leave them out of hyper to "
+            "have them gridded, or use laplace or map."
         )
     if options.weights == "path" and (reason := gibbs.suits(problem.model)):
         raise InputError(f"weights='path' needs Gibbs sampling: {reason}")
     double, copies = search_.in_double_precision(problem)
-    first, climb = search_.search(double, options, copies)
-
-    def init(key, given):
-        return State(first(key, given))
+    first, climb = search_.search(double, copies, options)
 
     @functools.cache
     def plain_copies():
         return [problem.data.pack(device=device) for device in devices.mine(problem.devices)]
 
     def step(key, state, batches):
-        info = search_.Info(None, 0, 1.0, False)
-        if state.search.spread is None or state.search.queue:
-            search, info = climb(key, state.search, batches)
+        info, search = search_.Info(None, 0, 1.0, False), state.search
+        if search.spread is None or search.queue:
+            search, info = climb(key, search, batches)
             if search.spread is not None and state.checked and not search.queue:
                 search = grow(search, options.spacing, state.surface)
             state = state._replace(search=search, finished=state.checked and not search.queue)
         elif not state.checked:
-            along = search_.doubled(wants_path)(double, state.search, copies[0], options)
-            search = state.search if along else grow(state.search, options.spacing)
-            state = state._replace(
-                search=search, checked=True, finished=not along and not search.queue
-            )
+            along = search_.doubled(wants_path)(double, search, copies[0], options)
+            search = search if along else grow(search, options.spacing)
+            finished = not along and not search.queue
+            state = state._replace(search=search, checked=True, finished=finished)
         else:
             state = follow(problem, state, key, plain_copies(), options)
             state = state._replace(finished=state.surface is not None and not state.search.queue)
             info = info._replace(sweeps=len(state.slopes) * options.path_sweeps)
         return state, info._replace(finished=state.finished)
 
-    def posterior(state):
-        known = on_grid(state.search, options.spacing) if state.search.spread is not None else {}
-        found = list(known.values()) or [max(state.search.found, key=lambda one: one.value)]
-        values = np.array([height_of(one, state.surface) for one in found])
-        weights = np.exp(values - values.max())
-        weights /= weights.sum()
-        search_.warn_of(
-            state.search,
-            not state.finished,
-            [one for one, weight in zip(found, weights, strict=True) if weight > SMALLEST],
-            options,
-        )
-        cell = (
-            np.nan
-            if state.search.spread is None
-            else np.log(abs(np.linalg.det(options.spacing * state.search.spread)))
-        )
-        evidence = (
-            float(values.max() + np.log(np.sum(np.exp(values - values.max()))) + cell)
-            if state.surface is None
-            else np.nan
-        )
-        return Mixture(
-            problem,
-            names,
-            [one.theta for one in found],
-            [search_.as_asked(one.natural) for one in found],
-            weights,
-            evidence,
-        )
-
-    return Algorithm(init, step, posterior)
+    return Algorithm(
+        lambda key, given: State(first(key, given)),
+        step,
+        lambda state: mixture(problem, state, options),
+    )
 
 
 def suits(model: Any) -> str:
     if not model.marginal.gridded:
-        return f"inla puts hyper-parameters on a grid, and {model.name} declares none that may be: use laplace, cavi or gibbs."
+        return (
+            f"inla puts hyper-parameters on a grid, and {model.name} declares none that may be: "
+            "use laplace, cavi or gibbs."
+        )
     return laplace.suits(model)
 
 
@@ -313,5 +261,6 @@ ENGINE = Engine(
     is_quick=True,
     quick={"num_sweeps": 500, "weights": "laplace"},
     tiny={"num_sweeps": 30, "num_epochs": 12, "weights": "laplace"},
+    calibrated={"weights": "laplace"},
     look=Look("wine", DASHED, "star"),
 )

@@ -1,25 +1,32 @@
-"""Laplace approximation of the rows given the hyper-parameters, and the marginal posterior of those (H 3.1-3.2).
+r"""Laplace approximation of the rows given the hyper-parameters $\theta$, at the mode of their
+marginal posterior.
 
-    log p~(theta | D) = log p(x, theta, D) - log p_G(x | theta, D)   at x = x*(theta)                                       H(8)
+$$ \log \tilde p(\theta \mid D) = \log p(x, \theta, D) - \log p_G(x \mid \theta, D)
+\quad \text{at } x = x^*(\theta) $$
 
-with one factor of p_G for each row of each site (H 9-11, which are precisions). H takes the mode of p(x | theta, D) and normals about it. That is
-right for as many rows as columns only: a product of factors is as likely when one is scaled up and the other down, and the mode balances their
-priors, where the posterior mass is elsewhere on that line by the Jacobian of the scaling (lessons from long Gibbs runs; the shift of log alpha1's
-mode is log((n + p)^2 / 4 n p)). So by default (method="log") x* is the mode in log space, each factor scaled to where the mass is (`balance`), and
-every positive coordinate is integrated over the positive half line about it,
+This is H(8) of Hu et al. (H), with one factor of $p_G$ for each row of each site (H 9–11, which are
+precisions). H takes the mode of $p(x \mid \theta, D)$, which is right only for as many rows as
+columns: a product of factors does not change if one is scaled up and the other down, and the
+posterior mass lies elsewhere on that line than the mode, by the Jacobian of the scaling. (The mode
+of $\log \alpha_1$ moves by $\log\{(n + p)^2 / 4np\}$.) So by default $x^*$ is the mode in log
+space, with the factors scaled to where the mass is. Every positive coordinate is integrated over
+the positive half line about it, with $g = \partial F / \partial x$ and
+$h = -\partial^2 F / \partial x^2$,
 
-    I = log int_0^inf exp(g (y - x) - h (y - x)^2 / 2) dy,    g = dF/dx, h = -d^2F/dx^2,
+$$ I = \log \int_0^\infty \exp\{g (y - x) - h (y - x)^2 / 2\} \, dy, $$
 
-while real rows have their normal integral K/2 log 2 pi - log|P|/2 + g'P^-1 g/2.
+and a real row has its normal integral
+$\frac{K}{2} \log 2\pi - \frac{1}{2} \log |P| + \frac{1}{2} g^\top P^{-1} g$.
 
-| method      | x*                    | factors                                        |
-|-------------|-----------------------|------------------------------------------------|
-| "log"       | mode in log space, balanced | positive coordinates as above, real rows normal |
-| "truncated" | mode                  | the same                                       |
-| "paper"     | mode                  | normal rows, positive or not: H(8) as printed  |
-| "full"      | mode                  | one normal with the whole Hessian: small problems |
+| method | $x^*$ | factors |
+|---|---|---|
+| `log` | mode in log space, balanced | positive coordinates as above, real rows normal |
+| `truncated` | mode | the same |
+| `paper` | mode | normal rows, positive or not: H(8) as printed |
+| `full` | mode | one normal with the whole Hessian: small problems |
 
-The engine `laplace` takes theta at the mode of p~ (or as given) and stops there; `inla` puts a grid around it.
+Use it for a quick look at a latent Gaussian model. The hyper-parameters are a point, so intervals
+are too narrow: use `inla`. A warning asks for more `num_sweeps` if the rows did not converge.
 """
 
 from typing import Any
@@ -38,14 +45,13 @@ Options = opt.compose(opt.marginal(METHODS))
 
 def build(problem: obj.Problem, options: Any) -> Algorithm:
     double, copies = in_double_precision(problem)
-    init, step = search(double, options, copies)
+    init, step = search(double, copies, options)
 
     def posterior(state):
         best = max(state.found, key=lambda one: one.value)
         warn_of(state, bool(state.queue), [best], options)
-        return Mixture(
-            problem, names_of(problem), [best.theta], [as_asked(best.natural)], np.ones(1)
-        )
+        natural = [as_asked(best.natural)]
+        return Mixture(problem, names_of(problem), [best.theta], natural, np.ones(1))
 
     return Algorithm(init, step, posterior)
 

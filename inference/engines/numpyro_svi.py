@@ -1,6 +1,17 @@
-"""Stock NumPyro SVI: the model's `generate` and its hand-written `guide`, Adam, and Monte-Carlo gradients of the ELBO."""
+r"""Stochastic variational inference of NumPyro: the model's `generate` and its guide, Adam, and
+Monte-Carlo gradients of the ELBO.
 
-from functools import cache, lru_cache
+$$ \mathrm{ELBO} = \mathbb{E}_q[\log p(x, D) - \log q(x)] \approx
+\frac{1}{S} \sum_{s=1}^{S} \big[\log p(x_s, D) - \log q(x_s)\big], \qquad x_s \sim q $$
+
+Adam's learning rate falls from `learning_rate` to a hundredth of it over the run.
+
+Use it as a check of `cavi`, and for LDA's width: its allocations are summed out exactly. It is
+slow, with thousands of passes, and holds the rows of a step as a dense matrix. Raise
+`num_particles` or lower `learning_rate` if the bound keeps jumping.
+"""
+
+from functools import cache, lru_cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -13,9 +24,10 @@ from numpyro.infer import SVI, Trace_ELBO
 from inference.core import devices
 from inference.core import objective as obj
 from inference.core import options as opt
-from inference.core.engine import DOTTED, Algorithm, Engine, Look
+from inference.core.engine import DOTTED, Algorithm, Look
 from inference.core.posteriors import Variational
 from inference.core.problem import likely_cause
+from inference.engines import _minibatch as mb
 from inference.engines._stock import check_stock
 from pp_models.errors import Diverged
 from pp_models.model import Model, guide_of
@@ -28,25 +40,15 @@ Options = opt.compose(
 )
 
 
-class State(NamedTuple):
-    """NumPyro's, as the arrays that it is made of: steps taken first, the random key last."""
-
-    parameters: tuple[Any, ...]
-
-
 class Info(NamedTuple):
-    """bound: the ELBO estimate of this step. rate: the learning rate."""
+    """bound: the ELBO estimate of this step."""
 
     bound: Any
     rate: Any
 
 
-def settle(options: Any, data: Any) -> Any:
-    return options._replace(batch_size=min(options.batch_size or data.num_rows, data.num_rows))
-
-
 class OrderedELBO(Trace_ELBO):
-    """NumPyro adds up the sites' terms in the order of a set of names, which every process shuffles anew: here in their order by name."""
+    """Sums the sites' terms by name: NumPyro's order is that of a set, and changes by process."""
 
     def __init__(self, num_particles: int) -> None:
         super().__init__(num_particles, sum_sites=False)
@@ -56,28 +58,18 @@ class OrderedELBO(Trace_ELBO):
         return {**found, "loss": sum(found["loss"][site] for site in sorted(found["loss"]))}
 
 
-class Program(NamedTuple):
-    """NumPyro's SVI and its compiled functions, all of which take the hyper-parameters and a batch."""
-
-    svi: SVI
-    init: Any
-    update: Any
-    natural: Any  # of every site, from the guide's parameters
-    rate: Any
-
-
 @lru_cache(maxsize=32)
-def _program(model: Model, learning_rate: float, num_steps: int, num_particles: int) -> Program:
-    """Compiled once for fits that differ in data of one shape, values of hyper-parameters, or key only."""
+def _program(model: Model, learning_rate: float, num_steps: int, num_particles: int) -> Any:
+    """NumPyro's SVI, its `init` and `update`, (parameters) -> natural parameters, and the rate.
 
+    Compiled once for fits that differ only in data, hyper-parameters' values or key.
+    """
     guide = guide_of(model)
 
     def rate(step):
         return learning_rate * 0.01 ** (step / num_steps)
 
-    def natural(
-        params, hyper, batch
-    ):  # compiled, in which the draws that a trace makes are left out
+    def natural(params, hyper, batch):  # compiled, so that XLA drops the trace's draws
         seeded = handlers.substitute(handlers.seed(guide, jax.random.key(0)), data=params)
         trace = handlers.trace(seeded).get_trace(hyper, batch)
         return {
@@ -86,19 +78,20 @@ def _program(model: Model, learning_rate: float, num_steps: int, num_particles: 
         }
 
     svi = SVI(model.generate, guide, numpyro.optim.Adam(rate), OrderedELBO(num_particles))
-    return Program(svi, jax.jit(svi.init), jax.jit(svi.update), jax.jit(natural), rate)
+    return svi, jax.jit(svi.init), jax.jit(svi.update), jax.jit(natural), rate
 
 
 def _check_domains(problem: obj.Problem, natural: Any) -> None:
-    """Adam may leave scales that differ by more than the precision in use holds: as natural parameters they belong to no distribution."""
+    """Refuse natural parameters of no distribution: scales beyond the precision in use."""
     for site, family in problem.model.families.items():
         try:
             with validation_enabled():
                 family.distribution(natural[site])
         except ValueError as error:
-            what = f"its parameters belong to no distribution any more ({str(error).rstrip('.')})"
             raise Diverged(
-                f"{problem.model.name} by numpyro_svi went wrong in {site}: {what}. Likely cause: {likely_cause(problem)}."
+                f"{problem.model.name} by numpyro_svi went wrong in {site}: its parameters belong "
+                f"to no distribution any more ({str(error).rstrip('.')}). Likely cause: "
+                f"{likely_cause(problem)}."
             ) from error
 
 
@@ -107,52 +100,47 @@ def build(problem: obj.Problem, options: Any) -> Algorithm:
     check_stock(problem, "numpyro_svi", size)
     model, hyper = problem.model, problem.hyper
     num_steps = options.num_epochs * max(1, problem.data.num_rows // size)
-    program = _program(model, options.learning_rate, num_steps, options.num_particles)
+    setting = options.learning_rate, num_steps, options.num_particles
+    svi, first, update, natural_of, rate = _program(model, *setting)
 
     @cache
     def structure():
-        """How NumPyro's state is made of its parts. Tracing `init` also tells NumPyro how parameters are constrained."""
-        return jax.tree.structure(
-            jax.eval_shape(program.init, jax.random.key(0), hyper, problem.data.pack())
-        )
+        """The tree of NumPyro's state. Tracing `init` also tells NumPyro the constraints."""
+        state = jax.eval_shape(first, jax.random.key(0), hyper, problem.data.pack())
+        return jax.tree.structure(state)
 
+    # The state is a tuple of the leaves of NumPyro's: steps taken first, the random key last.
     def init(key, start):
-        state = program.init(key, hyper, problem.data.pack())
-        here = devices.mine(problem.devices)[
-            0
-        ]  # where steps leave it: or the second one would compile anew
-        return State(tuple(jax.device_put(jax.tree.leaves(state), here)))
+        state = first(key, hyper, problem.data.pack())
+        here = devices.mine(problem.devices)[0]  # where steps leave it: one program for all steps
+        return tuple(jax.device_put(jax.tree.leaves(state), here))
 
     def step(key, state, batches):
-        now = program.rate(state.parameters[0])
-        after, loss = program.update(structure().unflatten(state.parameters), hyper, batches[0])
-        return State(tuple(jax.tree.leaves(after))), Info(-loss, now)
+        after, loss = update(structure().unflatten(state), hyper, batches[0])
+        return tuple(jax.tree.leaves(after)), Info(-loss, rate(state[0]))
 
     def posterior(state):
-        natural = program.natural(
-            program.svi.get_params(structure().unflatten(state.parameters)),
-            hyper,
-            problem.data.pack(),
-        )
+        params = svi.get_params(structure().unflatten(state))
+        natural = natural_of(params, hyper, problem.data.pack())
         _check_domains(problem, natural)
-        return Variational(
-            problem, {s: natural[s] for s in model.shared}, {s: natural[s] for s in model.local}
-        )
+        shared, local = ({s: natural[s] for s in sites} for sites in (model.shared, model.local))
+        return Variational(problem, shared, local)
 
     return Algorithm(init, step, posterior)
 
 
-ENGINE = Engine(
+ENGINE = mb.engine(
     "numpyro_svi",
     Options,
     build,
-    kind="variational",
-    rows="batch",
     sharded=False,
-    settle=settle,
+    init="none",
+    settle=partial(mb.fill_batch_size, share=1, most=2**63),
+    learns=False,
     compared=True,
     is_quick=True,
     quick={"num_epochs": 1000},
     tiny={"num_epochs": 20, "num_particles": 1},
+    calibrated={"num_epochs": 1500},
     look=Look("pink", DOTTED, "plus"),
 )

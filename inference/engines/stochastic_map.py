@@ -1,16 +1,21 @@
-"""Maximum a posteriori from batches of rows (H 4): statistics blended, their mode taken, as in online dictionary learning (Mairal et al. 2009).
+r"""Maximum a posteriori from batches of rows. It averages natural parameters over batches and takes
+their mode, as online dictionary learning does (Mairal et al. 2009).
 
-    rows of the batch to their mode, then
-    natural <- (1 - rho) natural + rho target,    target = dF/dt with the batch scaled by N/|B|,    rho = (tau + t)^-kappa
-    point   <- argmax_x <natural, t(x)>
+$$ \eta \leftarrow (1 - \rho_t)\,\eta + \rho_t\,\hat\eta, \qquad
+x \leftarrow \operatorname{argmax}_x \; \langle \eta, t(x) \rangle, \qquad
+\rho_t = (\tau + t)^{-\kappa} $$
 
-H(15)-(16) descend along the batch's own gradient with a step size of 0.003, which has to be found anew for every corpus: it depends on the counts'
-scale, on K and on the batch. Here a step is on the natural parameters, which are averages over batches of what a sweep of `map` would be given: the
-rate is a share, and no other number has to be tuned. The factor N/|B|, which H(15) lacks, keeps the prior as strong as it is on all rows. For LG-NMF
-the natural parameter of d1 is the running (sum_j c_j s_j', K I + sum_j s_j s_j'), and d1 the nonnegative matrix that minimises
-tr(d1 P d1') / 2 - tr(h'd1), found one coordinate at a time from where the last step left it. For Bayesian NMF and LDA it is stochastic EM.
+The rows of the batch are at their mode, and $\hat\eta = \partial F / \partial t$ with the batch
+scaled by $N / |B|$. Hu et al. (H) descend along the gradient of the batch instead, H(15)–(16),
+with a step size that has to be tuned to each corpus and without the factor $N / |B|$, which keeps
+the prior as strong as on all rows. Here the rate is a share and needs no tuning. For `lg_nmf` the
+natural parameter of `d1` is the running
+$\big(\sum_j c_j s_j^\top,\; K I + \sum_j s_j s_j^\top\big)$, and `d1` the nonnegative matrix that
+minimises $\mathrm{tr}(d_1 P d_1^\top) / 2 - \mathrm{tr}(h^\top d_1)$, found by coordinate
+descent from its last value. For `bayesian_nmf` and `lda` it is stochastic EM.
 
-With all rows in the batch and rho = 1 a step is a sweep of `map`.
+Use it for predictions from large corpora. It has no width. Use `map` if all rows fit into memory:
+with all rows in the batch and a rate of 1 they agree.
 """
 
 from functools import partial
@@ -20,10 +25,11 @@ import jax
 
 from inference.core import objective as obj
 from inference.core import options as opt
-from inference.core.engine import DOTTED, Algorithm, Engine, Look
+from inference.core.engine import DOTTED, Algorithm, Look
 from inference.core.posteriors import Point, solve_rows
 from inference.core.summaries import summary_of
 from inference.engines import _minibatch as mb
+from inference.engines._natural_step import Info
 from pp_models.elimination.row_solver import RowOptions
 from pp_models.model import Sites
 
@@ -46,19 +52,11 @@ class State(NamedTuple):
     step: int
 
 
-class Info(NamedTuple):
-    """bound: estimate of the log joint density in the chosen basis from this batch before its step, as terms to be added up. rate: rho."""
-
-    bound: Any
-    rate: Any
-    local_iterations: Any
-
-
 _point = jax.jit(obj.summarise, static_argnames=("model", "summary", "sweeps"))
 
 
 def build(problem: obj.Problem, options: Any) -> Algorithm:
-    model, hyper = problem.model, problem.hyper
+    model, hyper, num_rows = problem.model, problem.hyper, problem.data.num_rows
     summary = summary_of(problem, options.basis)
     rows = RowOptions(options.num_local, options.local_tolerance)
 
@@ -67,45 +65,28 @@ def build(problem: obj.Problem, options: Any) -> Algorithm:
         return State(shared, _point(model, shared, summary), 0)
 
     def step(key, state, batches):
-        evaluate = bool(options.bound_every) and state.step % options.bound_every == 0
-        rate = mb.learning_rate(options.tau, options.kappa, state.step)
-        shares = mb.solve(
-            problem, hyper, state.points, batches, rows, bound=evaluate, summary=summary
-        )
-        totals = mb.total(problem, shares, problem.data.num_rows)
-        bound = mb.bound_terms(problem, hyper, state.points, totals, summary) if evaluate else None
-        gradients = mb.gradients(problem, shares)
-        shared = mb.ascend(
-            problem,
-            hyper,
-            state.shared,
-            gradients,
-            totals.scale,
-            rate,
-            state.shared,
-            summary=summary,
-            near=state.points,
-        )
-        points = _point(model, shared, summary, state.points, options.num_sweeps)
-        return State(shared, points, state.step + 1), Info(bound, rate, totals.iterations)
+        shared, points, number = state
+        evaluate, rate = mb.bound_is_due(options, number), mb.learning_rate(options, number)
+        given = (problem, hyper, points, batches, rows, num_rows)
+        solved = mb.solve(*given, bound=evaluate, summary=summary)
+        bound = mb.bound_terms(solved, points, summary) if evaluate else None
+        shared = mb.ascend(solved, shared, rate, shared, summary=summary, near=points)
+        points = _point(model, shared, summary, points, options.num_sweeps)
+        return State(shared, points, number + 1), Info(bound, rate, solved.iterations)
 
     def posterior(state):
-        return Point(
-            problem, state.points, solve=partial(solve_rows, problem, state.points, summary)
-        )
+        solve = partial(solve_rows, problem, state.points, summary)
+        return Point(problem, state.points, solve=solve)
 
     return Algorithm(init, step, posterior)
 
 
-ENGINE = Engine(
+ENGINE = mb.engine(
     "stochastic_map",
     Options,
     build,
     kind="point",
-    rows="batch",
-    check=mb.check_schedule,
-    init="natural",
-    settle=mb.settle_batches,
+    learns=False,
     quick={"num_epochs": 30},
     tiny={"num_epochs": 10, "batch_size": 4, "basis": "log"},
     look=Look("grey", DOTTED, "circle", True),

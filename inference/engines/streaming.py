@@ -1,24 +1,28 @@
-"""Streaming SVI: steps on random batches of a database that grows meanwhile (T 3.1).
+r"""Streaming variational inference. It takes trust-region or natural-gradient steps on random
+batches of a database that grows meanwhile.
 
-At time t there are N_t rows, and the bound of T(16) is that of those. Each step picks a batch of them and takes a trust-region or a natural-gradient
-step scaled by N_t / |B|. The rate follows the data, not the number of steps:
+$$ \rho_t = \big(\tau + (N_t - N_0) / B\big)^{-\kappa} $$
 
-    rho_t = (tau + (N_t - N_0) / B)^-kappa                                                                        (T 18)
+At step $t$ there are $N_t$ rows, and the objective is their bound, T(16) of Theis & Hoffman (T). A
+batch of $B$ rows counts $N_t / B$ times. The rate, T(18), falls with the data that arrive and not
+with the number of steps.
 
-`inference.stream` runs this on a real database. `fit` plays a stream from a data set: its first `num_present` rows are there at the start, and
-`arrivals` more come before each step. With everything there from the start this is svi or trust_region at a constant rate.
+Use it by `inference.stream` on a database that grows. `inference.fit` plays a stream from a data
+set: `num_present` rows are there at the start, and `arrivals` more come before each step. Without
+`arrivals` it is `svi` or `trust_region` at a constant rate: use those instead.
+
+Let some hundred rows arrive before learning starts: begun with the first word, it ends at a lower
+bound. `num_present` needs `arrivals`.
 """
 
 from typing import Any, NamedTuple
 
 from inference.core import objective as obj
 from inference.core import options as opt
-from inference.core.engine import LONG, Algorithm, Engine, Look
+from inference.core.engine import LONG, Algorithm, Look
 from inference.engines import _minibatch as mb
-from inference.engines._minibatch import State
 from inference.engines._natural_step import natural_step
 from inference.engines._trust_step import check_trust, trust_step, warn_of_copies
-from pp_models.elimination.row_solver import RowOptions
 from pp_models.errors import InputError
 
 
@@ -46,7 +50,7 @@ class Options(
 
 
 class Info(NamedTuple):
-    """bound: estimate from this batch before its step, as terms to be added up. rate: rho. rows: N_t. local_iterations: of the last inner step."""
+    """bound: terms of its estimate before the step. rows: N_t."""
 
     bound: Any
     rate: Any
@@ -57,64 +61,49 @@ class Info(NamedTuple):
 def settle(options: Any, data: Any) -> Any:
     if options.num_present and not options.arrivals:
         raise InputError(
-            "num_present says how many rows are there before others arrive: set arrivals, the rows that come between steps, too."
+            "num_present is the number of rows before others arrive: set arrivals, the rows that "
+            "come between steps, too."
         )
-    size = min(options.batch_size or min(256, -(-data.num_rows // 8)), data.num_rows)
-    first = min(options.num_present or size, data.num_rows) if options.arrivals else data.num_rows
-    wait = -(-(data.num_rows - first) // options.arrivals) if options.arrivals else 0
-    return options._replace(
-        batch_size=size, num_present=first, num_steps=options.num_steps or max(200, wait)
-    )
+    options, first, wait = mb.fill_batch_size(options, data), data.num_rows, 0
+    if options.arrivals:
+        first = min(options.num_present or options.batch_size, data.num_rows)
+        wait = -(-(data.num_rows - first) // options.arrivals)
+    return options._replace(num_present=first, num_steps=options.num_steps or max(200, wait))
 
 
 def stream_step(
-    problem: obj.Problem,
-    options: Any,
-    key: Any,
-    state: State,
-    batches: Any,
-    present: int,
-    arrived: int,
-) -> tuple[State, Info]:
+    problem, options, key, state: mb.State, batches, present, arrived
+) -> tuple[mb.State, Info]:
     """One step on a batch of the `present` rows, of which `arrived` came since learning began."""
-    rate = mb.learning_rate(options.tau, options.kappa, arrived / options.batch_size)
-    evaluate = bool(options.bound_every) and state.step % options.bound_every == 0
-    if options.update == "natural":
-        rows = RowOptions(options.num_local, options.local_tolerance)
-        state, info = natural_step(
-            problem, rows, state, batches, present, rate, evaluate, options.weights
-        )
-    else:
-        state, info = trust_step(problem, options, state, batches, present, rate, evaluate)
+    rate = mb.learning_rate(options, arrived / options.batch_size)
+    evaluate = mb.bound_is_due(options, state.step)
+    take_step: Any = natural_step if options.update == "natural" else trust_step
+    state, info = take_step(problem, options, state, batches, present, rate, evaluate)
     return state, Info(info.bound, rate, float(present), info.local_iterations)
 
 
 def build(problem: obj.Problem, options: Any) -> Algorithm:
-    mb.check_weights(problem, options.weights)
+    mb.check_weights(problem.model, options.weights)
     if options.update == "trust_region":
         warn_of_copies(problem, options)
 
     def step(key, state, batches):
         present = options.present(problem.data.num_rows, state.step)
-        return stream_step(
-            problem, options, key, state, batches, present, present - options.num_present
-        )
+        arrived = present - options.num_present
+        return stream_step(problem, options, key, state, batches, present, arrived)
 
     return mb.algorithm(problem, step)
 
 
-ENGINE = Engine(
+ENGINE = mb.engine(
     "streaming",
     Options,
     build,
-    kind="variational",
     rows="stream",
     check=check_trust,
-    init="natural",
     settle=settle,
     stream=stream_step,
-    State=State,
-    learns=True,
+    State=mb.State,
     tiny={"num_steps": 20, "batch_size": 4, "arrivals": 1, "num_inner": 3},
     look=Look("green", LONG, "square", True),
 )

@@ -1,18 +1,24 @@
-"""The streaming batch algorithm: coordinate ascent on a large random batch of what is there, then again on another (T 3.3).
+r"""The streaming batch algorithm. Each step runs `cavi` on a large random batch and replaces the
+parameters by the result.
 
-Each step takes min(B, N_t) rows, scales them to all N_t, runs `num_inner` sweeps of CAVI on them, and puts the result in place of the parameters.
+$$ \eta \leftarrow \eta_{\mathrm{prior}}
++ \frac{N_t}{\min(B, N_t)} \sum_{d \in B} \mathbb{E}[t_d] $$
+
+This is section 3.3 of Theis & Hoffman (T): a batch of $\min(B, N_t)$ rows is scaled to all $N_t$.
+The update is repeated `num_inner` times on each batch, with the rows solved before each.
+
+Use it as a baseline for streams. It starts each run from a new random point and so forgets what it
+learned, unless `restart="warm"`.
 """
 
-from typing import Any, NamedTuple
-
-import jax
+from functools import partial
+from typing import Any
 
 from inference.core import objective as obj
 from inference.core import options as opt
-from inference.core.engine import LONG, Algorithm, Engine, Look
+from inference.core.engine import LONG, Algorithm, Look
 from inference.engines import _minibatch as mb
 from inference.engines._empirical_bayes import learn
-from inference.engines._minibatch import State
 from pp_models.elimination.row_solver import RowOptions
 
 Options = opt.compose(
@@ -26,50 +32,24 @@ Options = opt.compose(
         choices=("fresh", "warm"),
     ),
 )
-
-
-LEARN_RATE = 0.1  # of the hyper-parameters in each sweep: topics must form before alpha may single out some of them
-
-
-class Info(NamedTuple):
-    """bound: at the last sweep, from this batch scaled to all rows, as terms to be added up."""
-
-    bound: Any
-
-
-def settle(options: Any, data: Any) -> Any:
-    return options._replace(
-        batch_size=min(options.batch_size or min(50_000, -(-data.num_rows // 2)), data.num_rows)
-    )
+LEARN_RATE = 0.1  # damps hyper-parameters: alpha must not settle before topics form
 
 
 def train(
-    problem: obj.Problem,
-    options: Any,
-    key: jax.Array,
-    state: State,
-    batches: Any,
-    present: int,
-    arrived: int = 0,
-) -> tuple[State, Info]:
+    problem, options, key, state: mb.State, batches, present, arrived=0
+) -> tuple[mb.State, mb.Info]:
     """One training run on a batch of a data set of `present` rows."""
     rows = RowOptions(options.num_local, options.local_tolerance)
-    fresh = options.restart == "fresh" and state.step > 0
-    shared, hyper = (
-        (mb.first_natural(problem, key, {}), problem.hyper)
-        if fresh
-        else (state.shared, state.hyper)
-    )
-    local = None
+    shared, hyper, start, bound = state.shared, state.hyper, None, None
+    if options.restart == "fresh" and state.step > 0:
+        shared, hyper = mb.first_natural(problem, key, {}), problem.hyper
     for inner in range(options.num_inner):
         last = inner == options.num_inner - 1
-        shares = mb.solve(problem, hyper, shared, batches, rows, start=local, bound=last)
-        totals = mb.total(problem, shares, present)
-        bound = mb.bound_terms(problem, hyper, shared, totals) if last else None
-        shared = mb.ascend(problem, hyper, shared, mb.gradients(problem, shares), totals.scale)
-        local = [share.natural for share in shares]
-        hyper = learn(problem, hyper, shared, shares, batches, totals.scale, LEARN_RATE)
-    return State(shared, hyper, state.step + 1), Info(bound)
+        solved = mb.solve(problem, hyper, shared, batches, rows, present, start, bound=last)
+        bound = mb.bound_terms(solved, shared) if last else None
+        shared, start = mb.ascend(solved, shared), solved.local
+        hyper = learn(solved, shared, LEARN_RATE)
+    return mb.State(shared, hyper, state.step + 1), mb.Info(bound)
 
 
 def build(problem: obj.Problem, options: Any) -> Algorithm:
@@ -79,17 +59,13 @@ def build(problem: obj.Problem, options: Any) -> Algorithm:
     return mb.algorithm(problem, step)
 
 
-ENGINE = Engine(
+ENGINE = mb.engine(
     "streaming_batch",
     Options,
     build,
-    kind="variational",
-    rows="batch",
-    init="natural",
-    settle=settle,
+    settle=partial(mb.fill_batch_size, share=2, most=50_000),
     stream=train,
-    State=State,
-    learns=True,
+    State=mb.State,
     tiny={"num_inner": 10},
     look=Look("pink", LONG, "up", True),
 )

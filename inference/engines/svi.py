@@ -1,80 +1,70 @@
-"""Stochastic variational inference: natural-gradient steps on batches of rows (X 27-29, P 11.33-11.35, T 10).
+r"""Stochastic variational inference. Each step solves the rows of a random batch and takes a
+natural-gradient step on the global sites.
 
-    locals of the batch to their fixed point, then    natural <- (1 - rho) natural + rho target,    target = dF/dmu with the batch scaled by N/|B|
+$$ \eta \leftarrow (1 - \rho_t)\,\eta + \rho_t\,\hat\eta, \qquad
+\hat\eta = \frac{\partial}{\partial \mu} \Big[ \log p(\mathrm{global})
++ \frac{N}{|B|} \sum_{n \in B} \log p(\mathrm{row}_n) \Big], \qquad
+\rho_t = (\tau + t)^{-\kappa} $$
 
-The rate is rho_t = (tau + t)^-kappa, or, with rate="adaptive", the one of Ranganath et al. (2013), which keeps running averages of the
-natural gradient g and of its squared norm, rho = |mean g|^2 / mean |g|^2, over a window that shrinks when steps are large.
+These are X 27–29 of Fox's slides (X), P(11.33)–(11.35) of Paisley, Blei & Jordan (P) and T(10) of
+Theis & Hoffman (T).
 
-With weights="mean" rows are solved given the means of the global sites instead of their geometric means: half way to collapsed inference (`cvb0`).
-That is no step on the bound. The bound in the history is still that of the q reached, from a second solution of the rows.
+Use it for large corpora: a step costs one batch, and from an `.h5ad` file it runs in constant
+memory. It may leave factors unused, and needs a learning rate: use `trust_region` if that is a
+problem, and `cavi` if all rows fit into memory and a sweep is quick.
+
+`kappa` must be above 0.5 to converge. `rate="adaptive"` replaces the schedule by
+$\rho = |\bar g|^2 / \overline{|g|^2}$ of Ranganath et al. (2013), running averages of the natural
+gradient $g$ over a window that shrinks after large steps. `weights="mean"` solves the rows given
+the means of the global sites instead of their geometric means, half way to `cvb0`. It often
+predicts better, but is no step on the bound; `history["bound"]` is still that of the $q$ reached,
+from a second solution of the rows.
 """
 
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-
 from inference.core import objective as obj
 from inference.core import options as opt
-from inference.core.engine import DASHED, Algorithm, Engine, Look
+from inference.core.engine import DASHED, Algorithm, Look
 from inference.engines import _minibatch as mb
-from inference.engines._minibatch import State
-from inference.engines._natural_step import PROBE_STEPS, Adaptive, natural_step
-from pp_models.elimination.row_solver import RowOptions
+from inference.engines._natural_step import first_adaptive, natural_step
 
 Options = opt.compose(
     opt.batches(500),
     opt.rate(10.0, 0.7),
-    {
-        "rate": opt.Option(
-            "schedule",
-            'the learning rate: "schedule" for (tau + t)^-kappa, t counting steps, or "adaptive" for the one of Ranganath et al.',
-            choices=("schedule", "adaptive"),
-        ),
-        "weights": opt.WEIGHTS,
-    },
     opt.rows(100, 1e-3),
     opt.bound(1),
     opt.stop(0.0),
+    rate=opt.Option(
+        "schedule",
+        'the learning rate: "schedule" for (tau + t)^-kappa, t counting steps, or "adaptive" for '
+        "the one of Ranganath et al.",
+        choices=("schedule", "adaptive"),
+    ),
+    weights=opt.WEIGHTS,
 )
 
 
 def build(problem: obj.Problem, options: Any) -> Algorithm:
-    mb.check_weights(problem, options.weights)
-    rows = RowOptions(options.num_local, options.local_tolerance)
+    mb.check_weights(problem.model, options.weights)
+    is_adaptive = options.rate == "adaptive"
 
     def first(shared):
-        adaptive = None
-        if options.rate == "adaptive":
-            adaptive = Adaptive(
-                jax.tree.map(jnp.zeros_like, shared), jnp.zeros(()), jnp.asarray(float(PROBE_STEPS))
-            )
-        return State(shared, problem.hyper, 0, adaptive)
+        return mb.State(shared, problem.hyper, 0, first_adaptive(shared) if is_adaptive else None)
 
     def step(key, state, batches):
-        evaluate = bool(options.bound_every) and state.step % options.bound_every == 0
-        rate = (
-            mb.learning_rate(options.tau, options.kappa, state.step)
-            if options.rate == "schedule"
-            else None
-        )
-        return natural_step(
-            problem, rows, state, batches, problem.data.num_rows, rate, evaluate, options.weights
-        )
+        rate = None if is_adaptive else mb.learning_rate(options, state.step)
+        evaluate = mb.bound_is_due(options, state.step)
+        num_rows = problem.data.num_rows
+        return natural_step(problem, options, state, batches, num_rows, rate, evaluate)
 
     return mb.algorithm(problem, step, first)
 
 
-ENGINE = Engine(
+ENGINE = mb.engine(
     "svi",
     Options,
     build,
-    kind="variational",
-    rows="batch",
-    check=mb.check_schedule,
-    init="natural",
-    settle=mb.settle_batches,
-    learns=True,
     compared=True,
     quick={"num_epochs": 30},
     tiny={"num_epochs": 10, "batch_size": 4},

@@ -1,13 +1,21 @@
-"""Trust-region stochastic variational inference (T, Algorithm 1).
+r"""Trust-region stochastic variational inference. Each step maximises the bound of a random batch
+within a divergence from the last parameters.
 
-On each batch, instead of one natural-gradient step, find
+$$ \eta_{t+1} = \operatorname{argmax}_\eta \; \mathcal{L}_n(\eta)
+- \xi_t \, \mathrm{KL}(\eta, \eta_t), \qquad \rho_t = \frac{1}{1 + \xi_t} = (\tau + t)^{-\kappa} $$
 
-    natural <- argmax  L_n(natural) - xi KL(natural, natural_t),        rho = 1 / (1 + xi)                        (T 11, 14)
+This is Algorithm 1 of Theis & Hoffman (T 11 and T 14). It is solved by coordinate ascent,
+$\eta \leftarrow (1 - \rho_t)\,\eta_t + \rho_t\,\hat\eta(\eta)$, `num_inner` times, with the rows
+solved again from where they were. Every step starts from allocations spread evenly over the
+factors ($\phi = 1/K$, T 2.4). That pulls all factors towards the batch before they compete for it
+and revives those that natural-gradient steps leave unused. The start is not counted in
+`num_inner`.
 
-by coordinate ascent: natural <- (1 - rho) natural_t + rho target(natural), with the rows solved again, from where they were, after each. Every
-step starts anew from beliefs spread evenly over the factors (phi = 1/K, T 2.4), which pulls all factors towards the batch before they compete for
-it and so frees those that natural-gradient steps leave dead. This start is not counted among the m inner steps, each of which solves the rows once.
-Starting from the current parameters instead, one inner step is a natural-gradient step.
+Use it for large corpora if the settings of `svi` are unknown or factors stay unused, and for
+mixtures. Its steps cost several times those of `svi`.
+
+With `tau=1` the first rate is 1 and all factors become equal: a warning says so. With
+`start="current"`, one inner step is the natural-gradient step of `svi`.
 """
 
 from functools import partial
@@ -15,7 +23,7 @@ from typing import Any
 
 from inference.core import objective as obj
 from inference.core import options as opt
-from inference.core.engine import MIXED, Algorithm, Engine, Look
+from inference.core.engine import MIXED, Algorithm, Look
 from inference.engines import _minibatch as mb
 from inference.engines._trust_step import check_trust, trust_step, warn_of_copies
 
@@ -31,27 +39,23 @@ Options = opt.compose(
 
 
 def build(problem: obj.Problem, options: Any) -> Algorithm:
-    mb.check_weights(problem, options.weights)
+    mb.check_weights(problem.model, options.weights)
     warn_of_copies(problem, options)
 
     def step(key, state, batches):
-        evaluate = bool(options.bound_every) and state.step % options.bound_every == 0
-        rate = mb.learning_rate(options.tau, options.kappa, state.step)
-        return trust_step(problem, options, state, batches, problem.data.num_rows, rate, evaluate)
+        rate, num_rows = mb.learning_rate(options, state.step), problem.data.num_rows
+        evaluate = mb.bound_is_due(options, state.step)
+        return trust_step(problem, options, state, batches, num_rows, rate, evaluate)
 
     return mb.algorithm(problem, step)
 
 
-ENGINE = Engine(
+ENGINE = mb.engine(
     "trust_region",
     Options,
     build,
-    kind="variational",
-    rows="batch",
     check=check_trust,
-    init="natural",
-    settle=partial(mb.settle_batches, num_updates=200),
-    learns=True,
+    settle=partial(mb.fill_batches, num_updates=200),
     compared=True,
     is_quick=True,
     quick={"num_epochs": 10},

@@ -1,5 +1,6 @@
 """Splits into a part to fit and a part to score: whole rows, or columns within each row."""
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,15 +25,8 @@ def split_columns(data: Data, share: float = 0.2, seed: int = 0) -> tuple[Data, 
     size = np.minimum(np.round(share * lengths), np.maximum(lengths - 1, 0))
     held = np.zeros(matrix.nnz, bool)
     held[tokens.entry[tokens.place < size[rows_of_entries(matrix)[tokens.entry]]]] = True
-    observed, hidden = (
-        Data(
-            "counts",
-            matrix=with_values(matrix, np.where(chosen, matrix.data, 0)),
-            column_names=data.column_names,
-            row_names=data.row_names,
-        )
-        for chosen in (~held, held)
-    )
+    parts = (with_values(matrix, np.where(chosen, matrix.data, 0)) for chosen in (~held, held))
+    observed, hidden = (dataclasses.replace(data, matrix=part) for part in parts)
     return observed, hidden
 
 

@@ -1,15 +1,14 @@
-"""`allocate`: the factor of every token, eliminated in closed form.
+r"""`allocate`: the factor of every token, eliminated in closed form.
 
-A token of column v in row d belongs to one of K factors. Instead of storing that choice, F holds
-its optimal bound,
+A token of column $v$ in row $d$ belongs to one of K factors. F holds the optimal bound over that
+choice (Paisley, Blei & Jordan, P 11.23 at the optimum P 11.24; Fox's slides, X 12),
 
-    allocate = sum_dv n_dv log sum_k exp(row_dk + column_kv)  (P 11.23 at the optimum P 11.24; X 12)
+$$\sum_{dv} n_{dv} \log \sum_k e^{\text{row}_{dk} + \text{column}_{kv}}.$$
 
 Its gradient is the expected number of tokens per factor (the envelope theorem) or, with a key, a
-sampled number: the Gibbs step. At log theta and log beta it is the exact log likelihood, with the
-tokens summed out.
-
-`passes` has the loop over rows that it runs in, `row_solver` the rows' fixed point on it.
+sampled number: the Gibbs step. At $\log \theta$ and $\log \beta$ it is the exact log likelihood
+with the tokens summed out. `passes` has its loop over rows, `row_solver` the rows' fixed point on
+it.
 """
 
 import math
@@ -117,10 +116,7 @@ def _draw(row_logits, column_logits, entries, key, row_side, column_side) -> Sol
 
 
 def _even(row_logits: jax.Array, column_logits: jax.Array, entries: Entries) -> jax.Array:
-    """The bound with phi = 1/K for every token, linear in the logits.
-
-    sum n (mean_k (row_k + column_k) + log K)
-    """
+    """The bound with phi = 1/K for every token: sum n (mean_k (row_k + column_k) + log K)."""
     dtype = entries.values.dtype
 
     def visit(row, width, totals):
@@ -149,10 +145,7 @@ _allocate = two_sided(_evaluate, "allocate")
 
 
 def allocate(
-    row_logits: jax.Array,
-    column_logits: jax.Array,
-    entries: Entries,
-    key: Any = None,
+    row_logits: jax.Array, column_logits: jax.Array, entries: Entries, key: Any = None
 ) -> jax.Array:
     """sum_dv n_dv log sum_k exp(row_logits_dk + column_logits_kv) over the entries.
 

@@ -4,6 +4,7 @@ The sums run over entries in one loop, because XLA compiles only the inner one o
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,9 +14,8 @@ from pp_models.data.batches import Entries
 from pp_models.elimination.passes import Solved
 from pp_models.elimination.primitive import two_sided
 
-# Numbers in a line. XLA compiles a loop over lines of this length as a whole (8 to 12 ns an entry).
-# It unrolls shorter lines number by number (13 to 27 ns), and handles longer ones one operation at
-# a time (100 ns).
+# Numbers in a line. XLA compiles a loop over lines of this length as a whole (8 to 12 ns an entry),
+# unrolls shorter ones (13 to 27 ns) and takes longer ones one operation at a time (100 ns).
 LINE = 64
 
 
@@ -26,53 +26,46 @@ def _blocks(table: jax.Array) -> list[jax.Array]:
     return [padded[:, first : first + LINE] for first in range(0, padded.shape[1], LINE)]
 
 
-def _each_entry(entries: Entries, visit: Callable[..., jax.Array], sums: jax.Array) -> jax.Array:
-    """Fold `visit(row, column, value, sums)` over all entries."""
-
-    def step(i, sums):
-        at = (_line(x, i) for x in (entries.rows, entries.columns, entries.values))
-        return visit(*at, sums)
-
-    return lax.fori_loop(0, jnp.sum(entries.lengths), step, sums)
-
-
 def _line(table: jax.Array, index: jax.Array) -> jax.Array:
     """table[index], without a check that the index is inside."""
     return lax.dynamic_index_in_dim(table, index, keepdims=False)
 
 
-def _add_line(table: jax.Array, index: jax.Array, more: jax.Array) -> jax.Array:
-    return lax.dynamic_update_index_in_dim(table, _line(table, index) + more, index, 0)
-
-
-def sums_of_rows(entries: Entries, table: jax.Array, weighted: bool = True) -> jax.Array:
-    """(rows, size) sum_j r_ij table_j over each row's entries; table: (columns, size).
-
-    Not weighted: sum_j table_j.
-    """
+def _sums(entries: Entries, table: jax.Array, num_sums: int, term: Callable[..., Any]) -> jax.Array:
+    """(num_sums, size) sums over all entries of term(block, row, column, value) -> index, line."""
     found = []
     for block in _blocks(table):
 
-        def visit(row, column, value, sums, block=block):
-            line = _line(block, column)
-            return _add_line(sums, row, value * line if weighted else line)
+        def add(i, sums, block=block):
+            at = (_line(x, i) for x in (entries.rows, entries.columns, entries.values))
+            index, line = term(block, *at)
+            return lax.dynamic_update_index_in_dim(sums, _line(sums, index) + line, index, 0)
 
-        empty = jnp.zeros((entries.starts.shape[0], block.shape[1]), table.dtype)
-        found.append(_each_entry(entries, visit, empty))
+        empty = jnp.zeros((num_sums, block.shape[1]), table.dtype)
+        found.append(lax.fori_loop(0, jnp.sum(entries.lengths), add, empty))
     return jnp.concatenate(found, 1)[:, : table.shape[1]]
+
+
+def sums_of_rows(entries: Entries, table: jax.Array, weighted: bool = True) -> jax.Array:
+    """(rows, size) sum_j r_ij table_j over each row's entries; not weighted: sum_j table_j.
+
+    table: (columns, size)
+    """
+
+    def term(block, row, column, value):
+        line = _line(block, column)
+        return row, value * line if weighted else line
+
+    return _sums(entries, table, entries.starts.shape[0], term)
 
 
 def sums_of_columns(entries: Entries, table: jax.Array, num_columns: int) -> jax.Array:
     """(num_columns, size) sum_i r_ij table_i over each column's entries; table: (rows, size)."""
-    found = []
-    for block in _blocks(table):
 
-        def visit(row, column, value, sums, block=block):
-            return _add_line(sums, column, value * _line(block, row))
+    def term(block, row, column, value):
+        return column, value * _line(block, row)
 
-        empty = jnp.zeros((num_columns, block.shape[1]), table.dtype)
-        found.append(_each_entry(entries, visit, empty))
-    return jnp.concatenate(found, 1)[:, : table.shape[1]]
+    return _sums(entries, table, num_columns, term)
 
 
 def _multiply(row_values, column_values, entries, key, row_side, column_side) -> Solved:

@@ -127,12 +127,7 @@ def read_row(entries: Entries, table: Table, index: jax.Array, width: int) -> Ro
     return Row(index, columns, jnp.where(inside, values, 0), clipped(table.weights[columns]))
 
 
-def each_row(
-    entries: Entries,
-    table: Table,
-    visit: Callable[[Row, Any], Any],
-    carry: Any,
-) -> Any:
+def each_row(entries: Entries, table: Table, visit: Callable[..., Any], carry: Any) -> Any:
     """Fold `visit(row, carry)` over all rows that have entries."""
 
     def read_and_visit(index, width, carry):
@@ -204,16 +199,10 @@ def _add_exactly(entries, table, num_factors, row_logits, index, sums: Sums) -> 
 
 
 def finish(
-    sums: Sums,
-    entries: Entries,
-    table: Table,
-    num_factors: int,
-    row_logits: Callable[[], jax.Array],
+    sums: Sums, entries: Entries, table: Table, num_factors: int, row_logits: Callable[[], Any]
 ) -> Solved:
-    """The result of a pass. Missed rows are added from the logits.
-
-    A row is missed if it has almost no factor in common with one of its columns.
-    """
+    """The result of a pass. Missed rows, which have almost no factor in common with one of their
+    columns, are added from the logits."""
 
     def mend(sums):
         add = partial(_add_exactly, entries, table, num_factors, row_logits())

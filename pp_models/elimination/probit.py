@@ -1,16 +1,16 @@
-"""Probit links, with their utilities eliminated in closed form (Albert & Chib 1993).
+r"""Probit links, with their utilities eliminated in closed form (Albert & Chib 1993).
 
-An outcome says in which interval a utility u ~ N(x, 1) fell, x = row'column. With second moments
-x2 = E x^2 the best bound over q(u) is
+An outcome says in which interval a utility $u \sim N(x, 1)$ fell, $x = \text{row}^\top
+\text{column}$. With $m = E x$ the best bound over $q(u)$ is
 
-    log (Phi(upper - m) - Phi(lower - m)) + m^2 / 2 - x2 / 2,        m = E x.
+$$\log(\Phi(\text{upper} - m) - \Phi(\text{lower} - m)) + \tfrac12 m^2 - \tfrac12 E x^2.$$
 
 The first two terms are here. The last is quadratic in the factors, does not depend on the outcome
-and is in the models. At a point, x2 = m^2, it is the exact log likelihood. The derivative with
-respect to m is E[u], a truncated normal's mean; with a key, a draw of u: the Gibbs step.
+and is in the models. At a point this is the exact log likelihood. The derivative with respect to
+$m$ is $E[u]$, a truncated normal's mean; with a key, a draw of $u$: the Gibbs step.
 
-Votes are 0 or 1 (H 2.2). A count h is an ordinal outcome, u in [h - 1, h), and u < 0 for h = 0
-(H 2). Zeros are informative, so that all cells of the matrix are visited, some rows at a time.
+Votes are 0 or 1 (Hu et al., H 2.2). A count $h$ is an ordinal outcome, $u \in [h - 1, h)$, and
+$u < 0$ for $h = 0$ (H 2). Zeros are informative: all cells are visited, some rows at a time.
 """
 
 from typing import Any
@@ -23,17 +23,14 @@ from jax.scipy.special import log_ndtr, ndtr, ndtri
 from pp_models.data.batches import Entries
 from pp_models.elimination.passes import Solved
 from pp_models.elimination.primitive import UNIFORM, two_sided
+from pp_models.families.base import until_accepted
 from pp_models.families.positive_normal import TAIL, draw
 
 ROWS = 16  # rows whose cells are visited at a time
 
 
 def votes(
-    mean: jax.Array,
-    outcome: jax.Array,
-    seen: jax.Array,
-    key: Any = None,
-    offset: Any = 0.0,
+    mean: jax.Array, outcome: jax.Array, seen: jax.Array, key: Any = None, offset: Any = 0.0
 ) -> jax.Array:
     """The sum over `seen` of log Phi(+-(m + offset)) + m^2 / 2.
 
@@ -115,15 +112,11 @@ def _draw_between(key: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
     inverted = ndtri(jnp.maximum(below + uniform * (above - below), tiny))
     tail = high < TAIL
 
-    def propose(carry):
-        key, value, accepted = carry
-        key, use = jax.random.split(key)
-        step = high - draw(use, jnp.minimum(high, TAIL), jnp.ones_like(high))
-        accept = step >= low
-        return key, jnp.where(accept & ~accepted, step, value), accepted | accept
+    def propose(key):
+        step = high - draw(key, jnp.minimum(high, TAIL), jnp.ones_like(high))
+        return step, step >= low
 
-    begin = (tail_key, jnp.zeros_like(high), ~tail)
-    _, from_tail, _ = lax.while_loop(lambda carry: ~jnp.all(carry[2]), propose, begin)
+    from_tail = until_accepted(tail_key, 1, propose, jnp.zeros_like(high), ~tail)
     return jnp.clip(jnp.where(tail, from_tail, inverted), low, high)
 
 
@@ -181,11 +174,7 @@ _ordinal_sum = two_sided(_ordinal, "ordinal")
 
 
 def ordinal(
-    rows: jax.Array,
-    columns: jax.Array,
-    entries: Entries,
-    mask: jax.Array,
-    key: Any = None,
+    rows: jax.Array, columns: jax.Array, entries: Entries, mask: jax.Array, key: Any = None
 ) -> jax.Array:
     """The sum over all cells of real rows of log P(count) + m^2 / 2; with a key, of u m.
 

@@ -1,21 +1,20 @@
-"""Squared errors of a factorisation over the observed entries of a matrix.
+r"""Squared errors of a factorisation over the observed entries of a matrix.
 
-For rows x_i, columns y_j and entries r_ij observed for (i, j) in Omega (C17),
+For rows $x_i$, columns $y_j$ and entries $r_{ij}$ observed for $(i, j) \in \Omega$ (Columbia
+lectures, C17), the squared error
 
-    squared_error = sum_(i,j) in Omega  r_ij^2 - 2 r_ij x_i'y_j + <x_i x_i', y_j y_j'>
+$$\sum_\Omega r_{ij}^2 - 2 r_{ij} x_i^\top y_j + \langle x_i x_i^\top, y_j y_j^\top \rangle$$
 
-is linear in the statistics (x, x x') of either side. Its gradient for a row is
-
-    (-2 sum_j r_ij y_j,   sum_j y_j y_j'),
-
-the two sides of the normal equations of a ridge regression on that row; for a column, rows and
-columns are exchanged. With E[y y'] in place of y y' it is the expected squared error.
+is linear in the statistics $(x, x x^\top)$ of either side. Its gradient for a row,
+$(-2 \sum_j r_{ij} y_j, \sum_j y_j y_j^\top)$, holds the two sides of the normal equations of a
+ridge regression on that row. With $E[y y^\top]$ in place of $y y^\top$ it is the expected squared
+error.
 
 Rows are visited one at a time; a row gathers the other side's vectors once, into cache. If the
-other side is a point, y y' is never read: the sum of outer products is one small matrix product. If
-both are points, the error alone is a sum of squared residuals. If it is a distribution, its second
-moments are added up, lower triangles only. Columns use the same loop over the entries stored column
-by column (`Batch.by_column`). Nothing of size (entries x K) is stored.
+other side is a point, the sum of outer products is one small matrix product. If both are points,
+the error alone is a sum of squared residuals. If it is a distribution, its second moments are added
+up, lower triangles only. Columns use the same loop over the entries stored column by column
+(`Batch.by_column`). Nothing of size (entries x K) is stored.
 """
 
 import jax

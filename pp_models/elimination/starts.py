@@ -3,12 +3,9 @@
 In models whose documents are coupled (correlated NMF, CTM) a topic that starts in the wrong place
 cannot leave it, if the documents' weights lie in few dimensions (docs/calibration.md). `topics`
 fits a mixture of topics in free proportions by maximum likelihood (probabilistic latent semantic
-analysis; the divergence NMF of C18 with normalised rows), by EM on a sample of the rows:
-
-    theta_dk <- shares of E[counts of topic k in d] + SMOOTH
-    beta_kv  <- shares of E[counts of topic k on v] + SMOOTH
-
-It starts from several random sets of topics and keeps the one with the highest likelihood.
+analysis; the divergence NMF of C18 with normalised rows), by EM on a sample of the rows: theta and
+beta are the shares of the expected counts plus SMOOTH, in turn. It starts from several random sets
+of topics and keeps the one with the highest likelihood.
 """
 
 from functools import partial
@@ -68,10 +65,7 @@ def from_rows(key: jax.Array, data: Data, num_topics: int) -> jax.Array:
 
 
 def topics_and_places(
-    key: jax.Array,
-    data: Data | Batch,
-    num_topics: int,
-    rank: int,
+    key: jax.Array, data: Data | Batch, num_topics: int, rank: int
 ) -> tuple[jax.Array, jax.Array]:
     """Topics and their locations (K, rank).
 

@@ -1,16 +1,14 @@
-"""Factors of individual tokens, drawn one after the other with the rows' weights integrated out.
+r"""Factors of individual tokens, drawn one after the other with the rows' weights integrated out.
 
-Given the columns' side and all other tokens, a token of column v in row d belongs to factor k with
-odds (`row_solver.Odds`)
+Given the columns' side and all other tokens, a token of column $v$ in row $d$ belongs to factor $k$
+with odds (`row_solver.Odds`) $(a_{dk} + N_{dk}) \exp(\text{log\_scale}_{dk}
++ \text{column\_logits}_{kv})$, where $N_{dk}$ are the other tokens of the row in factor $k$.
 
-    (a_dk + N_dk) exp(log_scale_dk + column_logits_kv),    N_dk: other tokens of the row in factor k
-
-Rows depend on each other only through the columns' side, so that any number may be visited at once.
-TOGETHER rows are visited in lock-step, each at its next token: they share the overhead of an XLA
-step, which is about as large as the arithmetic for one token. Rows with similar numbers of tokens
-go together, so that few wait for others to end. Tokens are laid out in the order of the visits,
-(steps, TOGETHER), which makes every read and write contiguous; only the columns' weights are
-gathered.
+Rows depend on each other only through the columns' side. TOGETHER rows are visited in lock-step,
+each at its next token: they share the overhead of an XLA step, about as large as the arithmetic for
+one token. Rows with similar numbers of tokens go together, so that few wait for others. Tokens are
+laid out in the order of the visits, (steps, TOGETHER), which makes every read and write contiguous;
+only the columns' weights are gathered.
 """
 
 from typing import Any, NamedTuple
@@ -99,11 +97,6 @@ def pick_lane(weights: jax.Array, uniform: jax.Array, num_factors: int) -> jax.A
     return jnp.where(found > 0, block, heaviest) * LANES + lane  # rounding never picks padding
 
 
-def without(counts: jax.Array, own: jax.Array) -> jax.Array:
-    """The rows' counts without the token that is about to be drawn in each."""
-    return counts - own
-
-
 def row_counts(tokens: Tokens, allocations: jax.Array, width: int, dtype: Any) -> jax.Array:
     """(groups, TOGETHER, width) tokens of each factor, leaving out tokens without one."""
     lanes = jnp.arange(TOGETHER)[None, :]
@@ -142,7 +135,7 @@ def reallocate(key: jax.Array, tokens: Tokens, allocations: jax.Array, odds: Odd
         def step(i, carry):
             drawn, counts = carry
             column, own = tokens.columns[i], one_hot(allocations[i])
-            here = jnp.maximum((prior_here + without(counts, own)) * scale_here, floor)
+            here = jnp.maximum((prior_here + (counts - own)) * scale_here, floor)
             here = here * jnp.take(weights, column, 0, mode="clip")
             new = pick_lane(here, uniforms[i], num_factors)
             new = jnp.where(column < num_columns, new, no_factor)
@@ -158,12 +151,7 @@ def reallocate(key: jax.Array, tokens: Tokens, allocations: jax.Array, odds: Odd
 
 
 def tally(
-    tokens: Tokens,
-    allocations: jax.Array,
-    num_rows: int,
-    num_factors: int,
-    num_columns: int,
-    dtype: Any,
+    tokens: Tokens, allocations: jax.Array, num_rows: int, num_factors: int, num_columns: int, dtype
 ) -> Solved:
     """The gradients of `allocate` if it had drawn these allocations. The value is not computed."""
     by_group = row_counts(tokens, allocations, num_factors, dtype)

@@ -1,12 +1,15 @@
-"""The Dirichlet family: t(x) = log x, natural parameter the concentrations."""
+r"""The Dirichlet family, $t(x) = \log x$, and the beta family, $t(x) = (\log x, \log(1 - x))$.
+
+The natural parameters are the concentrations.
+"""
 
 import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
-from jax.scipy.special import gammaln
+from jax.scipy.special import betaln, gammaln
 
 from pp_models.families._gamma import log_gamma_draw
-from pp_models.families.base import Family, from_log, row_sum, tiny, unwrap
+from pp_models.families.base import Family, Pair, from_log, row_sum, tiny, unwrap
 from pp_models.families.special import digamma
 
 
@@ -36,4 +39,40 @@ dirichlet = Family(
     natural=lambda d: unwrap(d).concentration,
     base=-1.0,
     rows=jnp.atleast_2d,
+)
+
+
+def _inside(x):
+    """x kept away from 0 and 1, to which float32 rounds draws and whose logarithm is infinite."""
+    return jnp.clip(x, jnp.finfo(x.dtype).tiny, 1 - jnp.finfo(x.dtype).epsneg)
+
+
+def _beta_mean(n):
+    total = digamma(n.first + n.second)
+    return Pair(digamma(n.first) - total, digamma(n.second) - total)
+
+
+def _beta_mode(n):
+    a, b = jnp.maximum(n.first, tiny(n.first)), jnp.maximum(n.second, tiny(n.second))
+    return Pair(jnp.log(a) - jnp.log(a + b), jnp.log(b) - jnp.log(a + b))
+
+
+def _beta_sample(key, n):
+    key_a, key_b = jax.random.split(key)
+    log_a, log_b = log_gamma_draw(key_a, n.first), log_gamma_draw(key_b, n.second)
+    total = jnp.logaddexp(log_a, log_b)
+    return Pair(log_a - total, log_b - total)
+
+
+beta = Family(
+    name="beta",
+    log_normalizer=lambda n: row_sum(betaln(n.first, n.second)),
+    stats=lambda x: Pair(jnp.log(_inside(x)), jnp.log1p(-_inside(x))),
+    value=lambda t: _inside(jnp.exp(t.first)),
+    mean=_beta_mean,
+    mode=_beta_mode,
+    sample=_beta_sample,
+    distribution=lambda n: dist.Beta(n.first, n.second),
+    natural=lambda d: Pair(unwrap(d).concentration1, unwrap(d).concentration0),
+    base=Pair(-1.0, -1.0),
 )

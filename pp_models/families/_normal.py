@@ -1,4 +1,6 @@
-"""Normal rows with a full covariance: one precision matrix each, or one for all rows (tied)."""
+"""Normal rows with a full covariance, one precision matrix each or one for all (tied); points."""
+
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +22,11 @@ def squared(x):
     return Pair(x, outer(x))
 
 
+def tie(n):
+    """The natural parameter of rows that share a precision."""
+    return Pair(n.first, n.second[:1])
+
+
 def gram(x):
     """t(x) of rows that share a precision: (x, sum of x x' over rows)."""
     return Pair(x, (transpose(x) @ x)[None])
@@ -31,11 +38,11 @@ def _factor(n):
 
 
 def normal_mean(n, noise=None):
-    """The mean P^-1 (P m). Given noise z of unit variance, a draw: the mean + L^-T z.
+    """The mean P^-1 (P m); given noise z of unit variance, a draw: the mean + L^-T z.
 
-    As many rows as fit in the cache are solved together, because LAPACK calls for single vectors
-    would cost more than the factors. Small matrices are also factored together, and large ones one
-    at a time (see `linalg._one_by_one`).
+    Rows are solved in blocks that fit in the cache: LAPACK calls for single vectors would cost more
+    than the factors. Small matrices are also factored together, large ones one at a time (see
+    `linalg._one_by_one`).
     """
     size = n.first.shape[-1]
     flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[n.first.ndim - 1 :]), (n, noise))
@@ -142,11 +149,6 @@ def _tied_distribution(n):
     return dist.MultivariateNormal(mean, precision_matrix=precision)
 
 
-def _tied_natural(d):
-    n = _natural(d)
-    return Pair(n.first, n.second[:1])
-
-
 normal_tied = normal._replace(
     name="normal_tied",
     log_normalizer=_tied_log_normalizer,
@@ -155,6 +157,49 @@ normal_tied = normal._replace(
     mode=lambda n: gram(_tied_location(n)[0]),
     sample=lambda key, n: gram(_tied_location(n, _noise(key, n))[0]),
     distribution=_tied_distribution,
-    natural=_tied_natural,
+    natural=lambda d: tie(_natural(d)),
     separate=False,
 )
+
+# A point with a curvature, and Newton steps ------------------------------------------------------
+# A point is the limit of a normal with no variance: A = max_x <natural, t(x)>, whose gradient is t
+# at the maximum. Its entropy is 0. A target dF/dmu whose second part is minus half the curvature is
+# a Newton step (P 11.35), and a convex combination of natural parameters averages curvatures.
+
+
+def _point_natural(d):
+    """The distribution has no curvature; the identity is used."""
+    x = unwrap(d).v
+    curvature = -0.5 * jnp.eye(x.shape[-1], dtype=x.dtype)
+    return Pair(x, jnp.broadcast_to(curvature, (*x.shape, x.shape[-1])))
+
+
+point = normal._replace(
+    name="point",
+    log_normalizer=lambda n: 0.5 * jnp.sum(whitened(n)[0] ** 2, -1),
+    mean=lambda n: squared(normal_mean(n)),
+    sample=lambda key, n: squared(normal_mean(n)),
+    distribution=lambda n: dist.Delta(normal_mean(n), event_dim=1),
+    natural=_point_natural,
+    has_density=False,
+)
+
+# The longest move of a location in one Newton step. Exponentials are far from quadratic, so that
+# longer steps overshoot.
+LONGEST_STEP = 1.0
+
+
+def cut(step: jax.Array) -> jax.Array:
+    """A step of a location, shortened to LONGEST_STEP if it is longer."""
+    length = jnp.sqrt(jnp.sum(step**2, -1, keepdims=True))
+    return step * (LONGEST_STEP / jnp.maximum(length, LONGEST_STEP))
+
+
+def newton_step(stats: Pair, target: Pair, fraction: Any = 1.0) -> Pair:
+    """A natural parameter between a normal's or point's current location and its target.
+
+    The step from the location in `stats` to that of `target` is cut, and the given fraction of it
+    is taken. The curvature is the target's.
+    """
+    location = stats.first + fraction * cut(normal_mean(target) - stats.first)
+    return Pair(apply(-2 * target.second, location), target.second)

@@ -1,8 +1,7 @@
-"""The record that describes an exponential family, and the functions that need nothing else.
+"""The record of an exponential family, and functions of any family.
 
 Every function reduces all axes but the first, which counts rows (documents, topics, ...), so that
-padded rows can be masked. A single Dirichlet vector or Wishart matrix, without an axis of rows,
-counts as one row.
+padded rows can be masked. A single Dirichlet vector or Wishart matrix counts as one row.
 """
 
 from collections.abc import Callable
@@ -16,45 +15,30 @@ Stats = Any  # a pytree of arrays: sufficient statistics, their means, or natura
 
 
 class Family(NamedTuple):
-    """An exponential family, as mean-field inference uses it.
-
-    log_normalizer: A(natural), one number per row
-    stats:          t(x)
-    value:          x from t(x)
-    mean:           E[t(x)] = dA/dnatural
-    mode:           t(argmax_x <natural, t(x)>)
-    sample:         (key, natural) -> t of one draw; in logarithms, so that tiny draws survive
-    distribution:   the NumPyro distribution with this natural parameter
-    natural:        the inverse of `distribution`
-    base:           coefficients of the log base measure, broadcast against t
-    rows:           t or natural with an axis of rows, for families where it may be left out
-    has_density:    False for a point
-    uncoupled:      natural parameter of q itself, for families whose `natural` describes coupled
-                    coordinates but whose q has independent ones
-    refresh:        (key, natural, t) -> t, a Gibbs transition that leaves exp<natural, t>
-                    invariant, for families whose `sample` draws from an approximation of it
-    log_mode:       t at the mode of the density of log x, for positive variables whose base measure
-                    is Lebesgue. It, `mean` and `mode` are then found by iteration, and accept
-                    statistics to start from
-    separate:       statistics of a row are slow to compute and depend on no other row, so that rows
-                    are worth spreading over devices
-    """
+    """An exponential family, as mean-field inference uses it."""
 
     name: str
-    log_normalizer: Callable[[Stats], jax.Array]
-    stats: Callable[[jax.Array], Stats]
-    value: Callable[[Stats], jax.Array]
-    mean: Callable[..., Stats]
-    mode: Callable[..., Stats]
-    sample: Callable[[jax.Array, Stats], Stats]
-    distribution: Callable[[Stats], dist.Distribution]
-    natural: Callable[[dist.Distribution], Stats]
-    base: Stats
-    rows: Callable[[Stats], Stats] = lambda t: t
-    has_density: bool = True
+    log_normalizer: Callable[[Stats], jax.Array]  # A(natural), one number per row
+    stats: Callable[[jax.Array], Stats]  # t(x)
+    value: Callable[[Stats], jax.Array]  # x from t(x)
+    mean: Callable[..., Stats]  # E[t(x)] = dA/dnatural
+    mode: Callable[..., Stats]  # t(argmax_x <natural, t(x)>)
+    sample: Callable[[jax.Array, Stats], Stats]  # t of a draw, in logarithms: tiny draws survive
+    distribution: Callable[[Stats], dist.Distribution]  # NumPyro's, with this natural parameter
+    natural: Callable[[dist.Distribution], Stats]  # the inverse of `distribution`
+    base: Stats  # coefficients of the log base measure, broadcast against t
+    rows: Callable[[Stats], Stats] = lambda t: t  # adds an axis of rows if it was left out
+    has_density: bool = True  # False for a point
+    # The natural parameter of q itself, if `natural` describes coupled coordinates but those of q
+    # are independent.
     uncoupled: Callable[[Stats], Stats] = lambda natural: natural
+    # (key, natural, t) -> t: a Gibbs transition that leaves exp<natural, t> invariant, if `sample`
+    # draws from an approximation of it.
     refresh: Callable[[jax.Array, Stats, Stats], Stats] | None = None
+    # t at the mode of the density of log x, for positive variables with the Lebesgue measure. This,
+    # `mean` and `mode` are then found by iteration and accept statistics to start from.
     log_mode: Callable[..., Stats] | None = None
+    # Statistics of a row are slow to compute and depend on no other row: spread over devices.
     separate: bool = False
 
     @property
@@ -100,13 +84,17 @@ def log_base(family: Family, stats: Stats) -> jax.Array:
 def log_prior(family: Family, natural: Stats, stats: Stats) -> jax.Array:
     """The log density per row relative to the base measure: the form in which priors enter F.
 
-    `natural` has the rank of `stats`; axes of length one broadcast.
+    `natural` has the rank of `stats`; numbers and axes of length one broadcast.
     """
-    natural, stats = family.rows(natural), family.rows(stats)
+
+    def rank(n, t):
+        return jnp.reshape(n, (1,) * jnp.ndim(t)) if jnp.ndim(n) == 0 else n
 
     def broadcast(n, t):
         return jnp.broadcast_to(n, jnp.shape(n)[:1] + jnp.shape(t)[1:])
 
+    stats = family.rows(stats)
+    natural = jax.tree.map(rank, family.rows(natural), stats)
     full = jax.tree.map(broadcast, natural, stats)
     return dot(natural, stats) - family.log_normalizer(full)
 
@@ -130,11 +118,7 @@ def divergence(family: Family, natural: Stats, other: Stats) -> jax.Array:
 
 
 def summarise(
-    family: Family,
-    natural: Stats,
-    summary: str = "mean",
-    start: Stats | None = None,
-    sweeps: Any = None,
+    family: Family, natural: Stats, summary: str = "mean", start: Any = None, sweeps: Any = None
 ) -> Stats:
     """The statistics that represent q: its mean (variational inference) or those of a point.
 
@@ -164,6 +148,20 @@ def log_measure(family: Family, stats: Stats, summary: str) -> jax.Array:
     if family.log_mode is None:
         return jnp.zeros(value.shape[:1], value.dtype)
     return row_sum(jnp.log(value))
+
+
+def until_accepted(
+    key: jax.Array, num_keys: int, propose: Callable[..., Any], value: jax.Array, done: jax.Array
+) -> jax.Array:
+    """Rejection sampling: propose(*keys) -> (proposal, accept) until every element is done."""
+
+    def again(carry):
+        key, value, done = carry
+        key, *keys = jax.random.split(key, 1 + num_keys)
+        proposal, accept = propose(*keys)
+        return key, jnp.where(accept & ~done, proposal, value), done | accept
+
+    return jax.lax.while_loop(lambda carry: ~jnp.all(carry[2]), again, (key, value, done))[1]
 
 
 def tiny(x: jax.Array) -> jax.Array:

@@ -1,21 +1,18 @@
-"""The normal distribution restricted to positive numbers, and rows of coupled ones.
+r"""The normal distribution restricted to positive numbers, and rows of coupled ones.
 
-    density of one   exp(b x - p x^2 / 2 - log Z),    x > 0
-    with z = b / sqrt(p), r = phi(z) / Phi(z):
-    log Z            log(2 pi / p) / 2 + z^2 / 2 + log Phi(z)
-    E x              (z + r) / sqrt(p)
-    E x^2            (1 + z (z + r)) / p
+The density of one is $\exp(b x - p x^2 / 2 - \log Z)$, $x > 0$. With $z = b / \sqrt p$ and
+$r = \varphi(z) / \Phi(z)$,
 
-For z far below 0 all three are differences of nearly equal numbers. There, with y = -z, Mills'
-ratio and its continued fraction are used instead,
+$$\log Z = \tfrac12 \log(2 \pi / p) + \tfrac12 z^2 + \log \Phi(z), \qquad
+E x = (z + r) / \sqrt p, \qquad E x^2 = (1 + z (z + r)) / p.$$
 
-    r = y + 1/(y + 2/(y + 3/(y + ...))),
+For $z$ far below 0 all three are differences of nearly equal numbers. There, with $y = -z$, the
+continued fraction of Mills' ratio, $r = y + 1/(y + 2/(y + 3/(y + \dots)))$, gives $r - y$ and
+$1 - y (r - y)$ without a subtraction.
 
-which gives r - y and 1 - y (r - y) without a subtraction.
-
-A row of several has density exp(h'x - x'P x / 2) on the positive orthant, whose normaliser has no
-closed form. `settle` finds the nearest independent coordinates, or the mode, by coordinate ascent.
-The density is log-concave, so that there is one optimum.
+A row of several has density $\exp(h^\top x - x^\top P x / 2)$ on the positive orthant, whose
+normaliser has no closed form. `settle` finds the nearest independent coordinates, or the mode, by
+coordinate ascent. The density is log-concave, so that there is one optimum.
 """
 
 from functools import partial
@@ -28,6 +25,8 @@ from jax import lax
 from jax.scipy.special import ndtr, ndtri
 from numpyro.distributions import constraints
 
+from pp_models.families.base import until_accepted
+
 TAIL = -3.0  # z below which the continued fraction is used
 TERMS = {4: 16, 8: 40}  # its terms, by the bytes of a number, for full precision at TAIL
 ROWS = 256  # rows settled together, in cache
@@ -36,10 +35,7 @@ GROUP = 6  # coordinates whose coupling to the others is computed as one matrix 
 
 
 class Moments(NamedTuple):
-    """Moments of one positive normal.
-
-    The variance is separate, because the difference of the two moments loses it to rounding.
-    """
+    """Moments of one positive normal. The difference of the first two would round the variance."""
 
     log_z: jax.Array  # the log normaliser
     first: jax.Array  # E x
@@ -102,16 +98,12 @@ def _draw(key: jax.Array, b: jax.Array, p: jax.Array) -> jax.Array:
     inverted = near - ndtri(jnp.maximum(uniform * ndtr(near), tiny))
     rate = 0.5 * y * (1 + jnp.sqrt(1 + 4 / y**2))
 
-    def propose(carry):
-        key, value, accepted = carry
-        key, first, second = jax.random.split(key, 3)
-        step = jax.random.exponential(first, z.shape, z.dtype) / rate
-        log_uniform = -jax.random.exponential(second, z.shape, z.dtype)
-        accept = log_uniform < -0.5 * (y + step - rate) ** 2
-        return key, jnp.where(accept & ~accepted, step, value), accepted | accept
+    def propose(step_key, uniform_key):
+        step = jax.random.exponential(step_key, z.shape, z.dtype) / rate
+        log_uniform = -jax.random.exponential(uniform_key, z.shape, z.dtype)
+        return step, log_uniform < -0.5 * (y + step - rate) ** 2
 
-    begin = (loop_key, jnp.zeros_like(z), ~tail)
-    _, from_tail, _ = lax.while_loop(lambda carry: ~jnp.all(carry[2]), propose, begin)
+    from_tail = until_accepted(loop_key, 2, propose, jnp.zeros_like(z), ~tail)
     return jnp.maximum(jnp.where(tail, from_tail, inverted) / root, tiny)
 
 
@@ -221,16 +213,12 @@ def alike(first: jax.Array, second: jax.Array) -> jax.Array:
 
 
 def settle(
-    first: jax.Array,
-    second: jax.Array,
-    update: Any,
-    start: jax.Array | None = None,
-    most: int = SWEEPS,
+    first: jax.Array, second: jax.Array, update: Any, start: Any = None, most: int = SWEEPS
 ) -> jax.Array:
     """(rows, K) coordinates at which each equals update(b, p) given the others.
 
-    h = `first` is (rows, K), P = `second` is (rows or 1, K, K). start: where to begin; by default
-    `alike`. most: sweeps over the coordinates.
+    h = `first` is (rows, K), P = `second` is (rows or 1, K, K). The search begins at `start`, by
+    default `alike`, and takes at most `most` sweeps over the coordinates.
     """
     start = alike(first, second) if start is None else start
     return _by_blocks(partial(_until_settled, update, most), first, second, start)
@@ -251,7 +239,8 @@ def _off_diagonal(second: jax.Array) -> jax.Array:
     return second * (1 - jnp.eye(second.shape[-1], dtype=second.dtype))
 
 
-def _diagonal(second: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+def diagonal(second: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """(rows, K) diagonals of P."""
     return jnp.broadcast_to(jnp.diagonal(second, axis1=1, axis2=2), shape)
 
 
@@ -278,9 +267,9 @@ def _independent_jvp(primals, tangents):
     first, second, start = primals
     change, change_second, _ = tangents
     b = independent(first, second, start)
-    p = _diagonal(second, b.shape)
+    p = diagonal(second, b.shape)
     found = moments(b, p)
-    change_p = _diagonal(change_second, b.shape)
+    change_p = diagonal(change_second, b.shape)
     _, by_p = jax.jvp(lambda p: moments(b, p).first, (p,), (change_p,))
     right = change - _apply(_off_diagonal(change_second), found.first)
     right = right - _apply(_off_diagonal(second), by_p)

@@ -1,5 +1,5 @@
-"""What a model may offer beyond its nine fields. Each is a small record that one group of engines
-or measures reads; a model without it is served by the general way, or not at all by those.
+"""What a model may offer beyond its nine fields: small records, each read by a few engines or
+measures. A model without one is served by the general method, or not at all by those.
 """
 
 import dataclasses
@@ -14,12 +14,12 @@ from pp_models.elimination.passes import Solved
 
 
 class Tokens(NamedTuple):
-    """How tokens of counts choose a factor. Read by `collapsed_gibbs` and `hybrid`.
+    """How tokens choose a factor. Read by `collapsed_gibbs` and `hybrid`.
 
-    odds:  (hyper, stats, batch, summary="collapsed") -> `row_solver.Odds`, with the weights of the
-           rows, the first site of `families`, integrated out: Dirichlet or gamma priors
-    begin: (hyper, data, topics) -> natural parameters of global sites that begin at these
-           (K, columns) distributions over columns
+    odds:  (hyper, stats, batch, summary="collapsed") -> `row_solver.Odds`, with the rows' weights,
+           the first site of `families`, integrated out under Dirichlet or gamma priors
+    begin: (hyper, data, topics) -> natural parameters of the global sites at these (K, columns)
+           distributions over columns; read by `hybrid` alone
     """
 
     odds: Callable[..., Any]
@@ -27,8 +27,8 @@ class Tokens(NamedTuple):
 
 
 class Topics(NamedTuple):
-    """Where no sites theta and beta hold them: (hyper, values) -> weights of the rows on topics
-    (rows, K), and topics (K, columns). Read by `inference.topics` and its relatives."""
+    """(hyper, values) -> the rows' weights (rows, K) and topics (K, columns), for a model without
+    sites theta and beta. Read by `inference.topics`."""
 
     weights: Callable[..., jax.Array]
     topics: Callable[..., jax.Array]
@@ -36,16 +36,16 @@ class Topics(NamedTuple):
 
 class Ratings(NamedTuple):
     """noise: (hyper, values) -> variance of an observation about `predict`. sites: factors of the
-    rows and of the columns, whose product `predict` adds to an offset. Read by the predictions of
-    ratings."""
+    rows and of the columns, whose products `predict` adds to an offset. Read by
+    `inference.predict_ratings`."""
 
     noise: Callable[..., Any]
     sites: tuple[str, str] = ("u", "v")
 
 
 class Votes(NamedTuple):
-    """Probit votes of members on rows: P(yea) = Phi(row'member + offset). Read by the predictions
-    of votes.
+    """Probit votes of members on rows: P(yea) = Phi(row'member + offset). Read by
+    `inference.predict_votes`.
 
     rows, members: sites of positive weights (rows, K) and of normal tastes (members, K)
     precision:     name of the tastes' prior precision, a hyper-parameter, or a site if not given
@@ -62,9 +62,9 @@ class Votes(NamedTuple):
 
 
 class Marginal(NamedTuple):
-    """What `laplace` and `inla` need of latent Gaussian models.
+    """Read by `laplace` and `inla`, for latent Gaussian models.
 
-    gridded: hyper-parameters, sites where they are not given, that may be put on a grid
+    gridded: names of hyper-parameters, sites if they are not given, that `inla` puts on a grid
     balance: (hyper) -> two dicts site -> prior precision: scaling the first sites by c and the
              second by 1/c leaves the likelihood as it is
     bent:    (model, hyper, stats, batch) -> the part of F that is not linear in the sites `curved`
@@ -77,8 +77,8 @@ class Marginal(NamedTuple):
 
 
 class Rotation(NamedTuple):
-    """sites: those of a space known up to a common rotation, or, for the symmetry
-    "signed_permutation", up to the signs of its axes. The first, a global one, decides which."""
+    """sites: locations known up to a common rotation or, for the symmetry "signed_permutation", up
+    to the signs of the axes. The first, a global one, is aligned. Read by `core.align`."""
 
     sites: tuple[str, ...] = ()
 
@@ -92,12 +92,13 @@ def _without_allocations(hyper: Any, stats: Any, batch: Batch) -> Batch:
 
 
 class Learning(NamedTuple):
-    """What empirical Bayes may learn.
+    """Read by empirical Bayes.
 
-    start:    (hyper) -> name -> value to start from (default: every positive value)
-    fix_rows: (hyper, stats, batch) -> the batch with what hyper-parameters do not change worked
-              out (default: without its allocations)
+    start:    names of the hyper-parameters that may be learned, or (hyper) -> name -> value to
+              start from (default: every positive value)
+    fix_rows: (hyper, stats, batch) -> the batch with the parts computed that hyper-parameters do
+              not change (default: without its allocations)
     """
 
-    start: Callable[[Any], Mapping[str, Any]] | None = None
+    start: tuple[str, ...] | Callable[[Any], Mapping[str, Any]] | None = None
     fix_rows: Callable[..., Batch] = _without_allocations

@@ -4,9 +4,9 @@ MODEL_CONTRACT.md says what each field must satisfy; `derived` computes what fol
 """
 
 import dataclasses
+import functools
 import sys
 from collections.abc import Callable, Mapping
-from functools import cached_property
 from typing import Any
 
 import jax
@@ -34,52 +34,29 @@ SYMMETRIES = ("permutation", "signed_permutation", "rotation", "scale", "none")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Model:
-    """A generative process, declared once.
+    """A generative process, declared once: nine fields, and optional ones."""
 
-    The nine fields:
+    Hyper: Any = None  # NamedTuple of hyper-parameters with the paper's defaults (`model.hyper`)
+    generate: Any = None  # (hyper, batch): the NumPyro model, readable as the generative process
+    families: Mapping[str, Family] = None  # type: ignore[assignment]  # site -> q, in update order
+    log_global: Any = None  # (hyper, stats) -> F without the data, relative to the base measures
+    log_local: Any = None  # (hyper, stats, batch, key=None) -> F of the batch's rows
+    init: Any = None  # (key, hyper, Data or Batch) -> natural parameters of every site
+    predict: Any = None  # (hyper, values) -> (rows, columns) expected observations
+    symmetry: str = ""  # of the posterior, one of SYMMETRIES
+    example: Any = None  # (key) -> (hyper, data): the tiny problem of the shared tests
 
-    Hyper:      NamedTuple of hyper-parameters with the paper's defaults (`model.hyper`)
-    generate:   (hyper, batch): the NumPyro model, readable as the paper's generative process
-    families:   site -> family of q; the order is the update order
-    log_global: (hyper, stats) -> F's part without the data, relative to the base measures
-    log_local:  (hyper, stats, batch, key=None) -> F's part of the rows of a batch
-    init:       (key, hyper, data) -> natural parameters of every site; a `Data` or a `Batch`
-    predict:    (hyper, values) -> (rows, columns) expected observations
-    symmetry:   what the posterior is invariant to, one of `SYMMETRIES`
-    example:    (key) -> (hyper, data): the tiny problem of the shared tests
-
-    Optional:
-
-    guide:       (hyper, batch): a hand-written NumPyro mean-field guide; else one is derived
-    resolve:     (hyper, data) -> hyper with data-dependent defaults filled in
-    check_rows:  (data) raises InputError for rows that the model cannot explain
-    proper:      (hyper) -> whether the prior can be sampled from
-    variant:     (hyper, kind of data) -> the declaration to use, where they decide on families
-    solve_local: the fixed point of the local sites in one fused function (`core.objective`)
-    moves:       (hyper, key, values, batch) -> values: a transition that keeps the posterior
-    curved:      sites in which F is not linear only because auxiliaries were eliminated by other
-                 means than `allocate` and `choose`: utilities of probit links, shares of NMF
-    tokens, topics, ratings, votes, marginal, rotation, learning: see `model.capabilities`
-    """
-
-    Hyper: Any = None
-    generate: Callable[..., None] = None  # type: ignore[assignment]
-    families: Mapping[str, Family] = None  # type: ignore[assignment]
-    log_global: Callable[..., jax.Array] = None  # type: ignore[assignment]
-    log_local: Callable[..., jax.Array] = None  # type: ignore[assignment]
-    init: Callable[..., Sites] = None  # type: ignore[assignment]
-    predict: Callable[..., jax.Array] = None  # type: ignore[assignment]
-    symmetry: str = None  # type: ignore[assignment]
-    example: Callable[..., tuple[Any, Data]] = None  # type: ignore[assignment]
-    guide: Callable[..., None] | None = None
-    resolve: Callable[..., Any] = lambda hyper, data: hyper
-    check_rows: Callable[[Any], None] = lambda data: None
-    proper: Callable[[Any], bool] = lambda hyper: True
-    variant: "Callable[[Any, str], Model] | None" = None
-    solve_local: Callable[..., Any] | None = None
-    moves: Callable[..., Sites] | None = None
+    guide: Any = None  # (hyper, batch): a hand-written mean-field guide; else one is derived
+    resolve: Any = lambda hyper, data: hyper  # fills in data-dependent defaults
+    check_rows: Any = lambda data: None  # raises InputError for rows that the model cannot explain
+    proper: Any = lambda hyper: True  # whether the prior can be sampled from
+    variant: Any = None  # (hyper, kind of data) -> the Model to use, if they decide on families
+    solve_local: Any = None  # the fixed point of the local sites, fused (`core.objective`)
+    moves: Any = None  # (hyper, key, values, batch) -> values: a transition of the posterior
+    # Sites in which F is not linear only because auxiliaries were eliminated by other means than
+    # `allocate` and `choose`: utilities of probit links, shares of NMF.
     curved: frozenset[str] = frozenset()
-    tokens: Tokens | None = None
+    tokens: Tokens | None = None  # these records: `model.capabilities`
     topics: Topics | None = None
     ratings: Ratings | None = None
     votes: Votes | None = None
@@ -89,11 +66,16 @@ class Model:
 
     def __post_init__(self) -> None:
         for field in CORE:
-            if getattr(self, field) is None:
+            if getattr(self, field) in (None, ""):
                 raise InputError(f"A model must declare {field}: see MODEL_CONTRACT.md.")
         if self.symmetry not in SYMMETRIES:
             raise unknown("symmetry", self.symmetry, SYMMETRIES)
         register_hyper(self.Hyper)
+
+    @classmethod
+    def of(cls, namespace: Mapping[str, Any], **fields: Any) -> "Model":
+        """The model whose functions are in a module's `globals()`, named like the fields."""
+        return cls(**{name: namespace[name] for name in FUNCTIONS if name in namespace} | fields)
 
     @property
     def name(self) -> str:
@@ -106,47 +88,51 @@ class Model:
         text = sys.modules[self.generate.__module__].__doc__ or self.name
         return text.strip().splitlines()[0].rstrip(".")
 
-    @cached_property
+    @functools.cached_property
     def kind(self) -> str:
         """The data it explains: counts, ratings, text_and_votes or dense."""
         return derived.example_of(self)[1].kind
 
-    @cached_property
+    @functools.cached_property
     def local(self) -> frozenset[str]:
         """The sites that belong to data rows."""
         return derived.local_sites(self)
 
-    @cached_property
+    @functools.cached_property
     def shared(self) -> tuple[str, ...]:
         """The global sites, in update order."""
         return tuple(site for site in self.families if site not in self.local)
 
-    @cached_property
+    @functools.cached_property
     def observed(self) -> str:
         """The observed site."""
         return derived.observed_site(self)
 
-    @cached_property
+    @functools.cached_property
     def damped(self) -> frozenset[str]:
         """The sites in whose statistics F is not linear even given the auxiliaries.
 
-        Their target is a Newton step, which engines shorten (`families.newton_step`) and, where
-        the bound must not fall, backtrack. They have no complete conditional to sample.
+        Their target is a Newton step, which engines shorten (`families.newton_step`) and backtrack
+        if the bound must not fall. They have no complete conditional to sample.
         """
         return derived.damped_sites(self)
 
-    @cached_property
+    @functools.cached_property
     def coupled(self) -> str:
-        """Where global sites meet in F given the auxiliaries and the local sites: "" nowhere,
-        "prior" in log_global alone, "rows" in log_local too."""
+        """Which global sites are coupled given the auxiliaries and the local sites: "" for none,
+        "prior" for some in log_global alone, "rows" for some in log_local too."""
         return derived.coupling(self)
 
 
 CORE = tuple(field.name for field in dataclasses.fields(Model))[:9]
+FUNCTIONS = (  # the fields that `Model.of` finds by their names
+    *("Hyper", "generate", "log_global", "log_local", "init", "predict", "example", "guide"),
+    *("resolve", "check_rows", "proper", "variant", "solve_local", "moves"),
+)
 
 
-def otherwise(example: Callable[..., tuple[Any, Data]], **changes: Any) -> Callable[..., Any]:
-    """The example with other hyper-parameters: for a variant that they lead to."""
+def with_hyper(example: Callable[..., tuple[Any, Data]], **changes: Any) -> Callable[..., Any]:
+    """The example with other hyper-parameters, for the variant of the model that they choose."""
 
     def changed(key: jax.Array) -> tuple[Any, Data]:
         hyper, data = example(key)
@@ -166,19 +152,35 @@ def declare(model: Model, given: Any, data: Data) -> tuple[Model, Any]:
     model = choose_variant(model, hyper, data.kind)
     if data.kind != model.kind:
         raise InputError(
-            f"Model {model.name!r} explains {model.kind} data, but these are {data.kind}: make them with pp_models.data.{model.kind}."
+            f"Model {model.name!r} explains {model.kind} data, but these are {data.kind}: "
+            f"make them with pp_models.data.{model.kind}."
         )
     model.check_rows(data)
     return model, check_fields(model.resolve(hyper, data))
 
 
 def choose_variant(model: Model, hyper: Any, kind: str) -> Model:
-    """The declaration to use for these hyper-parameters and this kind of data."""
-    return model if model.variant is None else model.variant(hyper, kind)
+    """The declaration for these hyper-parameters and this kind of data.
+
+    A site is left out if hyper-parameters give its value (`alpha1` of the latent Gaussian models).
+    """
+    model = model if model.variant is None else model.variant(hyper, kind)
+    given = tuple(site for site in model.families if getattr(hyper, site, None) is not None)
+    return _with_given(model, given) if given else model
+
+
+@functools.cache
+def _with_given(model: Model, given: tuple[str, ...]) -> Model:
+    families = {site: family for site, family in model.families.items() if site not in given}
+    example = with_hyper(model.example, **dict.fromkeys(given, 1.0))
+    return dataclasses.replace(model, families=families, example=example)
 
 
 def learnable(model: Model, hyper: Any) -> dict[str, Any]:
     """The hyper-parameters that may be learned, and the value each starts from."""
-    if model.learning.start is not None:
-        return dict(model.learning.start(hyper))
-    return {name: x for name, x in values_of(hyper).items() if np.all(np.asarray(x) > 0)}
+    start, values = model.learning.start, values_of(hyper)
+    if callable(start):
+        return dict(start(hyper))
+    if start is not None:
+        return {name: values[name] for name in start if name in values}
+    return {name: x for name, x in values.items() if np.all(np.asarray(x) > 0)}

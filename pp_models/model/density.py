@@ -1,4 +1,4 @@
-"""F as a density: the log joint of statistics or of values, and draws from the generative process."""
+"""F as a density: the log joint of statistics or values, and draws from the generative process."""
 
 import functools
 from typing import Any

@@ -1,18 +1,18 @@
 """What follows from a model's declaration: computed once, from its example, without compiling.
 
-    local    sites inside the plate of data rows in `generate`
-    observed observed sites of `generate`
-    damped   sites in whose statistics F is not linear even when the auxiliaries are given
-    coupled  whether global sites meet in F given the auxiliaries: "" nowhere, "prior" in
-             log_global alone, "rows" in log_local too
+    local    the sites inside the plate of data rows in `generate`
+    observed the observed site of `generate`
+    damped   the sites in whose statistics F is not linear even given the auxiliaries
+    coupled  where global sites meet in F given the auxiliaries
     guide    the mean-field guide, from `families` and `init`
 
-`damped` and `coupled` are read off the program that computes dF/dmu: with auxiliaries spread
-evenly (`UNIFORM`) a conditionally conjugate F is linear in each block, so its gradient with respect
-to a site uses that site's statistics only where F is not.
+`damped` and `coupled` are read off the program that computes dF/dmu. With auxiliaries spread evenly
+(`UNIFORM`) a conditionally conjugate F is linear in each block, so that its gradient with respect
+to a site depends on the site's own statistics only if F is not.
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -32,17 +32,18 @@ CALLS = ("jit", "pjit", "closed_call", "custom_jvp_call", "custom_vjp_call")  # 
 
 
 class Site(NamedTuple):
-    """A sample site of `generate`: whether it is observed, whether it is in the rows' plate."""
+    """A sample site of `generate`."""
 
     observed: bool
-    in_rows: bool
+    in_rows: bool  # whether it is in the plate of data rows
     shape: tuple[int, ...]
+    event_dim: int
 
 
 def example_of(model: Any) -> tuple[Any, Any, Any]:
     """The model's example: hyper-parameters checked and filled in, data, and the data as a batch.
 
-    Numbers are concrete even where a program is being traced, and of the precision in use.
+    Numbers are concrete even while a program is traced, and of the precision in use.
     """
     return _example(model, jnp.result_type(float))
 
@@ -54,9 +55,24 @@ def _example(model: Any, dtype: Any) -> tuple[Any, Any, Any]:
         return model.resolve(check_fields(hyper), data), data, data.pack()
 
 
+def _start(model: Any, hyper: Any, data: Any) -> Callable[[jax.Array], dict[str, Any]]:
+    """(key) -> the expected statistics of every site at `init`."""
+
+    def start(key: jax.Array) -> dict[str, Any]:
+        natural = model.init(key, hyper, data)
+        return {site: family.mean(natural[site]) for site, family in model.families.items()}
+
+    return start
+
+
+def _values(model: Any, stats: dict[str, Any]) -> dict[str, Any]:
+    return {site: family.value(stats[site]) for site, family in model.families.items()}
+
+
 def value_shapes(model: Any, hyper: Any, data: Any) -> dict[str, tuple[int, ...]]:
     """The shape of every site's value at the model's starting point, computed without drawing."""
-    found = jax.eval_shape(lambda key: _values(model, model.init(key, hyper, data)), _key())
+    start = _start(model, hyper, data)
+    found = jax.eval_shape(lambda key: _values(model, start(key)), _key())
     return {site: value.shape for site, value in found.items()}
 
 
@@ -64,22 +80,22 @@ def value_shapes(model: Any, hyper: Any, data: Any) -> dict[str, tuple[int, ...]
 def sites_of(model: Any, drawn: bool = False) -> dict[str, Site]:
     """The sample sites of `generate` on the example, in their order.
 
-    Latent sites have the values of `init`, which is faster than drawing them and works for an
-    improper prior; or they are drawn.
+    Latent sites have the values of `init`, which is faster than to draw them and works for an
+    improper prior, or are drawn.
     """
     hyper, _, batch = example_of(model)
     found: dict[str, Site] = {}
 
     def run(key: jax.Array) -> int:
-        given = {} if drawn else _values(model, model.init(key, hyper, batch))
+        given = {} if drawn else _values(model, _start(model, hyper, batch)(key))
         program = handlers.substitute(handlers.seed(model.generate, key), data=given)
-        with handlers.block():  # this may be asked for while another program is traced
+        with handlers.block():  # this may be called while another program is traced
             trace = handlers.trace(program).get_trace(hyper, batch)
         for name, site in trace.items():
             if site["type"] == "sample":
                 inside = any(frame.name == ROWS for frame in site["cond_indep_stack"])
                 shape = tuple(site["fn"].batch_shape + site["fn"].event_shape)
-                found[name] = Site(site["is_observed"], inside, shape)
+                found[name] = Site(site["is_observed"], inside, shape, site["fn"].event_dim)
         return 0
 
     jax.eval_shape(run, _key())
@@ -100,22 +116,14 @@ def observed_site(model: Any) -> str:
 def _meetings(model: Any) -> tuple[dict[str, set[str]], dict[str, set[str]]]:
     """Site -> the sites on which d log_local / dmu, and d log_global / dmu, of it depend."""
     hyper, _, batch = example_of(model)
-    stats = jax.eval_shape(
-        lambda key: {
-            site: family.mean(natural)
-            for (site, family), natural in zip(
-                model.families.items(), _ordered(model, model.init(key, hyper, batch)), strict=True
-            )
-        },
-        _key(),
-    )
+    stats = jax.eval_shape(_start(model, hyper, batch), _key())
     rows = _dependencies(lambda t: model.log_local(hyper, t, batch, UNIFORM), stats)
     shared = {site: stats[site] for site in model.shared}
     return rows, _dependencies(lambda t: model.log_global(hyper, t), shared)
 
 
 def damped_sites(model: Any) -> frozenset[str]:
-    """Without those that only eliminated auxiliaries bend (`Model.curved`)."""
+    """Without the sites that only eliminated auxiliaries bend (`Model.curved`)."""
     rows, prior = _meetings(model)
     bent = frozenset(s for s in model.families if s in rows[s] or s in prior.get(s, ()))
     return bent - model.curved
@@ -133,17 +141,17 @@ def _dependencies(function: Any, stats: dict[str, Any]) -> dict[str, set[str]]:
     """Site -> the sites whose statistics the gradient of the function with respect to it uses."""
     owners = [site for site in sorted(stats) for _ in jax.tree.leaves(stats[site])]
     closed = jax.make_jaxpr(jax.grad(function))(stats)
-    used = _reach(closed.jaxpr, [{site} for site in owners])
     table: dict[str, set[str]] = {site: set() for site in stats}
-    for site, names in zip(owners, used, strict=True):
+    for site, names in zip(owners, _reach(closed.jaxpr, [{s} for s in owners]), strict=True):
         table[site] |= names
     return table
 
 
 def _reach(jaxpr: Any, inputs: list[set[str]]) -> list[set[str]]:
-    """What each output of a program depends on. Loops depend on all that they are given.
+    """The inputs that each output of a program depends on.
 
-    A comparison depends on nothing: what is linear in pieces counts as linear.
+    Loops depend on everything that enters them. A comparison depends on nothing: piecewise linear
+    counts as linear.
     """
     known = dict(zip(jaxpr.invars, inputs, strict=True))
 
@@ -162,26 +170,14 @@ def _reach(jaxpr: Any, inputs: list[set[str]]) -> list[set[str]]:
     return read(jaxpr.outvars)
 
 
-def _ordered(model: Any, natural: dict[str, Any]) -> list[Any]:
-    return [natural[site] for site in model.families]
-
-
-def _values(model: Any, natural: dict[str, Any]) -> dict[str, Any]:
-    return {s: family.value(family.mean(natural[s])) for s, family in model.families.items()}
-
-
 def _key() -> jax.Array:
     return jax.random.key(0)
 
 
 # The guide ------------------------------------------------------------------------------------
 
-DERIVED = (  # matrices that follow from a Cholesky factor
-    "covariance_matrix",
-    "precision_matrix",
-    "rate_matrix",
-    "scale_matrix",
-)
+# Arguments of distributions that follow from a Cholesky factor.
+REDUNDANT = ("covariance_matrix", "precision_matrix", "rate_matrix", "scale_matrix")
 
 
 def guide_of(model: Any) -> Any:
@@ -191,86 +187,74 @@ def guide_of(model: Any) -> Any:
 
 def _guide(model: Any, hyper: Any, batch: Any) -> None:
     """A distribution of the declared family at every site, its parameters free within their
-    constraints, started at `init`; rows' parameters are kept for all data rows."""
+    constraints and started at `init`."""
     key = numpyro.prng_key()
     start = model.init(_key() if key is None else key, hyper, batch)
-    for site, family in model.families.items():
-        if site not in model.local:
-            found = _parametrised(site, family.distribution(start[site]), lambda x: x)
-            numpyro.sample(site, found.to_event(len(found.batch_shape)))
+    for site in model.shared:
+        found = _parametrised(site, model.families[site].distribution(start[site]), None)
+        numpyro.sample(site, _as_in_model(model, site, found))
     with numpyro.plate(ROWS, batch.num_data_rows, subsample_size=batch.num_rows):
-        for site, family in model.families.items():
-            if site in model.local:
-                everyone = functools.partial(_for_all_rows, batch)
-                found = _parametrised(site, family.distribution(start[site]), everyone)
-                rows = _select(found, batch)
-                numpyro.sample(site, rows.to_event(len(rows.batch_shape) - 1))
+        for site in (site for site in model.families if site in model.local):
+            rows = _parametrised(site, model.families[site].distribution(start[site]), batch)
+            numpyro.sample(site, _as_in_model(model, site, rows))
 
 
-def _parametrised(site: str, distribution: Any, spread: Any) -> Any:
-    """The same distribution with a NumPyro parameter for each of its arguments."""
+def _as_in_model(model: Any, site: str, distribution: Any) -> Any:
+    """The distribution with the event dimensions of the model's site, which NumPyro's SVI needs."""
+    missing = sites_of(model)[site].event_dim - distribution.event_dim
+    return distribution.to_event(max(missing, 0))
+
+
+def _parametrised(site: str, distribution: Any, batch: Any) -> Any:
+    """The same distribution with a NumPyro parameter for each of its arguments.
+
+    Parameters of a batch's rows are kept for all data rows, at first with the mean of the batch for
+    rows outside it.
+    """
+
+    def parameter(name: str, start: jax.Array, constraint: Any) -> jax.Array:
+        if batch is None or start.shape[0] != batch.num_rows:
+            return numpyro.param(f"{site}_{name}", start, constraint=constraint)
+        rest = jnp.broadcast_to(jnp.mean(start, 0), (batch.num_data_rows, *start.shape[1:]))
+        start = rest.at[batch.positions].set(start, mode="drop")
+        return numpyro.param(f"{site}_{name}", start, constraint=constraint)[batch.positions]
+
     inner = distribution
     while isinstance(inner, dist.Independent):
         inner = inner.base_dist
+    size = len(inner.event_shape)
     if isinstance(inner, dist.Delta):
-        value = numpyro.param(f"{site}_at", spread(inner.v), constraint=constraints.real)
-        return dist.Delta(value, event_dim=len(inner.event_shape))
-    arguments = {}
-    for name in _arguments(inner):
-        constraint = inner.arg_constraints[name]
-        if name in ("df", "concentration") and len(inner.event_shape) == 2:  # of a Wishart
-            constraint = constraints.greater_than(inner.event_shape[-1] - 1.0)
-        start = spread(getattr(inner, name))
-        arguments[name] = numpyro.param(f"{site}_{name}", start, constraint=constraint)
-    return type(inner)(**arguments)
-
-
-def _for_all_rows(batch: Any, x: jax.Array) -> jax.Array:
-    """Rows' parameters for all data rows: those of the batch in their places, their mean elsewhere.
-
-    A parameter that rows have in common stays as it is.
-    """
-    if x.shape[0] != batch.num_rows:
-        return x
-    rest = jnp.broadcast_to(jnp.mean(x, 0), (batch.num_data_rows, *x.shape[1:]))
-    return rest.at[batch.positions].set(x, mode="drop")
-
-
-def _select(distribution: Any, batch: Any) -> Any:
-    """The distribution of the batch's rows, from that of all data rows."""
-
-    def pick(x: jax.Array) -> jax.Array:
-        return x[batch.positions] if x.shape[0] == batch.num_data_rows else x
-
-    if isinstance(distribution, dist.Delta):
-        return dist.Delta(pick(distribution.v), event_dim=len(distribution.event_shape))
-    names = _arguments(distribution)
-    return type(distribution)(**{name: pick(getattr(distribution, name)) for name in names})
-
-
-def _arguments(distribution: Any) -> list[str]:
-    """The arguments to build a distribution from, each known once."""
-    return [name for name in distribution.arg_constraints if name not in DERIVED]
+        return dist.Delta(parameter("at", inner.v, constraints.real), event_dim=size)
+    arguments = {name: x for name, x in inner.arg_constraints.items() if name not in REDUNDANT}
+    for name in {"df", "concentration"} & set(arguments) if size == 2 else ():  # of a Wishart
+        arguments[name] = constraints.greater_than(inner.event_shape[-1] - 1.0)
+    found = {name: parameter(name, getattr(inner, name), x) for name, x in arguments.items()}
+    return type(inner)(**found)
 
 
 # A declaration checked ------------------------------------------------------------------------
 
 
 def check_declaration(model: Any) -> None:
-    """One sentence that names the field for what would fail later in an obscure place."""
+    """Raise one sentence that names the field for what would fail later in an obscure place."""
     hyper, data, _ = example_of(model)
+    natural = jax.eval_shape(lambda key: model.init(key, hyper, data), _key())
+    for site in model.families:
+        if site not in natural:
+            raise InputError(f"init of {model.name} gives no natural parameter of {site!r}.")
     latent = {n: s for n, s in sites_of(model, model.proper(hyper)).items() if not s.observed}
     for site in model.families:
         if site not in latent:
             raise InputError(f"families names {site!r}, which `generate` of {model.name} lacks.")
-    for name in latent:
-        if name not in model.families:
-            raise InputError(
-                f"`generate` of {model.name} samples {name!r}, which families does not name: give its family of q."
-            )
     shapes = value_shapes(model, hyper, data)
     for name, site in latent.items():
+        if name not in model.families:
+            raise InputError(
+                f"`generate` of {model.name} samples {name!r}, which families does not name: "
+                "give its family of q."
+            )
         if shapes[name] != site.shape:
             raise InputError(
-                f"init of {model.name} gives {name!r} the shape {shapes[name]}, but `generate` samples it with shape {site.shape}."
+                f"init of {model.name} gives {name!r} the shape {shapes[name]}, "
+                f"but `generate` samples it with shape {site.shape}."
             )

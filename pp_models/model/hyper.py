@@ -26,21 +26,21 @@ from pp_models.errors import InputError, unknown
 
 
 def check_count(name: str, value: Any) -> int:
-    """A number of factors is a whole number of at least one."""
+    """A whole number of at least one."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise InputError(f"{name} must be a whole number of at least 1, not {value!r}.")
     return value
 
 
 def check_positive(name: str, value: Any) -> Any:
-    """A prior's parameters are positive and finite, in the precision in use."""
+    """Positive finite numbers, in the precision in use."""
     if isinstance(value, str | bool):
         raise InputError(f"{name} must be a positive number, not {value!r}.")
-    numbers = np.atleast_1d(np.asarray(value, float))
-    limits = jnp.finfo(jnp.result_type(float))
-    if not np.all(np.isfinite(numbers)) or np.any(numbers <= 0):
+    numbers, limits = np.asarray(value, float), jnp.finfo(jnp.result_type(float))
+    if not np.all(np.isfinite(numbers) & (numbers > 0)):
         raise InputError(
-            f"{name} must be positive and finite, as a shape, rate, variance or concentration is, not {value!r}."
+            f"{name} must be positive and finite, as a shape, rate, variance or concentration is, "
+            f"not {value!r}."
         )
     if np.any((numbers < limits.tiny) | (numbers > limits.max)):
         raise InputError(
@@ -53,8 +53,7 @@ def check_positive(name: str, value: Any) -> Any:
 
 def positive_number(name: str, value: Any) -> float:
     """One positive finite number."""
-    check_positive(name, value)
-    if np.ndim(value):
+    if np.ndim(check_positive(name, value)):
         raise InputError(f"{name} must be one number, not {value!r}.")
     return float(value)
 
@@ -73,6 +72,12 @@ def check_flag(name: str, value: Any) -> bool:
     return value
 
 
+def _check_choice(choices: tuple[str, ...], name: str, value: Any) -> str:
+    if value not in choices:
+        raise unknown(name, value, choices)
+    return value
+
+
 Count = Annotated[int, check_count]
 Positive = Annotated[float, positive_number]
 Positives = Annotated[Any, check_positive]
@@ -82,7 +87,7 @@ Flag = Annotated[bool, check_flag]
 
 @functools.cache
 def _checks(Hyper: Any) -> dict[str, Callable[[str, Any], Any]]:
-    """Field -> its check, from the annotations; fields without one are left to `resolve`."""
+    """Field -> its check, from the annotations. `resolve` checks the fields without one."""
     found = {}
     for name, hint in typing.get_type_hints(Hyper, include_extras=True).items():
         for part in (hint, *typing.get_args(hint)):
@@ -93,53 +98,41 @@ def _checks(Hyper: Any) -> dict[str, Callable[[str, Any], Any]]:
     return found
 
 
-def _check_choice(choices: tuple[str, ...], name: str, value: Any) -> str:
-    if value not in choices:
-        raise unknown(name, value, choices)
-    return value
-
-
 def check_fields(hyper: Any) -> Any:
     """Every field that is given, checked by its type and converted to it."""
-    Hyper: Any = type(hyper)
-    checks = _checks(Hyper)
+    checks = _checks(type(hyper))
     given = {name: x for name, x in hyper._asdict().items() if name in checks and x is not None}
     return hyper._replace(**{name: checks[name](name, x) for name, x in given.items()})
 
 
 def fill_in(hyper: Any, defaults: Mapping[str, Any]) -> Any:
-    """Data-dependent defaults for the fields that are not given: values, or functions of nothing,
-    which are not called for fields that are given (a stored fit is loaded without its data)."""
+    """Data-dependent defaults for the fields that are not given.
+
+    A default is a value or a function without arguments, which is called only if the field is
+    missing: a stored fit is loaded without its data.
+    """
     missing = {name: x for name, x in defaults.items() if getattr(hyper, name) is None}
     return hyper._replace(**{name: x() if callable(x) else x for name, x in missing.items()})
 
 
-# From what a user gives -----------------------------------------------------------------------
+# From user input ------------------------------------------------------------------------------
 
 
 def read_hyper(Hyper: Any, model_name: str, given: Any) -> Any:
-    """A `Hyper` from a dict, a `Hyper` or None: names checked, numbers converted, fields checked."""
+    """A `Hyper` from a dict, a `Hyper` or None, with names and fields checked."""
     given = given._asdict() if isinstance(given, Hyper) else dict(given or {})
     for name in given:
         if name not in Hyper._fields:
             raise unknown(f"hyper-parameter of {model_name}", name, Hyper._fields)
     static = static_fields(Hyper)
-    numbers = {name: _number(name, value) for name, value in given.items()}
-    return check_fields(
-        Hyper(
-            **{
-                name: float(x) if type(x) is int and name not in static else x
-                for name, x in numbers.items()
-            }
-        )
-    )
+    return check_fields(Hyper(**{n: _number(n, x, n in static) for n, x in given.items()}))
 
 
-def _number(name: str, value: Any) -> Any:
+def _number(name: str, value: Any, is_static: bool) -> Any:
     if value is None or isinstance(value, bool | str):
         return value
     if isinstance(value, Integral):
-        return int(value)
+        return int(value) if is_static else float(value)
     array = np.asarray(value)
     if not np.issubdtype(array.dtype, np.number):
         raise InputError(
@@ -149,34 +142,34 @@ def _number(name: str, value: Any) -> Any:
 
 
 def split_learned(model: Any, given: Any) -> tuple[Any, tuple[str, ...] | None]:
-    """Hyper-parameters without the marks "learn" and ("learn", start), and the names so marked.
+    """Hyper-parameters without the marks "learn" and ("learn", start), and the marked names.
 
     None in place of names stands for all that can be learned.
     """
-    if isinstance(given, str):
-        if given != "learn":
-            raise InputError(f'hyper must be a dict of hyper-parameters or "learn", not {given!r}.')
-        return {}, None
     if given is None:
         return None, ()
+    if isinstance(given, str) and given == "learn":
+        return {}, None
     given = given._asdict() if isinstance(given, model.Hyper) else given
     if not isinstance(given, Mapping):
         raise InputError(f'hyper must be a dict of hyper-parameters or "learn", not {given!r}.')
-    plain, learned = dict(given), []
-    everything = plain.pop("learn", None)
+    everything = given.get("learn")
     if everything not in (None, "all"):
         raise InputError(
-            f'hyper-parameter "learn" must be "all", not {everything!r}: to learn one, give it the value "learn".'
+            f'hyper-parameter "learn" must be "all", not {everything!r}: '
+            'to learn one, give it the value "learn".'
         )
+    values, learned = {}, []
     for name, value in given.items():
-        marked = isinstance(value, tuple | list) and len(value) == 2 and isinstance(value[0], str)
-        if isinstance(value, str) and value == "learn" and name != "learn":
-            del plain[name]
+        is_pair = isinstance(value, tuple | list) and len(value) == 2 and isinstance(value[0], str)
+        mark = value[0] if is_pair else value if isinstance(value, str) else None
+        if name == "learn":
+            continue
+        if mark == "learn":
             learned.append(name)
-        elif marked and value[0] == "learn":
-            plain[name] = value[1]
-            learned.append(name)
-    return plain, None if everything else tuple(learned)
+        if mark != "learn" or is_pair:
+            values[name] = value[1] if mark == "learn" else value
+    return values, None if everything else tuple(learned)
 
 
 # As a pytree ----------------------------------------------------------------------------------
@@ -191,21 +184,29 @@ def static_fields(Hyper: Any) -> frozenset[str]:
 @functools.cache
 def register_hyper(Hyper: Any) -> None:
     """Make `Hyper` a pytree: static fields in its structure, the others as leaves."""
-    static = [name for name in Hyper._fields if name in static_fields(Hyper)]
+    static = static_fields(Hyper)
+    fixed = [name for name in Hyper._fields if name in static]
     traced = [name for name in Hyper._fields if name not in static]
-    jax.tree_util.register_dataclass(Hyper, traced, static)
 
+    def flatten(hyper: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        return tuple(getattr(hyper, n) for n in traced), tuple(getattr(hyper, n) for n in fixed)
 
-def structure_of(hyper: Any) -> dict[str, Any]:
-    """The static fields, and those that are not given (None)."""
-    static = static_fields(type(hyper))
-    return {name: x for name, x in hyper._asdict().items() if name in static or x is None}
+    def unflatten(known: tuple[Any, ...], leaves: Any) -> Any:
+        return Hyper(**dict(zip((*fixed, *traced), (*known, *leaves), strict=True)))
+
+    jax.tree_util.register_pytree_node(Hyper, flatten, unflatten)
 
 
 def values_of(hyper: Any) -> dict[str, Any]:
-    """The fields that may change without a new compilation."""
-    known = structure_of(hyper)
-    return {name: x for name, x in hyper._asdict().items() if name not in known}
+    """The given fields that may change without a new compilation."""
+    static = static_fields(type(hyper))
+    return {n: x for n, x in hyper._asdict().items() if n not in static and x is not None}
+
+
+def structure_of(hyper: Any) -> dict[str, Any]:
+    """The other fields."""
+    values = values_of(hyper)
+    return {name: x for name, x in hyper._asdict().items() if name not in values}
 
 
 def as_arrays(hyper: Any) -> Any:

@@ -1,1 +1,1 @@
-"""The models, one file each. Files whose names begin with an underscore hold parts that several models share."""
+"""The models, one file each. Files named with an underscore hold what several models share."""

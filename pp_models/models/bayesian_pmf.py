@@ -1,28 +1,36 @@
-"""Bayesian probabilistic matrix factorisation (Salakhutdinov & Mnih 2008).
+r"""Bayesian probabilistic matrix factorisation (Salakhutdinov & Mnih 2008).
 
-`pmf` (C17) with the locations' means and precisions, and the noise, given priors instead of numbers:
+`pmf` (Columbia lectures, C17) with priors on the means and precisions of the locations and on the
+noise:
 
-    M_ij           ~ N(offset + u_i'v_j, 1 / tau)                (i, j) in Omega
-    u_i            ~ N(mu_U, Lambda_U^-1)
-    v_j            ~ N(mu_V, Lambda_V^-1)
-    mu, Lambda     ~ NormalWishart(0, kappa, W, nu), W^-1 = scale I, independently for users and items
-    tau            ~ Gamma(a, b)
+$$\begin{align*}
+\mu, \Lambda &\sim \operatorname{NormalWishart}(0, \kappa, W, \nu) && \text{once for users, once for
+items; } W^{-1} = \text{scale} \cdot I \\
+\tau &\sim \operatorname{Gamma}(a, b) && \text{precision of the noise} \\
+u_i &\sim \operatorname{N}(\mu_U, \Lambda_U^{-1}) && \text{users} \\
+v_j &\sim \operatorname{N}(\mu_V, \Lambda_V^{-1}) && \text{items} \\
+M_{ij} &\sim \operatorname{N}(\text{offset} + u_i^\top v_j, 1 / \tau) && (i, j) \in \Omega
+\end{align*}$$
 
-With the statistics (Lambda mu, mu'Lambda mu, Lambda, log det Lambda) of a normal-Wishart variable, the prior of one user is
+F is that of `pmf` with $1/\sigma^2 = \tau$, the priors of $\tau$, $(\mu, \Lambda)$ and, in their
+statistics $(\Lambda \mu, \mu^\top \Lambda \mu, \Lambda, \log \det \Lambda)$, the prior of a user
 
-    log p(u) = <Lambda mu, u> - 1/2 <Lambda, u u'> - 1/2 mu'Lambda mu + 1/2 log det Lambda - d/2 log 2 pi,
+$$\log p(u) = \langle \Lambda \mu, u \rangle - \frac12 \langle \Lambda, u u^\top \rangle
+- \frac12 \mu^\top \Lambda \mu + \frac12 \log \det \Lambda - \frac{d}{2} \log 2 \pi.$$
 
-linear in either's, so every block is conjugate: the published Gibbs sampler is dF/dt, and mean-field VB is dF/dmu.
+It is linear in the statistics of either, so that every block is conjugate: the published Gibbs
+sampler is $\partial F / \partial t$, and mean-field VB is $\partial F / \partial \mu$.
 
-| here                 | Salakhutdinov & Mnih   |
-|----------------------|------------------------|
-| u, v                 | U_i, V_j               |
-| users, items         | Theta_U, Theta_V: mean and precision, packed as in `normal_wishart` |
-| tau                  | alpha, there fixed at 2 |
-| kappa, nu, scale     | beta_0, nu_0, W_0^-1 = scale I |
+| here | Salakhutdinov & Mnih |
+|---|---|
+| `u`, `v` | $U_i, V_j$ |
+| `users`, `items` | $\Theta_U, \Theta_V$: mean and precision, packed as in `normal_wishart` |
+| `tau` | $\alpha$, fixed at 2 |
+| `kappa`, `nu`, `scale` | $\beta_0, \nu_0, W_0^{-1} = \text{scale} \cdot I$ |
 
-Defaults are theirs, kappa = 2, nu = rank and W the identity, but for the noise, Gamma(1, var/2) with the ratings' variance, and for nu,
-which is rank + 1: the mode of the mean and precision then exists.
+Defaults are theirs, $\kappa = 2$ and $W = I$, except for the noise,
+$\operatorname{Gamma}(1, \mathrm{var}/2)$ with the ratings' variance, and for
+$\nu = \text{rank} + 1$ in place of the rank, so that the mode of mean and precision exists.
 """
 
 from typing import NamedTuple
@@ -35,23 +43,14 @@ import numpyro.distributions as dist
 from pp_models import families as fam
 from pp_models.errors import InputError
 from pp_models.families import MeanPrecision, NormalWishart, Pair, unpack
-from pp_models.model import (
-    Count,
-    Finite,
-    Flag,
-    Learning,
-    Model,
-    Positive,
-    Ratings,
-    Rotation,
-    documents,
-    fill_in,
-)
+from pp_models.model import Learning, Model, Ratings, Rotation, documents
+from pp_models.model.hyper import Count, Finite, Flag, Positive, fill_in
 from pp_models.models import pmf
 
 
 class Hyper(NamedTuple):
-    """rank: d. kappa, nu, scale: of the normal-Wishart prior. a, b: shape and rate of the noise precision. center, offset: as in `pmf`."""
+    """rank: d. kappa, nu, scale: of the normal-Wishart prior. a, b: shape and rate of the noise
+    precision. center, offset: as in `pmf`."""
 
     rank: Count = 10
     kappa: Positive = 2.0
@@ -70,77 +69,66 @@ def resolve(hyper, data):
     return hyper._replace(offset=pmf.resolve_offset(hyper, data))
 
 
+def _normal_wishart(kappa, nu, tril):
+    """A normal-Wishart about zero. tril: the Cholesky factor of W^-1."""
+    one, rank = jnp.ones(1), len(tril)
+    return NormalWishart(jnp.zeros((1, rank)), kappa * one, nu * one, tril[None])
+
+
 def _hyper_prior(hyper):
-    one = jnp.ones(1)
-    tril = jnp.sqrt(jnp.asarray(hyper.scale)) * jnp.eye(hyper.rank)[None]
-    return NormalWishart(jnp.zeros((1, hyper.rank)), hyper.kappa * one, hyper.nu * one, tril)
-
-
-def _locations(packed):
-    mean, precision = unpack(packed[0])
-    return dist.MultivariateNormal(mean, precision_matrix=precision)
+    root = jnp.sqrt(jnp.asarray(hyper.scale)) * jnp.eye(hyper.rank)
+    return _normal_wishart(hyper.kappa, hyper.nu, root)
 
 
 def generate(hyper, data):
-    users = numpyro.sample("users", _hyper_prior(hyper).to_event(1))
-    items = numpyro.sample("items", _hyper_prior(hyper).to_event(1))
+    def locations(name):
+        mean, precision = unpack(numpyro.sample(name, _hyper_prior(hyper).to_event(1))[0])
+        return dist.MultivariateNormal(mean, precision_matrix=precision)
+
+    users, items = locations("users"), locations("items")
     tau = numpyro.sample("tau", dist.Gamma(hyper.a, hyper.b).expand([1]).to_event(1))
     with numpyro.plate("objects", data.num_columns):
-        v = numpyro.sample("v", _locations(items))
+        v = numpyro.sample("v", items)
     with documents(data):
-        u = numpyro.sample("u", _locations(users))
+        u = numpyro.sample("u", users)
         pmf.observe(hyper.offset + u @ v.T, 1 / jnp.sqrt(tau[0]), data)
 
 
 def _log_locations(x: Pair, prior: MeanPrecision):
     """E log N(x | mu, Lambda^-1) per row."""
-    linear = x.first @ prior.weighted[0] - 0.5 * jnp.einsum(
-        "nij,ij->n", x.second, prior.precision[0]
-    )
-    return linear + 0.5 * (
-        prior.log_det[0] - prior.quadratic[0] - x.first.shape[1] * jnp.log(2 * jnp.pi)
-    )
+    squares = jnp.einsum("nij,ij->n", x.second, prior.precision[0])
+    constant = x.first.shape[1] * jnp.log(2 * jnp.pi)
+    rest = prior.log_det[0] - prior.quadratic[0] - constant
+    return x.first @ prior.weighted[0] - 0.5 * squares + 0.5 * rest
 
 
 def log_global(hyper, t):
     prior = fam.normal_wishart.natural(_hyper_prior(hyper))
-    hyper_priors = sum(
-        jnp.sum(fam.log_prior(fam.normal_wishart, prior, t[site])) for site in ("users", "items")
-    )
-    noise = fam.log_prior(
-        fam.gamma, Pair(jnp.reshape(hyper.a, (1,)), jnp.reshape(-hyper.b, (1,))), t["tau"]
-    )
-    return hyper_priors + jnp.sum(noise) + jnp.sum(_log_locations(t["v"], t["items"]))
+    users, items = (fam.log_prior(fam.normal_wishart, prior, t[s]) for s in ("users", "items"))
+    noise = fam.log_prior(fam.gamma, Pair(hyper.a, -hyper.b), t["tau"])
+    locations = _log_locations(t["v"], t["items"])
+    return jnp.sum(users) + jnp.sum(items) + jnp.sum(noise) + jnp.sum(locations)
 
 
 def log_local(hyper, t, batch, key=None):
-    size = jnp.sum(batch.entries.lengths)
-    noise = size * (t["tau"].first[0] - jnp.log(2 * jnp.pi)) - t["tau"].second[0] * pmf.error(
-        hyper, t, batch
-    )
+    tau, size = t["tau"], jnp.sum(batch.entries.lengths)
+    noise = size * (tau.first[0] - jnp.log(2 * jnp.pi))
+    noise = noise - tau.second[0] * pmf.error(hyper, t, batch)
     return batch.sum(_log_locations(t["u"], t["users"])) + 0.5 * noise
 
 
 def init(key, hyper, data):
-    """Locations of about unit size, known well; the precisions' beliefs are those of ten locations."""
-    natural = fam.normal_wishart.natural
-    eye = jnp.eye(hyper.rank)[None]
-    belief = natural(
-        NormalWishart(
-            jnp.zeros((1, hyper.rank)),
-            10.0 * jnp.ones(1),
-            jnp.full(1, hyper.nu + 10.0),
-            jnp.sqrt(hyper.nu + 10.0) * eye,
-        )
-    )
-    start = jax.random.normal(key, (data.num_columns, hyper.rank))
-    noise = Pair(jnp.full(1, hyper.a + 10.0), -jnp.full(1, hyper.b * (hyper.a + 10.0)))
+    """Items: locations of about unit size with small variances. Precisions and noise: as known from
+    ten observations."""
+    nu, shape = hyper.nu + 10.0, hyper.a + 10.0
+    known = _normal_wishart(10.0, nu, jnp.sqrt(nu) * jnp.eye(hyper.rank))
+    belief = fam.normal_wishart.natural(known)
     return {
         "u": pmf.at(jnp.zeros((data.num_rows, hyper.rank)), 1.0),
-        "v": pmf.at(start, 100.0),
+        "v": pmf.at(jax.random.normal(key, (data.num_columns, hyper.rank)), 100.0),
         "users": belief,
         "items": belief,
-        "tau": noise,
+        "tau": Pair(jnp.full(1, shape), -jnp.full(1, hyper.b * shape)),
     }
 
 
@@ -149,32 +137,18 @@ def solve_local(hyper, t, batch, start, options, summary):
 
 
 def example(key):
-    _, data = pmf.example(key)
-    return Hyper(rank=2, kappa=3.0, nu=6.0, scale=4.0, a=5.0, b=2.0), data
+    hyper = Hyper(rank=2, kappa=3.0, nu=6.0, scale=4.0, a=5.0, b=2.0)
+    return hyper, pmf.example(key)[1]
 
 
-MODEL = Model(
-    Hyper=Hyper,
-    generate=generate,
-    families={
-        "u": fam.normal,
-        "v": fam.normal,
-        "users": fam.normal_wishart,
-        "items": fam.normal_wishart,
-        "tau": fam.gamma,
-    },
-    log_global=log_global,
-    log_local=log_local,
-    init=init,
+WISHARTS = {"users": fam.normal_wishart, "items": fam.normal_wishart}
+
+MODEL = Model.of(
+    globals(),
+    families={"u": fam.normal, "v": fam.normal, **WISHARTS, "tau": fam.gamma},
     predict=pmf.predict,
     symmetry="rotation",
     rotation=Rotation(("v", "u", "users", "items")),
-    example=example,
-    resolve=resolve,
-    solve_local=solve_local,
     ratings=Ratings(lambda hyper, values: 1 / values["tau"][0]),
-    learning=Learning(
-        lambda hyper: {name: getattr(hyper, name) for name in ("kappa", "scale", "a", "b")},
-        pmf.fix_rows,
-    ),
+    learning=Learning(("kappa", "scale", "a", "b"), pmf.fix_rows),
 )

@@ -1,26 +1,37 @@
-"""Latent Dirichlet allocation.
+r"""Latent Dirichlet allocation.
 
-Topics and documents (P 11.1-11.2, T 21-22, X 9):
+The generative process of Paisley, Blei & Jordan (P 11.1-11.2), Theis & Hoffman (T 21-22) and Fox's
+slides (X 9):
 
-    beta_k  ~ Dirichlet(eta 1_V)                 k = 1..K   topics over V words
-    theta_d ~ Dirichlet(alpha)                   d = 1..D   topic proportions, alpha symmetric or one number per topic
-    z_dn    ~ Discrete(theta_d),  w_dn ~ Discrete(beta_{z_dn})
+$$\begin{align*}
+\beta_k &\sim \operatorname{Dirichlet}(\eta 1_V) && k = 1, \dots, K \text{: topics over } V
+\text{ words} \\
+\theta_d &\sim \operatorname{Dirichlet}(\alpha) && d = 1, \dots, D \text{: topic proportions} \\
+z_{dn} &\sim \operatorname{Discrete}(\theta_d) && \text{topic of a word} \\
+w_{dn} &\sim \operatorname{Discrete}(\beta_{z_{dn}}) && \text{word}
+\end{align*}$$
 
-The words of a document enter as counts n_dv, the topics z summed out: n_d ~ Multinomial(N_d, theta_d B), with the multinomial coefficient that
-turns a sequence of words into counts. With t(beta) = log beta and t(theta) = log theta,
+The topics $z$ are summed out and the words of a document enter as counts,
+$n_d \sim \operatorname{Multinomial}(N_d, \theta_d \beta)$. With $t(\beta) = \log \beta$ and
+$t(\theta) = \log \theta$,
 
-    F = sum_k log Dir(beta_k) + sum_d log Dir(theta_d) + sum_dv n_dv log sum_k exp(log theta_dk + log beta_kv) + coefficients.
+$$F = \sum_k \log \operatorname{Dir}(\beta_k) + \sum_d \log \operatorname{Dir}(\theta_d)
++ \sum_{dv} n_{dv} \log \sum_k e^{\log \theta_{dk} + \log \beta_{kv}}
++ \sum_d \log \frac{N_d!}{\prod_v n_{dv}!}.$$
 
-Its gradients are the coordinate updates X 12-13: gamma_d = alpha + sum_n phi_dn and lambda_k = eta + sum_dn w_dn phi_dnk.
+Its gradients are the coordinate updates X 12-13:
 
-| here           | P          | T        | X         |
-|----------------|------------|----------|-----------|
-| beta, theta    | beta,theta | beta,theta | beta, pi |
-| alpha          | a_0 1_K    | alpha_k  | alpha     |
-| eta            | c_0 / V    | eta      | lambda    |
-| q(beta), q(theta) | -       | lambda, gamma | eta, gamma (alpha on X 9) |
+$$\gamma_d = \alpha + \sum_n \phi_{dn}, \qquad \lambda_k = \eta + \sum_{dn} w_{dn} \phi_{dnk}.$$
 
-X 23 prints the data terms of the bound with a minus and without the factor N; they enter with a plus, scaled by N / |batch|.
+| here | P | T | X |
+|---|---|---|---|
+| `beta`, `theta` | $\beta, \theta$ | $\beta, \theta$ | $\beta, \pi$ |
+| `alpha` | $a_0 1_K$ | $\alpha_k$ | $\alpha$ |
+| `eta` | $c_0 / V$ | $\eta$ | $\lambda$ |
+| $q(\beta), q(\theta)$ | – | $\lambda, \gamma$ | $\eta, \gamma$ ($\alpha$ on X 9) |
+
+X 23 prints the data terms of the bound with a minus and without the factor $N$. They enter with a
+plus, scaled by $N / |B|$ for a batch $B$.
 """
 
 from typing import NamedTuple
@@ -31,7 +42,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from jax.scipy.special import gammaln
-from numpyro.distributions import constraints
+from numpyro.distributions.constraints import positive
 
 from pp_models import families as fam
 from pp_models.data import types as data_
@@ -43,7 +54,8 @@ from pp_models.model import Count, Learning, Model, Positive, Positives, Tokens,
 
 
 class Hyper(NamedTuple):
-    """num_topics: K. alpha: concentration of the documents' proportions, one number or K. eta: concentration of the topics."""
+    """num_topics: K. alpha: concentration of the topic proportions, one number or one per topic.
+    eta: concentration of the topics."""
 
     num_topics: Count = 10
     alpha: Positives = 0.1
@@ -51,94 +63,58 @@ class Hyper(NamedTuple):
 
 
 def resolve(hyper, data):
-    if np.size(hyper.alpha) not in (1, hyper.num_topics):
+    if (size := np.size(hyper.alpha)) not in (1, hyper.num_topics):
         raise InputError(
-            f"alpha has {np.size(hyper.alpha)} numbers for {hyper.num_topics} topics: give one, or one per topic."
+            f"alpha has {size} numbers for {hyper.num_topics} topics: give one, or one per topic."
         )
     return hyper
 
 
-def _alpha(hyper, num_topics):
-    return jnp.broadcast_to(jnp.asarray(hyper.alpha, float), (num_topics,))
+def _alpha(hyper):
+    return jnp.broadcast_to(jnp.asarray(hyper.alpha, float), (hyper.num_topics,))
 
 
 def generate(hyper, data):
     with numpyro.plate("topics", hyper.num_topics):
         beta = numpyro.sample("beta", dist.Dirichlet(jnp.full(data.num_columns, hyper.eta)))
     with documents(data):
-        theta = numpyro.sample("theta", dist.Dirichlet(_alpha(hyper, hyper.num_topics)))
-        words = dist.MultinomialProbs(
-            theta @ beta, data.totals.astype(int), total_count_max=data.max_total
-        )
+        theta = numpyro.sample("theta", dist.Dirichlet(_alpha(hyper)))
+        totals = data.totals.astype(int)
+        words = dist.MultinomialProbs(theta @ beta, totals, total_count_max=data.max_total)
         numpyro.sample("counts", words, obs=data.entries.dense(data.num_columns))
 
 
 def guide(hyper, data):
-    topics = numpyro.param(
-        "lambda", lambda key: init(key, hyper, data)["beta"], constraint=constraints.positive
-    )
-    everyone = jnp.ones((data.num_data_rows, hyper.num_topics)) + _alpha(hyper, hyper.num_topics)
-    proportions = numpyro.param("gamma", everyone, constraint=constraints.positive)
+    lam = numpyro.param("lambda", lambda key: init(key, hyper, data)["beta"], constraint=positive)
+    everyone = 1 + jnp.tile(_alpha(hyper), (data.num_data_rows, 1))
+    gamma = numpyro.param("gamma", everyone, constraint=positive)
     with numpyro.plate("topics", hyper.num_topics):
-        numpyro.sample("beta", dist.Dirichlet(topics))
+        numpyro.sample("beta", dist.Dirichlet(lam))
     with documents(data):
-        numpyro.sample("theta", dist.Dirichlet(proportions[data.positions]))
+        numpyro.sample("theta", dist.Dirichlet(gamma[data.positions]))
 
 
 def log_global(hyper, t):
-    return jnp.sum(fam.log_prior(fam.dirichlet, jnp.reshape(hyper.eta, (1, 1)), t["beta"]))
+    return jnp.sum(fam.log_prior(fam.dirichlet, hyper.eta, t["beta"]))
 
 
 def log_local(hyper, t, batch, key=None):
-    prior = fam.log_prior(fam.dirichlet, _alpha(hyper, t["theta"].shape[1])[None], t["theta"])
+    prior = fam.log_prior(fam.dirichlet, _alpha(hyper), t["theta"])
     coefficient = gammaln(batch.totals + 1) - batch.log_factorials
     return batch.sum(prior + coefficient) + allocate(t["theta"], t["beta"], batch.entries, key)
 
 
 def init(key, hyper, data):
-    """Topics: the prior plus uniform noise scaled to the corpus (P 11.6). Documents: the words spread evenly over the topics.
+    """Topics: the prior plus uniform noise scaled to the corpus (P 11.6). Documents: the words
+    spread evenly over the topics.
 
-    Started at the prior instead, a topic of small alpha would begin with a weight of exp(digamma(alpha)), from which it does not recover.
+    A document that started at the prior would give a topic of small alpha the weight
+    exp(digamma(alpha)), from which it does not recover.
     """
-    scale = data.total / (hyper.num_topics * data.num_columns)
+    share = jnp.asarray(data.totals, float)[:, None] / hyper.num_topics
+    scale = 2 * data.total / (hyper.num_topics * data.num_columns)
     noise = jax.random.uniform(key, (hyper.num_topics, data.num_columns))
-    return {
-        "theta": _alpha(hyper, hyper.num_topics)
-        + jnp.asarray(data.totals, float)[:, None] / hyper.num_topics,
-        "beta": hyper.eta + 2 * scale * noise,
-    }
-
-
-def begin(hyper, data, topics):
-    """As many tokens of each topic as there would be if all were of one size."""
-    return {"beta": hyper.eta + data.total / hyper.num_topics * topics}
-
-
-_LOG_TOTAL = {"mean": digamma, "mode": jnp.log, "log_mode": jnp.log, "collapsed": jnp.log}
-_TAKEN = {
-    "mode": lambda num_topics: num_topics,
-    "collapsed": lambda num_topics: 1,
-}  # from the total: one per topic at a mode, the token itself
-
-
-def odds(hyper, t, batch, summary="collapsed"):
-    """A word's topic: phi of X 12, or with theta integrated out (alpha_k + N_dk) / (sum_k alpha_k + N_d) beta_kv, N without the word itself."""
-    alpha = _alpha(hyper, t["beta"].shape[0])[None]
-    total = (
-        jnp.sum(alpha) + batch.totals - _TAKEN.get(summary, lambda num_topics: 0)(alpha.shape[1])
-    )
-    return Odds(
-        alpha,
-        -_LOG_TOTAL[summary](jnp.maximum(total, jnp.finfo(total.dtype).tiny))[:, None],
-        t["beta"],
-    )
-
-
-def solve_local(hyper, t, batch, start, options, summary):
-    """X 12 for every document of the batch: phi and gamma in turn, until gamma rests."""
-    given = odds(hyper, t, batch, summary)
-    counts, info, entries = converge_rows(*given, batch.entries, start["theta"], options, summary)
-    return {"theta": given.concentration + counts}, info, batch.replace(entries=entries)
+    return {"theta": _alpha(hyper) + share, "beta": hyper.eta + scale * noise}
 
 
 def predict(hyper, values):
@@ -147,30 +123,43 @@ def predict(hyper, values):
 
 
 def example(key):
-    hyper = Hyper(num_topics=3, alpha=1.1, eta=1.2)
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
     topics, proportions = rng.dirichlet(np.full(9, 0.3), 3), rng.dirichlet(np.full(3, 0.5), 14)
-    return hyper, data_.counts(
-        [
-            rng.multinomial(n, p)
-            for n, p in zip(rng.integers(5, 40, 14), proportions @ topics, strict=True)
-        ]
-    )
+    counts = rng.multinomial(rng.integers(5, 40, 14), proportions @ topics)
+    return Hyper(num_topics=3, alpha=1.1, eta=1.2), data_.counts(counts)
 
 
-MODEL = Model(
-    Hyper=Hyper,
-    generate=generate,
-    guide=guide,
+# Optional: the documents' fixed point in one pass, and topics of single words -----------------
+
+LOG_TOTAL = {"mean": digamma, "mode": jnp.log, "log_mode": jnp.log, "collapsed": jnp.log}
+
+
+def odds(hyper, t, batch, summary="collapsed"):
+    r"""The odds of a word's topic: $\phi$ of X 12 or, with $\theta$ integrated out,
+    $(\alpha_k + N_{dk}) / (\sum_k \alpha_k + N_d) \, \beta_{kv}$, $N$ without the word itself."""
+    alpha = _alpha(hyper)[None]
+    taken = {"mode": hyper.num_topics, "collapsed": 1}.get(summary, 0)
+    total = jnp.sum(alpha) + batch.totals - taken
+    log_total = LOG_TOTAL[summary](jnp.maximum(total, jnp.finfo(total.dtype).tiny))
+    return Odds(alpha, -log_total[:, None], t["beta"])
+
+
+def solve_local(hyper, t, batch, start, options, summary):
+    r"""X 12 for every document of the batch: $\phi$ and $\gamma$ in turn, to convergence."""
+    given = odds(hyper, t, batch, summary)
+    counts, info, entries = converge_rows(*given, batch.entries, start["theta"], options, summary)
+    return {"theta": given.concentration + counts}, info, batch.replace(entries=entries)
+
+
+def begin(hyper, data, topics):
+    """q(beta) at the given topics, with an equal share of the tokens each."""
+    return {"beta": hyper.eta + data.total / hyper.num_topics * topics}
+
+
+MODEL = Model.of(
+    globals(),  # Hyper, generate, guide, log_global, ...: the functions above, by their names
     families={"theta": fam.dirichlet, "beta": fam.dirichlet},
-    log_global=log_global,
-    log_local=log_local,
-    init=init,
-    predict=predict,
     symmetry="permutation",
-    example=example,
-    resolve=resolve,
-    solve_local=solve_local,
     tokens=Tokens(odds, begin),
-    learning=Learning(lambda hyper: {"alpha": _alpha(hyper, hyper.num_topics), "eta": hyper.eta}),
+    learning=Learning(lambda hyper: {"alpha": _alpha(hyper), "eta": hyper.eta}),
 )

@@ -1,24 +1,34 @@
-"""Latent Gaussian nonnegative matrix factorisation (LG-NMF, H 2.1; Hu et al. 2014).
+r"""Latent Gaussian nonnegative matrix factorisation (LG-NMF, H 2.1; Hu et al. 2014).
 
-Counts are Gaussian about a product of nonnegative factors whose priors are normals cut off at zero:
+Counts are Gaussian about a product of nonnegative factors, whose priors are normals truncated at
+zero (Hu et al., H):
 
-    alpha1 ~ Gamma(a0, b0)
-    d1_i   ~ N+(0, I / K)                  words i = 1..p
-    s_j    ~ N+(0, I / alpha1)             documents j = 1..n
-    C_ij   ~ N(d1_i's_j, 1)                                                             H(3)
+$$\begin{align*}
+\alpha_1 &\sim \operatorname{Gamma}(a_0, b_0) && \text{precision} \\
+d1_i &\sim \operatorname{N}^+(0, I / K) && i = 1, \dots, p \text{: words} \\
+s_j &\sim \operatorname{N}^+(0, I / \alpha_1) && j = 1, \dots, n \text{: documents} \\
+C_{ij} &\sim \operatorname{N}(d1_i^\top s_j, 1) && \text{counts, H(3)}
+\end{align*}$$
 
-With t(d1) = (d1_i, sum_i d1_i d1_i') and t(s) = (s_j, s_j s_j'), F is `latent_gaussian.log_text` and the priors; zeros of C are in the two Gram
-matrices. A row's coordinates are coupled: the conditional of s_j has the precision alpha1 I + sum_i d1_i d1_i' (H 10, which calls it Sigma), and a
-product of independent positive normals is fitted to it one coordinate at a time (`families.positive`).
+With $t(d1) = (d1_i, \sum_i d1_i d1_i^\top)$ and $t(s) = (s_j, s_j s_j^\top)$,
 
-| here   | H             |
-|--------|---------------|
-| d1     | D_1 (words x K) |
-| s      | S (documents x K) |
-| alpha1 | alpha_1: a number if given, else a site with prior Gamma(a0, b0) |
-| a0, b0 | 1e-6 |
+$$F = \text{priors} - \frac12 \Bigl(n p \log 2 \pi + \sum_{ij} C_{ij}^2\Bigr)
++ \sum_{C_{ij} > 0} C_{ij} \, d1_i^\top s_j
+- \frac12 \Bigl\langle \sum_i d1_i d1_i^\top, \sum_j s_j s_j^\top \Bigr\rangle.$$
 
-H(6) lacks the factor 1/2 of the squared error, and its f holds -(n K / 2) log alpha1.
+The coordinates of a row are coupled: the conditional of $s_j$ has the precision
+$\alpha_1 I + \sum_i d1_i d1_i^\top$ (H 10, which calls it $\Sigma$). A product of independent
+positive normals is fitted to it one coordinate at a time (`families.positive`).
+
+| here | H |
+|---|---|
+| `d1` | $D_1$ (words × K) |
+| `s` | $S$ (documents × K) |
+| `alpha1` | $\alpha_1$: a number if given, else a site with a gamma prior |
+| `a0`, `b0` | $10^{-6}$ |
+
+H(6) lacks the factor 1/2 of the squared error, and its $f$ must hold
+$-\frac{n K}{2} \log \alpha_1$.
 """
 
 from typing import NamedTuple
@@ -27,18 +37,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
-import numpyro.distributions as dist
 
 from pp_models import families as fam
 from pp_models.data import types as data_
 from pp_models.elimination.row_solver import RowInfo
-from pp_models.families import Pair
 from pp_models.model import Count, Learning, Marginal, Model, Positive, Topics, documents
 from pp_models.models import _latent_gaussian as lg
+from pp_models.models._examples import generator
+
+SMALLEST = 1e-3  # mean count of a row to start with, for empty rows
 
 
 class Hyper(NamedTuple):
-    """num_topics: K. alpha1: precision of the documents' weights; None: unknown. a0, b0: shape and rate of its prior."""
+    """num_topics: K. alpha1: precision of the documents' weights; None: unknown. a0, b0: shape and
+    rate of its prior."""
 
     num_topics: Count = 10
     alpha1: Positive | None = None
@@ -48,64 +60,47 @@ class Hyper(NamedTuple):
 
 def generate(hyper, data):
     alpha1 = lg.sample_precision(hyper, "alpha1")
-    d1 = lg.sample_rows(
-        "d1",
-        lg.locations(hyper.num_topics, hyper.num_topics, True),
-        data.num_columns,
-        hyper.num_topics,
-    )
+    d1 = lg.sample_words(hyper, data, positive=True)
     with documents(data):
         s = numpyro.sample("s", lg.locations(alpha1, hyper.num_topics, True))
-        numpyro.sample(
-            "counts",
-            dist.Normal(s @ d1.T, 1.0).to_event(1),
-            obs=data.entries.dense(data.num_columns),
-        )
-
-
-def log_words(hyper, d1):
-    """The prior of d1, whose precision is K."""
-    return lg.log_table(d1, Pair(jnp.log(float(hyper.num_topics)), float(hyper.num_topics)), True)
+        lg.sample_text(s, d1, data)
 
 
 def log_global(hyper, t):
-    return log_words(hyper, t["d1"]) + lg.log_precisions(hyper, t)
+    return lg.log_words(hyper, t["d1"], True) + lg.log_precisions(hyper, t)
 
 
 def log_local(hyper, t, batch, key=None):
-    return lg.log_batch(t["s"], lg.precision(hyper, t, "alpha1"), True, batch) + lg.log_text(
-        t["s"], t["d1"], batch
-    )
+    prior = lg.log_batch(t["s"], lg.precision(hyper, t, "alpha1"), True, batch)
+    return prior + lg.log_text(t["s"], t["d1"], batch)
 
 
 def solve_local(hyper, t, batch, start, options, summary):
-    """Rows share their precision, alpha1 I + sum_i d1_i d1_i', and what words say of them does not depend on where they are: their natural
+    """Rows share their precision, and the words' part does not depend on the rows: their natural
     parameters are known at once.
 
-    The mode keeps one precision for all rows, which makes settling them one product of matrices (`positive_normal`), and their statistics another.
-    Rows that only fill the batch up are zero there.
+    The mode keeps one precision for all rows, so that its iteration is one matrix product
+    (`positive_normal`), and the statistics another. Rows of padding are zero there.
     """
-    alpha1 = lg.precision(hyper, t, "alpha1").second
-    natural = lg.rows_of_text(t["d1"], alpha1, batch)
+    natural = lg.rows_of_text(t["d1"], lg.precision(hyper, t, "alpha1").second, batch)
     if summary != "mode":
-        natural = Pair(
-            natural.first,
-            jnp.broadcast_to(natural.second, (batch.num_rows, *natural.second.shape[1:])),
-        )
-    return (
-        {"s": natural},
-        RowInfo(jnp.ones(batch.num_rows, int), jnp.zeros(batch.num_rows, batch.mask.dtype)),
-        batch,
-    )
+        shape = (batch.num_rows, *natural.second.shape[1:])
+        natural = natural._replace(second=jnp.broadcast_to(natural.second, shape))
+    once = jnp.ones(batch.num_rows, int), jnp.zeros(batch.num_rows, batch.mask.dtype)
+    return {"s": natural}, RowInfo(*once), batch
 
 
 def init(key, hyper, data):
-    begin = lg.start(key, hyper, data)
-    known = {name: Pair(jnp.full(1, 10.0), -10.0 / begin[name]) for name in lg.latent(hyper)}
+    """Words: random, about the size of their prior. Documents: such that the row's mean count comes
+    out, whatever other rows there are."""
+    num_topics, size = hyper.num_topics, 1 / jnp.sqrt(hyper.num_topics)
+    mean = jnp.asarray(data.totals, float)[:, None] / max(data.num_columns, 1)
+    words = size * (0.2 + jax.random.uniform(key, (data.num_columns, num_topics)))
+    weight = jnp.maximum(mean, SMALLEST) / (num_topics * 0.7 * size)
     return {
-        "s": lg.around(begin["s"], 0.3 * begin["s"][:, :1], False),
-        "d1": lg.around(begin["d1"], 0.1 / jnp.sqrt(hyper.num_topics), True),
-        **known,
+        "s": lg.around(weight * jnp.ones((data.num_rows, num_topics)), 0.3 * weight, False),
+        "d1": lg.around(words, 0.1 / jnp.sqrt(num_topics), True),
+        **lg.start_precisions(hyper),
     }
 
 
@@ -115,34 +110,23 @@ def predict(hyper, values):
 
 
 def example(key):
-    rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+    rng = generator(key)
     words, weights = np.abs(rng.normal(size=(7, 2))), np.abs(rng.normal(size=(9, 2)))
     counts = np.maximum(np.round(3 * weights @ words.T + rng.normal(size=(9, 7))), 0)
     return Hyper(num_topics=2, a0=4.0, b0=2.0), data_.counts(counts)
 
 
-def variant(hyper, kind):
-    """alpha1 is a site where it is not given."""
-    return MODEL if hyper.alpha1 is None else FIXED
+def balance(hyper):
+    """Scaling d1 up and s down leaves the likelihood as it is."""
+    return {"d1": float(hyper.num_topics)}, {"s": hyper.alpha1}
 
 
-MODEL = Model(
-    Hyper=Hyper,
-    generate=generate,
+MODEL = Model.of(
+    globals(),
     families={"s": fam.positive, "d1": fam.positive_tied, "alpha1": fam.gamma},
-    log_global=log_global,
-    log_local=log_local,
-    init=init,
-    predict=predict,
     symmetry="permutation",
-    example=example,
-    solve_local=solve_local,
-    topics=Topics(lambda hyper, values: values["s"], lambda hyper, values: values["d1"].T),
-    variant=variant,
     moves=lg.scale_moves,
-    marginal=Marginal(
-        ("alpha1",), lambda hyper: ({"d1": float(hyper.num_topics)}, {"s": hyper.alpha1})
-    ),
-    learning=Learning(lg.given),
+    topics=Topics(lambda hyper, values: values["s"], lambda hyper, values: values["d1"].T),
+    marginal=Marginal(("alpha1",), balance),
+    learning=Learning(lg.PRECISIONS),
 )
-FIXED = lg.with_given(MODEL, alpha1=0.7)

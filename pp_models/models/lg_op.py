@@ -1,20 +1,28 @@
-"""Latent Gaussian topic model with ordinal probit counts (LG-OP, H 2.1; Hu et al. 2014).
+r"""Latent Gaussian topic model with ordinal probit counts (LG-OP, H 2.1; Hu et al. 2014).
 
-A count h says in which interval a Gaussian fell whose mean is a product of factors of either sign:
+A count $h$ says in which interval a Gaussian fell, whose mean is a product of factors of either
+sign (Hu et al., H):
 
-    alpha1 ~ Gamma(a0, b0)
-    d1_i   ~ N(0, I / K)                   words i = 1..p
-    s_j    ~ N(0, I / alpha1)              documents j = 1..n
-    g_ij   ~ N(d1_i's_j, 1)
-    C_ij   = h if c_h <= g_ij < c_(h+1),   c_0 = -inf, c_1 = 0, c_2 = 1, ...            H(2)
+$$\begin{align*}
+\alpha_1 &\sim \operatorname{Gamma}(a_0, b_0) && \text{precision} \\
+d1_i &\sim \operatorname{N}(0, I / K) && i = 1, \dots, p \text{: words} \\
+s_j &\sim \operatorname{N}(0, I / \alpha_1) && j = 1, \dots, n \text{: documents} \\
+g_{ij} &\sim \operatorname{N}(d1_i^\top s_j, 1) && \text{utilities} \\
+C_{ij} &= h \text{ if } c_h \le g_{ij} < c_{h+1} && c_0 = -\infty, c_1 = 0, c_2 = 1, \dots
+\text{, H(2)}
+\end{align*}$$
 
-F is `probit.ordinal`, which eliminates g, minus half of sum_ij E (d1_i's_j)^2 = <sum_i d1_i d1_i', sum_j s_j s_j'>, and the priors. All cells are
-visited, zeros too: use it for small corpora. Factors are known up to a rotation.
+The utilities $g$ are eliminated (`probit.ordinal`). With $m_{ij} = E[d1_i]^\top E[s_j]$,
 
-| here   | H   |
-|--------|-----|
-| d1, s  | D_1, S |
-| alpha1 | alpha_1: a number if given, else a site with prior Gamma(a0, b0) |
+$$F = \text{priors} + \sum_{ij} \Bigl(\log P(C_{ij} \mid m_{ij}) + \frac{m_{ij}^2}{2}\Bigr)
+- \frac12 \Bigl\langle \sum_i d1_i d1_i^\top, \sum_j s_j s_j^\top \Bigr\rangle.$$
+
+All cells are visited, zeros too: use it for small corpora. Factors are known up to a rotation.
+
+| here | H |
+|---|---|
+| `d1`, `s` | $D_1, S$ |
+| `alpha1` | $\alpha_1$: a number if given, else a site with a gamma prior |
 """
 
 import jax
@@ -27,16 +35,16 @@ from numpyro.distributions import constraints
 from pp_models import families as fam
 from pp_models.data import types as data_
 from pp_models.elimination import probit
-from pp_models.families import Pair
 from pp_models.model import Learning, Model, Rotation, documents
 from pp_models.models import _latent_gaussian as lg
 from pp_models.models import lg_nmf
+from pp_models.models._examples import generator
 
 Hyper = lg_nmf.Hyper
 
 
 class Ordinal(dist.Distribution):
-    """H(2): the interval that a N(mean, 1) variable falls into, [h - 1, h) for h = 1, 2, ... and below zero for h = 0."""
+    """H(2): the interval of a N(mean, 1) variable, h for [h - 1, h) and 0 below zero."""
 
     arg_constraints = {"mean_utility": constraints.real}  # noqa: RUF012 (NumPyro's own convention)
     support = constraints.nonnegative_integer
@@ -56,22 +64,15 @@ class Ordinal(dist.Distribution):
 
 def generate(hyper, data):
     alpha1 = lg.sample_precision(hyper, "alpha1")
-    d1 = lg.sample_rows(
-        "d1",
-        lg.locations(hyper.num_topics, hyper.num_topics, False),
-        data.num_columns,
-        hyper.num_topics,
-    )
+    d1 = lg.sample_words(hyper, data, positive=False)
     with documents(data):
         s = numpyro.sample("s", lg.locations(alpha1, hyper.num_topics, False))
-        numpyro.sample(
-            "counts", Ordinal(s @ d1.T).to_event(1), obs=data.entries.dense(data.num_columns)
-        )
+        words = Ordinal(s @ d1.T).to_event(1)
+        numpyro.sample("counts", words, obs=data.entries.dense(data.num_columns))
 
 
 def log_global(hyper, t):
-    size = float(hyper.num_topics)
-    return lg.log_table(t["d1"], Pair(jnp.log(size), size), False) + lg.log_precisions(hyper, t)
+    return lg.log_words(hyper, t["d1"], False) + lg.log_precisions(hyper, t)
 
 
 def log_local(hyper, t, batch, key=None):
@@ -83,48 +84,32 @@ def log_local(hyper, t, batch, key=None):
 def init(key, hyper, data):
     size = 1 / jnp.sqrt(hyper.num_topics)
     words = size * jax.random.normal(key, (data.num_columns, hyper.num_topics))
-    known = {name: Pair(jnp.full(1, 10.0), -jnp.full(1, 10.0)) for name in lg.latent(hyper)}
     return {
         "s": lg.around(jnp.zeros((data.num_rows, hyper.num_topics)), 0.3, False),
         "d1": lg.around(words, 0.1 * size, True),
-        **known,
+        **lg.start_precisions(hyper),
     }
 
 
 def predict(hyper, values):
-    """Expected counts: E C = sum_(h >= 0) P(C > h) = sum_h Phi(x - h)."""
-    mean = values["s"] @ values["d1"].T
-    return probit.expected_count(mean)
+    """Expected counts."""
+    return probit.expected_count(values["s"] @ values["d1"].T)
 
 
 def example(key):
-    rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+    rng = generator(key)
     mean = rng.normal(size=(9, 2)) @ rng.normal(size=(7, 2)).T + 0.4 + rng.normal(size=(9, 7))
-    return Hyper(num_topics=2, a0=4.0, b0=2.0), data_.counts(
-        np.where(mean < 0, 0, np.floor(mean) + 1)
-    )
+    counts = np.where(mean < 0, 0, np.floor(mean) + 1)
+    return Hyper(num_topics=2, a0=4.0, b0=2.0), data_.counts(counts)
 
 
-def variant(hyper, kind):
-    """alpha1 is a site where it is not given."""
-    return MODEL if hyper.alpha1 is None else FIXED
-
-
-MODEL = Model(
-    Hyper=Hyper,
-    generate=generate,
+MODEL = Model.of(
+    globals(),
     families={"s": fam.normal, "d1": fam.normal_tied, "alpha1": fam.gamma},
-    log_global=log_global,
-    log_local=log_local,
-    init=init,
-    predict=predict,
     symmetry="rotation",
     rotation=Rotation(("d1", "s")),
-    example=example,
-    variant=variant,
     moves=lg.scale_moves,
     curved=frozenset({"s", "d1"}),
     marginal=lg_nmf.MODEL.marginal,
-    learning=Learning(lg.given),
+    learning=Learning(lg.PRECISIONS),
 )
-FIXED = lg.with_given(MODEL, alpha1=0.7)

@@ -1,35 +1,41 @@
-"""Probabilistic matrix factorisation (C17; Salakhutdinov & Mnih 2007).
+r"""Probabilistic matrix factorisation (C17; Salakhutdinov & Mnih 2007).
 
-Users and items have locations, and a rating is their inner product with noise. Of the N_1 x N_2 ratings only those in Omega are observed; the
-others are missing, not zero:
+Users and items have locations, and a rating is their inner product plus noise. Only the ratings in
+$\Omega$ are observed; the others are missing, not zero (Columbia lectures, C17):
 
-    u_i  ~ N(0, I / lam)
-    v_j  ~ N(0, I / lam)
-    M_ij ~ N(offset + u_i'v_j, sigma2)        (i, j) in Omega
+$$\begin{align*}
+u_i &\sim \operatorname{N}(0, \lambda^{-1} I) && \text{users} \\
+v_j &\sim \operatorname{N}(0, \lambda^{-1} I) && \text{items} \\
+M_{ij} &\sim \operatorname{N}(\text{offset} + u_i^\top v_j, \sigma^2) && (i, j) \in \Omega
+\end{align*}$$
 
-With t(u) = (u, u u') and t(v) alike,
+With $t(u) = (u, u u^\top)$, $t(v)$ alike and $r_{ij} = M_{ij} - \text{offset}$,
 
-    F = priors - 1/(2 sigma2) sum_Omega (M_ij - offset)^2 - 2 (M_ij - offset) u_i'v_j + <u_i u_i', v_j v_j'> - |Omega|/2 log(2 pi sigma2)
+$$F = \text{priors} - \frac{1}{2 \sigma^2} \sum_\Omega \bigl(r_{ij}^2 - 2 r_{ij} u_i^\top v_j
++ \langle u_i u_i^\top, v_j v_j^\top \rangle\bigr)
+- \frac{|\Omega|}{2} \log(2 \pi \sigma^2).$$
 
-and its gradient for a user is the precision lam I + sum_j v_j v_j' / sigma2 with the right-hand side sum_j M_ij v_j / sigma2: the engine `map` is
-C17's coordinate ascent, N_1 + N_2 coupled ridge regressions
+Its gradient for a user is the precision $\lambda I + \sum_j v_j v_j^\top / \sigma^2$ and the right
+side $\sum_j r_{ij} v_j / \sigma^2$. The engine `map` is C17's coordinate ascent, coupled ridge
+regressions
 
-    u_i = (lam sigma2 I + sum_j v_j v_j')^-1 sum_j M_ij v_j,
+$$u_i = \Bigl(\lambda \sigma^2 I + \sum_j v_j v_j^\top\Bigr)^{-1} \sum_j r_{ij} v_j,$$
 
-`cavi` the mean-field version with covariances, `gibbs` draws from the same normals. A user without ratings has the prior; one with fewer ratings
-than the rank is no trouble, for the prior makes the equations solvable.
+`cavi` is the mean-field version with covariances, and `gibbs` draws from the same normals. A user
+without ratings has the prior; the prior also makes the equations solvable for a user with fewer
+ratings than the rank.
 
-| here   | C17          |
-|--------|--------------|
-| u, v   | u_i, v_j     |
-| lam    | lambda       |
-| sigma2 | sigma^2      |
-| rank   | d            |
-| offset | - (0; or the mean rating, with center=True) |
+| here | C17 |
+|---|---|
+| `u`, `v` | $u_i, v_j$ |
+| `lam`, `sigma2` | $\lambda, \sigma^2$ |
+| `rank` | $d$ |
+| `offset` | – (0; the mean rating with `center=True`) |
 
-Defaults: half of the ratings' variance is noise, sigma2 = var/2, and the rest of their square about the offset is u'v's under the prior: centred,
-lam = sqrt(2 rank / var). The stochastic engines can learn lam and sigma2 (`{"sigma2": "learn"}`). Given priors of their own, they are the model
-`bayesian_pmf`.
+Defaults: half of the ratings' variance is noise, $\sigma^2 = \mathrm{var} / 2$, and the rest of
+their square about the offset is that of $u^\top v$ under the prior; centred,
+$\lambda = \sqrt{2 \, \text{rank} / \mathrm{var}}$. The stochastic engines can learn `lam` and
+`sigma2` (`{"sigma2": "learn"}`). The model `bayesian_pmf` gives them priors.
 """
 
 import dataclasses
@@ -40,7 +46,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
-from numpyro.distributions import constraints
+from numpyro.distributions.constraints import lower_cholesky
 
 from pp_models import families as fam
 from pp_models.data import types as data_
@@ -48,23 +54,15 @@ from pp_models.elimination.passes import Solved
 from pp_models.elimination.residuals import squared_error
 from pp_models.elimination.row_solver import RowInfo
 from pp_models.families import Pair
-from pp_models.model import (
-    Count,
-    Finite,
-    Flag,
-    Learning,
-    Model,
-    Positive,
-    Ratings,
-    Rotation,
-    documents,
-    fill_in,
-)
+from pp_models.model import Learning, Model, Ratings, Rotation, documents
+from pp_models.model.hyper import Count, Finite, Flag, Positive, fill_in
+from pp_models.models._examples import generator
 from pp_models.models._scales import along
 
 
 class Hyper(NamedTuple):
-    """rank: d. lam: precision of the locations. sigma2: variance of the noise. center: subtract the mean rating. offset: what is subtracted."""
+    """rank: d. lam: precision of the locations. sigma2: variance of the noise. center: subtract the
+    mean rating. offset: the number to subtract."""
 
     rank: Count = 10
     lam: Positive | None = None
@@ -74,13 +72,12 @@ class Hyper(NamedTuple):
 
 
 def variance(data):
-    """Of the observed ratings; of ratings that are all alike, one."""
-    spread = float(np.var(data.matrix.data, dtype=np.float64))
-    return spread if spread > 0 else 1.0
+    """The variance of the ratings; one if all are equal."""
+    return float(np.var(data.matrix.data, dtype=np.float64)) or 1.0
 
 
 def resolve_offset(hyper, data):
-    """The number taken off every rating: as given, the mean rating, or zero."""
+    """The number subtracted from every rating: as given, the mean rating, or zero."""
     if hyper.offset is not None:
         return hyper.offset
     return float(np.mean(data.matrix.data, dtype=np.float64)) if hyper.center else 0.0
@@ -90,22 +87,19 @@ def resolve(hyper, data):
     hyper = hyper._replace(offset=resolve_offset(hyper, data))
 
     def precision():
-        square = (
-            variance(data)
-            + (float(np.mean(data.matrix.data, dtype=np.float64)) - hyper.offset) ** 2
-        )
+        mean = float(np.mean(data.matrix.data, dtype=np.float64))
+        square = variance(data) + (mean - hyper.offset) ** 2
         return float(np.sqrt(hyper.rank / (square - variance(data) / 2)))
 
     return fill_in(hyper, {"sigma2": lambda: variance(data) / 2, "lam": precision})
 
 
 def observe(mean, noise, data):
-    """The observed ratings; what is missing says nothing."""
+    """The observed ratings; missing ones are masked."""
     table = data.entries.dense(data.num_columns, fill=jnp.nan)
     seen = ~jnp.isnan(table)
-    numpyro.sample(
-        "ratings", dist.Normal(mean, noise).mask(seen).to_event(1), obs=jnp.where(seen, table, 0)
-    )
+    ratings = dist.Normal(mean, noise).mask(seen).to_event(1)
+    numpyro.sample("ratings", ratings, obs=jnp.where(seen, table, 0))
 
 
 def generate(hyper, data):
@@ -117,28 +111,20 @@ def generate(hyper, data):
         observe(hyper.offset + u @ v.T, jnp.sqrt(hyper.sigma2), data)
 
 
-def guide_locations(name, size, rank, start=None):
-    """Parameters of a normal for each user or item: means and Cholesky factors of the covariance."""
-    mean = numpyro.param(f"{name}_mean", start or jnp.zeros((size, rank)))
-    tril = numpyro.param(
-        f"{name}_tril",
-        jnp.broadcast_to(0.3 * jnp.eye(rank), (size, rank, rank)),
-        constraint=constraints.lower_cholesky,
-    )
-    return mean, tril
-
-
 def guide(hyper, data):
-    v = guide_locations(
-        "v", data.num_columns, hyper.rank, lambda key: _start(key, hyper, data.num_columns)
-    )
-    u = guide_locations("u", data.num_data_rows, hyper.rank)
-    with numpyro.plate("objects", data.num_columns):
-        numpyro.sample("v", dist.MultivariateNormal(v[0], scale_tril=v[1]))
+    def locations(name, size, start):
+        mean = numpyro.param(f"{name}_mean", start)
+        narrow = jnp.tile(0.3 * jnp.eye(hyper.rank), (size, 1, 1))
+        return mean, numpyro.param(f"{name}_tril", narrow, constraint=lower_cholesky)
+
+    size = data.num_columns
+    v, v_tril = locations("v", size, lambda key: _start(key, hyper, size))
+    users = jnp.zeros((data.num_data_rows, hyper.rank))
+    u, u_tril = (x[data.positions] for x in locations("u", len(users), users))
+    with numpyro.plate("objects", size):
+        numpyro.sample("v", dist.MultivariateNormal(v, scale_tril=v_tril))
     with documents(data):
-        numpyro.sample(
-            "u", dist.MultivariateNormal(u[0][data.positions], scale_tril=u[1][data.positions])
-        )
+        numpyro.sample("u", dist.MultivariateNormal(u, scale_tril=u_tril))
 
 
 def _prior(hyper):
@@ -150,30 +136,24 @@ def log_global(hyper, t):
     return jnp.sum(fam.log_prior(fam.normal, _prior(hyper), t["v"]))
 
 
-def centred(batch, offset):
-    """The batch with the offset taken off its ratings."""
-    return batch.replace(
-        entries=dataclasses.replace(batch.entries, values=batch.entries.values - offset),
-        by_column=dataclasses.replace(batch.by_column, values=batch.by_column.values - offset),
-    )
-
-
 def error(hyper, t, batch):
-    """The expected squared error of the batch's ratings."""
-    rows = centred(batch, hyper.offset)
-    return squared_error(t["u"], t["v"], rows.entries, rows.by_column)
+    """The expected squared error of the batch's ratings, the offset subtracted."""
+    rows, columns = (
+        dataclasses.replace(entries, values=entries.values - hyper.offset)
+        for entries in (batch.entries, batch.by_column)
+    )
+    return squared_error(t["u"], t["v"], rows, columns)
 
 
 def log_local(hyper, t, batch, key=None):
     prior = fam.log_prior(fam.normal, _prior(hyper), t["u"])
-    size = jnp.sum(batch.entries.lengths)
-    return batch.sum(prior) - 0.5 * (
-        error(hyper, t, batch) / hyper.sigma2 + size * jnp.log(2 * jnp.pi * hyper.sigma2)
-    )
+    constant = jnp.sum(batch.entries.lengths) * jnp.log(2 * jnp.pi * hyper.sigma2)
+    return batch.sum(prior) - 0.5 * (error(hyper, t, batch) / hyper.sigma2 + constant)
 
 
 def _start(key, hyper, size):
-    """C17: each location from its prior; from a narrower one where that is so wide that u'v would be far beyond the noise."""
+    r"""C17: locations from their prior, or from a narrower one if the prior is so wide that
+    $u^\top v$ would be far beyond the noise."""
     widest = (2 * jnp.asarray(hyper.sigma2) / hyper.rank) ** 0.25
     return jnp.minimum(widest, 1 / jnp.sqrt(hyper.lam)) * jax.random.normal(key, (size, hyper.rank))
 
@@ -181,58 +161,17 @@ def _start(key, hyper, size):
 def at(mean, precision):
     """Natural parameters of normals with these means and one precision for all coordinates."""
     size, rank = mean.shape
-    return Pair(
-        precision * mean, -0.5 * precision * jnp.broadcast_to(jnp.eye(rank), (size, rank, rank))
-    )
+    eye = jnp.broadcast_to(jnp.eye(rank), (size, rank, rank))
+    return Pair(precision * mean, -0.5 * precision * eye)
 
 
 def init(key, hyper, data):
-    """Items: C17's random locations, known ten times better than the prior knows them. Users: the prior, which the first step replaces."""
+    """Items: C17's random locations, with a tenth of the prior's sd. Users: the prior, which the
+    first step replaces."""
     return {
         "u": at(jnp.zeros((data.num_rows, hyper.rank)), hyper.lam),
         "v": at(_start(key, hyper, data.num_columns), 100 * hyper.lam),
     }
-
-
-def solve_users(log_local, hyper, t, batch, start):
-    """Users do not meet in F: one regression each, and no iteration. Padding, which has no gradient, gets a unit normal."""
-    gradient = jax.grad(lambda u: log_local(hyper, {**t, "u": u}, batch))(start["u"])
-    idle = at(jnp.zeros_like(start["u"].first), 1.0)
-    real = batch.mask > 0
-    natural = Pair(
-        jnp.where(real[:, None], gradient.first, idle.first),
-        jnp.where(real[:, None, None], gradient.second, idle.second),
-    )
-    return {"u": natural}, RowInfo(jnp.ones(batch.num_rows, int), jnp.zeros(batch.num_rows)), batch
-
-
-def solve_local(hyper, t, batch, start, options, summary):
-    return solve_users(log_local, hyper, t, batch, start)
-
-
-def moves(hyper, key, values, batch):
-    """Components of a random direction, u -> u Q diag(c) Q' and v -> v Q diag(1/c) Q': inner products stay, and so does everything but the priors.
-
-    The priors do not know Q, which is drawn anew every time: in some sweeps all of the linear maps that the ratings cannot see are gone through.
-    """
-    turn_key, line_key = jax.random.split(key)
-    turn, _ = jnp.linalg.qr(
-        jax.random.normal(turn_key, (hyper.rank, hyper.rank), values["u"].dtype)
-    )
-    u, v = values["u"] @ turn, values["v"] @ turn
-    half = 0.5 * along(
-        line_key, len(u) - len(v), hyper.lam * jnp.sum(u**2, 0), hyper.lam * jnp.sum(v**2, 0)
-    )
-    return {**values, "u": (u * jnp.exp(half)) @ turn.T, "v": (v * jnp.exp(-half)) @ turn.T}
-
-
-def fix_rows(hyper, t, batch):
-    """The batch with its squared error, which the prior and the noise do not change, known."""
-    return batch.replace(
-        entries=dataclasses.replace(
-            batch.entries, solved=Solved(error(hyper, t, batch), None, None)
-        )
-    )
 
 
 def predict(hyper, values):
@@ -241,28 +180,57 @@ def predict(hyper, values):
 
 
 def example(key):
-    rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+    rng = generator(key)
     u, v = rng.normal(size=(9, 2)), rng.normal(size=(6, 2))
     user, item = np.nonzero(rng.random((9, 6)) < 0.7)
     values = 3 + np.sum(u[user] * v[item], 1) + 0.5 * rng.normal(size=len(user))
     return Hyper(rank=2, lam=1.2, sigma2=0.4), data_.ratings(user, item, values, shape=(9, 6))
 
 
-MODEL = Model(
-    Hyper=Hyper,
-    generate=generate,
-    guide=guide,
+def solve_users(log_local, hyper, t, batch, start):
+    """Users do not meet in F: one regression each, without iteration. Padding has no gradient and
+    gets a unit normal."""
+    gradient = jax.grad(lambda u: log_local(hyper, {**t, "u": u}, batch))(start["u"])
+    idle = at(jnp.zeros_like(start["u"].first), 1.0)
+
+    def keep(x, y):
+        return jnp.where(jnp.reshape(batch.mask > 0, (-1,) + (1,) * (x.ndim - 1)), x, y)
+
+    info = RowInfo(jnp.ones(batch.num_rows, int), jnp.zeros(batch.num_rows))
+    return {"u": jax.tree.map(keep, gradient, idle)}, info, batch
+
+
+def solve_local(hyper, t, batch, start, options, summary):
+    return solve_users(log_local, hyper, t, batch, start)
+
+
+def moves(hyper, key, values, batch):
+    r"""Scale components of a random direction, $u \to u Q \operatorname{diag}(c) Q^\top$ and
+    $v \to v Q \operatorname{diag}(1/c) Q^\top$. Inner products do not change; the priors do.
+
+    The priors do not depend on $Q$, which is drawn anew for every move, so that some sweeps reach
+    all linear maps that the ratings do not determine.
+    """
+    turn_key, line_key = jax.random.split(key)
+    noise = jax.random.normal(turn_key, (hyper.rank, hyper.rank), values["u"].dtype)
+    turn, _ = jnp.linalg.qr(noise)
+    u, v = values["u"] @ turn, values["v"] @ turn
+    squares = hyper.lam * jnp.sum(u**2, 0), hyper.lam * jnp.sum(v**2, 0)
+    half = 0.5 * along(line_key, len(u) - len(v), *squares)
+    return {**values, "u": (u * jnp.exp(half)) @ turn.T, "v": (v * jnp.exp(-half)) @ turn.T}
+
+
+def fix_rows(hyper, t, batch):
+    """The batch with its squared error known, which the prior and the noise do not change."""
+    solved = Solved(error(hyper, t, batch), None, None)
+    return batch.replace(entries=dataclasses.replace(batch.entries, solved=solved))
+
+
+MODEL = Model.of(
+    globals(),
     families={"u": fam.normal, "v": fam.normal},
-    log_global=log_global,
-    log_local=log_local,
-    init=init,
-    predict=predict,
     symmetry="rotation",
     rotation=Rotation(("v", "u")),
-    example=example,
-    resolve=resolve,
-    solve_local=solve_local,
-    moves=moves,
     ratings=Ratings(lambda hyper, values: hyper.sigma2),
-    learning=Learning(lambda hyper: {"lam": hyper.lam, "sigma2": hyper.sigma2}, fix_rows),
+    learning=Learning(("lam", "sigma2"), fix_rows),
 )

@@ -16,10 +16,11 @@ from pp_models import base
 from pp_models import families as fam
 from pp_models.errors import InputError
 from pp_models.model import Count, Finite, Flag, Positive, Positives, guide_of
+from pp_models.model.declaration import CORE
 from pp_models.model.derived import check_declaration, example_of
 from pp_models.model.hyper import check_fields
 
-# What the models of the first version declared by hand: kind, local sites, observed site, coupled, damped.
+# Declared by hand in the first version: kind, local sites, observed site, coupled, damped.
 DECLARED = {
     "bayesian_nmf": ("counts", {"theta"}, "counts", "", set()),
     "bayesian_pmf": ("ratings", {"u"}, "ratings", "rows", set()),
@@ -108,6 +109,8 @@ def _wrong_shape(key, hyper, data):
          "families names 'phi'"),
         ({"generate": _generate_more}, "samples 'scale', which families does not name"),
         ({"init": _wrong_shape}, r"init of .* gives 'beta' the shape \(4, 9\)"),
+        ({"init": lambda key, hyper, data: {"beta": LDA.init(key, hyper, data)["beta"]}},
+         "init of lda gives no natural parameter of 'theta'"),
     ],
 )  # fmt: skip
 def test_a_wrong_declaration_is_one_sentence(change, sentence):
@@ -115,11 +118,25 @@ def test_a_wrong_declaration_is_one_sentence(change, sentence):
         check_declaration(dataclasses.replace(LDA, **change))
 
 
-@pytest.mark.parametrize("field", ["Hyper", "generate", "families", "log_local", "example"])
+def test_an_unknown_symmetry_is_named():
+    with pytest.raises(InputError, match="Unknown symmetry 'rotations'"):
+        dataclasses.replace(LDA, symmetry="rotations")
+
+
+@pytest.mark.parametrize("field", CORE)
 def test_a_missing_field_is_named(field):
     declared = {f.name: getattr(LDA, f.name) for f in dataclasses.fields(LDA)}
     with pytest.raises(InputError, match=f"must declare {field}"):
         base.Model(**{name: x for name, x in declared.items() if name != field})
+
+
+def test_a_site_that_hyper_parameters_give_is_left_out():
+    """The declaration of a given precision has no such site, and is the same object every time."""
+    model = pp_models.load("lg_nmf")
+    given = base.choose_variant(model, model.Hyper(alpha1=0.7), "counts")
+    assert set(given.families) == {"s", "d1"} and "alpha1" in model.families
+    assert given is base.choose_variant(model, model.Hyper(alpha1=2.0), "counts")
+    assert base.choose_variant(model, model.Hyper(), "counts") is model
 
 
 def test_fields_of_the_first_version_are_checked():

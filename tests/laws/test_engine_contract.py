@@ -13,8 +13,8 @@ import inference
 import pp_models
 from inference.comparison import coordinates
 from inference.core import objective as obj
+from inference.engines import _coordinate_ascent as ascent
 from inference.engines import _natural_step as svi
-from inference.engines import map as map_
 from inference.run import fit as fitting
 from pp_models import model as base
 from pp_models.data import Data
@@ -34,8 +34,6 @@ def run(problem, engine, **options):
         **options,
     )
 
-
-pytestmark = pytest.mark.representative("lda")
 
 _FITS = {}  # one fit per model and engine serves all the tests that only look at it
 
@@ -373,7 +371,7 @@ def test_devices_change_nothing(problem):
 def test_map_shares_out_the_columns(name, hyper, tied):
     """A site with many rows is solved by three devices as by one, statistics that are sums over the rows included (sums in another order: 1e-9)."""
     rng = np.random.default_rng(0)
-    size = 2 * map_.FEW_ROWS + 1
+    size = 2 * ascent.FEW_ROWS + 1
     counts = rng.poisson(0.3, (12, size))
     users, items = np.nonzero(counts)
     data = (

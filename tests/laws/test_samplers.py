@@ -167,7 +167,7 @@ def collapsed_sweep(model, hyper, key, stats, batch):
 SWEEPS = {"gibbs": gibbs.sweep, "collapsed_gibbs": collapsed_sweep}
 
 
-@pytest.fixture(params=["gibbs", pytest.param("collapsed_gibbs", marks=pytest.mark.slow)])
+@pytest.fixture(params=["gibbs", "collapsed_gibbs"])
 def sampler(problem, request):
     """The samplers of blocks that the model has."""
     if reason := load_engine(request.param).suits(problem.model):
@@ -179,14 +179,11 @@ def sampler(problem, request):
 LIMIT = 4.5
 
 
-@pytest.mark.representative("lda")
 def test_geweke(problem, sampler):
     """Prior and data simulated through the sampler's sweep keep their joint distribution."""
     assert np.abs(scores(problem, SWEEPS[sampler])).max() < LIMIT
 
 
-@pytest.mark.slow
-@pytest.mark.representative("lda")
 def test_geweke_catches_a_broken_sampler(problem):
     """A sweep that counts every token, or every dense row, three times is found out."""
 
@@ -199,8 +196,6 @@ def test_geweke_catches_a_broken_sampler(problem):
     assert np.abs(scores(problem, overconfident)).max() > 2 * LIMIT
 
 
-@pytest.mark.slow
-@pytest.mark.representative("lda")
 def test_nuts_is_numpyros(problem):
     """A chain, the second one here, is the one that NumPyro's own MCMC runs with its key: the same warm-up, draws and statistics.
 
@@ -238,8 +233,6 @@ def test_nuts_is_numpyros(problem):
         np.testing.assert_allclose(fit.posterior.draws[site][1], draws, rtol=1e-5, atol=1e-7)
 
 
-@pytest.mark.slow
-@pytest.mark.representative("lda")
 def test_chunks_and_other_chains_change_nothing(problem, monkeypatch):
     """A chain's draws depend on its key alone: more draws, other chunks of nuts or another number of chains leave them as they are.
 
@@ -269,7 +262,6 @@ def test_chunks_and_other_chains_change_nothing(problem, monkeypatch):
         np.testing.assert_allclose(again[site][:, :10], first[site][:1], rtol=1e-5, atol=1e-7)
 
 
-@pytest.mark.representative("lda")
 def test_samplers_compile_once(problem):
     """Another key, and other values of the hyper-parameters, compile nothing."""
     compiled = []

@@ -1,5 +1,9 @@
-"""A new model is one file: dropped into a folder, it is discovered, listed, fitted by every engine and held to the shared laws."""
+"""A new model is one file of 60 lines and a new engine one of 40.
 
+Put into a folder, they are found, listed, held to the shared laws, compared, drawn and calibrated.
+"""
+
+import json
 import os
 import re
 import subprocess
@@ -8,25 +12,21 @@ from pathlib import Path
 
 import pytest
 
-TESTS = Path(__file__).parent
+LAWS = Path(__file__).parent
 
-GAP = '''
-"""Gamma-Poisson (GaP) with topics on the simplex and a learned rate per topic (P 11.3.1, e_k = 1)."""
+MODEL = '''"""Gamma-Poisson (GaP): topics on the simplex, a rate per topic (P 11.3.1, e_k = 1)."""
 
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro
-import numpyro.distributions as dist
-from jax.scipy.special import gammaln
+from numpyro import distributions as dist, plate, sample
 
-from pp_models import data as data_
 from pp_models import families as fam
 from pp_models.base import Count, Model, Positive, documents
+from pp_models.data import counts
 from pp_models.eliminate import allocate
-from pp_models.families import Pair
 
 
 class Hyper(NamedTuple):
@@ -38,93 +38,161 @@ class Hyper(NamedTuple):
 
 
 def generate(hyper, data):
-    with numpyro.plate("topics", hyper.num_topics):
-        beta = numpyro.sample("beta", dist.Dirichlet(jnp.full(data.num_columns, hyper.eta)))
-        rate = numpyro.sample("rate", dist.Gamma(hyper.c, hyper.d))
+    with plate("topics", hyper.num_topics):
+        beta = sample("beta", dist.Dirichlet(jnp.full(data.num_columns, hyper.eta)))
+        rate = sample("rate", dist.Gamma(hyper.c, hyper.d))
     with documents(data):
-        theta = numpyro.sample("theta", dist.Gamma(hyper.shape, rate).to_event(1))
-        numpyro.sample("counts", dist.Poisson(theta @ beta).to_event(1), obs=data.entries.dense(data.num_columns))
+        theta = sample("theta", dist.Gamma(hyper.shape, rate).to_event(1))
+        seen = data.entries.dense(data.num_columns)
+        sample("counts", dist.Poisson(theta @ beta).to_event(1), obs=seen)
 
 
 def log_global(hyper, t):
-    rates = fam.log_prior(fam.gamma, Pair(jnp.reshape(hyper.c, (1,)), jnp.reshape(-hyper.d, (1,))), t["rate"])
-    return jnp.sum(fam.log_prior(fam.dirichlet, jnp.reshape(hyper.eta, (1, 1)), t["beta"])) + jnp.sum(rates)
+    rate = fam.Pair(jnp.full(1, hyper.c), jnp.full(1, -hyper.d))
+    topics = fam.log_prior(fam.dirichlet, jnp.full((1, 1), hyper.eta), t["beta"])
+    return jnp.sum(topics) + jnp.sum(fam.log_prior(fam.gamma, rate, t["rate"]))
 
 
 def log_local(hyper, t, batch, key=None):
-    theta, rate = t["theta"], t["rate"]
-    prior = jnp.sum(hyper.shape * (theta.first + rate.first) - theta.second * rate.second - gammaln(hyper.shape), 1)
-    return batch.sum(prior - jnp.sum(theta.second, 1) - batch.log_factorials) + allocate(theta.first, t["beta"], batch.entries, key)
+    (log_theta, theta), (log_rate, rate) = t["theta"], t["rate"]
+    prior = hyper.shape * (log_theta + log_rate) - theta * (rate + 1) - jax.lax.lgamma(hyper.shape)
+    rows = batch.sum(jnp.sum(prior, 1) - batch.log_factorials)
+    return rows + allocate(log_theta, t["beta"], batch.entries, key)
 
 
 def init(key, hyper, data):
-    rows, topics = jnp.ones((data.num_rows, hyper.num_topics)), 5 * jax.random.uniform(key, (hyper.num_topics, data.num_columns))
-    return {"theta": Pair(2 * rows, -rows), "beta": hyper.eta + topics, "rate": Pair(2 * rows[0], -5 * rows[0])}
+    rows = jnp.ones((data.num_rows, hyper.num_topics))
+    beta = hyper.eta + 5 * jax.random.uniform(key, (hyper.num_topics, data.num_columns))
+    return {"theta": fam.Pair(rows, -rows), "beta": beta, "rate": fam.Pair(rows[0], -5 * rows[0])}
 
 
 def example(key):
-    rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
-    rates = rng.gamma(0.7, 8, (9, 3)) @ rng.dirichlet(np.full(6, 0.4), 3) + np.eye(9, 6)
-    return Hyper(), data_.counts(rng.poisson(rates))
+    rng = np.random.default_rng(jax.random.key_data(key).tolist())
+    return Hyper(), counts(rng.poisson(rng.gamma(0.7, 8, (9, 3)) @ rng.dirichlet(6 * [0.4], 3) + 1))
 
 
-MODEL = Model(Hyper=Hyper, generate=generate, families={"theta": fam.gamma, "beta": fam.dirichlet, "rate": fam.gamma},
-              log_global=log_global, log_local=log_local, init=init, predict=lambda hyper, values: values["theta"] @ values["beta"],
-              symmetry="permutation", example=example)
+MODEL = Model(Hyper=Hyper, generate=generate, log_global=log_global, log_local=log_local, init=init,
+              families={"theta": fam.gamma, "beta": fam.dirichlet, "rate": fam.gamma},
+              example=example, predict=lambda _, x: x["theta"] @ x["beta"], symmetry="permutation")
+'''
+
+ENGINE = '''"""Natural-gradient ascent on all rows at a fixed rate (X 25): CAVI in short steps."""
+
+from typing import Any, NamedTuple
+
+from inference.core import options as opt
+from inference.core.engine import Engine
+from inference.engines import _minibatch as mb
+from pp_models.elimination.row_solver import RowOptions
+
+Options = opt.compose(
+    opt.epochs(100),
+    opt.rows(50, 1e-6),
+    {"rate": opt.Option(0.7, "the share of the way to the target")},
+)
+
+
+class Info(NamedTuple):
+    bound: Any
+
+
+def build(problem, options):
+    rows, hyper = RowOptions(options.num_local, options.local_tolerance), problem.hyper
+
+    def step(key, state, batches):
+        shares = mb.solve(problem, hyper, state.shared, batches, rows, bound=True)
+        totals = mb.total(problem, shares, problem.data.num_rows)
+        bound = mb.bound_terms(problem, hyper, state.shared, totals)
+        gradients = mb.gradients(problem, shares)
+        after = mb.ascend(
+            problem, hyper, state.shared, gradients, 1.0, options.rate, state.shared
+        )
+        return mb.State(after, hyper, state.step + 1), Info(bound)
+
+    return mb.algorithm(problem, step)
+
+
+ENGINE = Engine("gradient_ascent", Options, build, kind="variational", init="natural",
+                compared=True, is_quick=True, tiny={"num_epochs": 20})
 '''
 
 
-def run_shared_tests(folder, selection):
-    """The shared tests, unchanged, in a fresh process that finds the folder."""
-    (folder / "gap.py").write_text(GAP)
-    environment = {**os.environ, "PP_MODELS_PATH": str(folder)}
-    listed = subprocess.run(
-        [sys.executable, "-m", "pp_models", "list"],
-        env=environment,
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder that holds the two files."""
+    place = tmp_path_factory.mktemp("own")
+    (place / "gap.py").write_text(MODEL)
+    (place / "gradient_ascent.py").write_text(ENGINE)
+    return place
+
+
+def run(folder, *arguments):
+    """What a fresh process says that finds the folder."""
+    done = subprocess.run(
+        [sys.executable, "-m", *map(str, arguments)],
+        env={**os.environ, "PP_MODELS_PATH": str(folder)},
         capture_output=True,
         text=True,
-        check=True,
+        cwd=LAWS.parents[1],
     )
-    assert "gap" in listed.stdout.split()
-    shared = [
-        str(TESTS / name)
-        for name in (
-            "test_model_contract.py",
-            "test_engine_contract.py",
-            "test_stochastic_engines.py",
-            "test_samplers.py",
-        )
-    ]
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-k",
-        selection,
-        *shared,
-    ]
-    result = subprocess.run(
-        command, env=environment, capture_output=True, text=True, cwd=TESTS.parents[1]
-    )
-    assert result.returncode == 0, result.stdout[-5000:]
-    return int(re.search(r"(\d+) passed", result.stdout)[1])
+    assert done.returncode == 0, (done.stdout + done.stderr)[-5000:]
+    return done.stdout
 
 
-def test_a_model_in_a_folder_passes_the_shared_tests(tmp_path):
-    """The new model is tested because it is there. Here: the laws that everything rests on; `make calibrate` runs all of them."""
-    laws = "numpyros_log_density or guide_density or full_batch or one_inner_step"
-    assert run_shared_tests(tmp_path, f"gap and ({laws})") >= 4
+def held_to_laws(folder, selection):
+    """The shared tests, unchanged: the number that passed."""
+    files = [file for file in LAWS.glob("test_*.py") if file != Path(__file__)]
+    options = ("-q", "-p", "no:cacheprovider", "-m", "not slow", "-k", selection)
+    told = run(folder, "pytest", *options, *files)
+    return int(re.search(r"(\d+) passed", told)[1])
 
 
-def test_the_model_is_short():
-    """Nine fields fit on one page."""
-    assert len(GAP.strip().splitlines()) <= 60
+@pytest.mark.parametrize(("text", "most"), [(MODEL, 60), (ENGINE, 40)])
+def test_a_newcomer_is_short(text, most):
+    """Nine fields fit on one page, three functions on half of one, at 100 columns."""
+    lines = text.splitlines()
+    assert len(lines) <= most and max(map(len, lines)) <= 100
 
 
-@pytest.mark.slow
-def test_a_model_in_a_folder_passes_all_shared_tests(tmp_path):
-    """Every shared test with every engine."""
-    assert run_shared_tests(tmp_path, "gap") > 50
+def test_newcomers_are_found(folder):
+    """By `list`, and by comparisons that name no engine."""
+    assert {"gap", "gradient_ascent"} <= set(run(folder, "pp_models", "list").split())
+
+
+def test_newcomers_are_held_to_the_laws_that_everything_rests_on(folder):
+    """Both are tested because they are there; `make laws` runs all of their laws."""
+    model = "numpyros_log_density or guide_density or full_batch or one_inner_step"
+    engine = "posterior_answers or interrupted_run"
+    assert held_to_laws(folder, f"gap and ({model} or (gradient_ascent and ({engine})))") == 6
+
+
+@pytest.mark.costly
+@pytest.mark.parametrize(("name", "least"), [("gap", 200), ("gradient_ascent", 100)])
+def test_newcomers_are_held_to_all_shared_laws(folder, name, least):
+    """The model with every engine, the engine with every model."""
+    assert held_to_laws(folder, name) >= least
+
+
+@pytest.mark.costly
+def test_newcomers_take_part_in_comparisons(folder, tmp_path):
+    """Without being named: in the table, the summary, the page and the stored fits."""
+    out = tmp_path / "out"
+    told = run(folder, "pp_models", "compare", "gap", "--quick", "--quiet", "--out", out)
+    assert re.search(r"^gradient_ascent ", told, re.MULTILINE)
+    summary = json.loads((out / "summary.json").read_text())
+    found = summary["engines"]["gradient_ascent"]
+    assert found["error"] is None and found["verdict"]
+    # The same fixed point as coordinate ascent, reached in shorter steps.
+    assert found["bound"] == pytest.approx(summary["engines"]["cavi"]["bound"], rel=0.01)
+    assert (out / "gradient_ascent.nc").stat().st_size > 0
+    page = (out / "report.html").read_text()
+    assert "e-gradient-ascent{--c:" in page and "Gamma-Poisson" in page
+
+
+@pytest.mark.costly
+def test_newcomers_are_calibrated(folder, tmp_path):
+    """A row of the calibration tables."""
+    table = tmp_path / "tables.md"
+    sizes = ("--datasets", 4, "--rows", 5, "--out", table)
+    run(folder, "inference.calibration", "--models", "gap", "--engines", "gradient_ascent", *sizes)
+    assert re.search(r"^\| gap \| gradient_ascent \|", table.read_text(), re.MULTILINE)

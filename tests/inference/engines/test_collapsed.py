@@ -64,7 +64,7 @@ def test_rows_end_at_the_fixed_point(summary, written_out):
     """Given topics, documents' and topics' expected counts are those of the equation iterated in NumPy, and the two differ by far more than that."""
     X, natural = corpus(), topics()
     problem = problem_of(X)
-    (share,) = mb.solve(
+    solved = mb.solve(
         problem,
         problem.hyper,
         {"beta": jnp.asarray(natural)},
@@ -73,9 +73,9 @@ def test_rows_end_at_the_fixed_point(summary, written_out):
         summary=summary,
         weights="mean",
     )
-    expected = written_out(X, natural, ALPHA)
+    (share,), expected = solved.shares, written_out(X, natural, ALPHA)
     np.testing.assert_allclose(
-        share.natural["theta"], ALPHA + np.einsum("dv,dvk->dk", X, expected), rtol=1e-8
+        share.local["theta"], ALPHA + np.einsum("dv,dvk->dk", X, expected), rtol=1e-8
     )
     np.testing.assert_allclose(
         share.gradient["beta"], np.einsum("dv,dvk->kv", X, expected), rtol=1e-8, atol=1e-10
@@ -106,7 +106,7 @@ def test_one_word_documents_leave_themselves_out():
     """A document of one word has nothing else to go by: its share is the prior's times the topics'."""
     natural = topics()
     problem = problem_of(np.eye(7, dtype=int), alpha=np.array([0.1, 0.5, 2.0]))
-    (share,) = mb.solve(
+    solved = mb.solve(
         problem,
         problem.hyper,
         {"beta": jnp.asarray(natural)},
@@ -115,9 +115,10 @@ def test_one_word_documents_leave_themselves_out():
         summary="collapsed",
         weights="mean",
     )
+    (share,) = solved.shares
     expected = np.array([0.1, 0.5, 2.0]) * (natural / natural.sum(1, keepdims=True)).T
     np.testing.assert_allclose(
-        share.natural["theta"] - np.array([0.1, 0.5, 2.0]),
+        share.local["theta"] - np.array([0.1, 0.5, 2.0]),
         expected / expected.sum(1, keepdims=True),
         rtol=1e-10,
     )

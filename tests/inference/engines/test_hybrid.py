@@ -100,7 +100,7 @@ def test_a_trial_that_does_not_help_leaves_no_trace(helps, monkeypatch):
         -1.0,
         -0.5 if helps else -2.0,
     ]
-    assert state.weights == (hybrid.MEAN if helps else hybrid.GEOMETRIC)
+    assert state.weights == (hybrid.Weights.MEAN if helps else hybrid.Weights.GEOMETRIC)
     assert np.array_equal(seen[-1], seen[-1 - hybrid.TRIAL]) != helps
     before = state
     state, _ = algorithm.step(

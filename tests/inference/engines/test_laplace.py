@@ -74,10 +74,8 @@ LINEAR = Model(
     predict=lambda hyper, values: values["s"] @ W.T,
     symmetry="none",
     example=linear_example,
-    variant=lambda hyper, kind: LINEAR if hyper.alpha1 is None else LINEAR_FIXED,
     marginal=Marginal(("alpha1",)),
 )
-LINEAR_FIXED = lg.with_given(LINEAR, alpha1=0.7)
 
 
 @pytest.fixture

@@ -230,7 +230,7 @@ def test_one_topic_documents_converge_at_once():
         shared,
         (problem.data.pack(),),
         RowOptions(50, 1e-6),
-    )[0]
+    ).shares[0]
     assert float(part.iterations) / 2 <= 20
 
 

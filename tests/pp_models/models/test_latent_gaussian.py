@@ -436,7 +436,7 @@ def test_scale_moves_leave_the_product_alone():
     """They change scales and alpha1, not d1 s' nor d2 s'; Geweke's test, with them in the sweep, is shared by all models."""
     hyper, data = lg_nmf_votes.example(jax.random.key(0))
     values = base.simulate(lg_nmf_votes.MODEL, hyper, data.pack(), jax.random.key(1))
-    before = {site: values[site] for site in lg_nmf_votes.FAMILIES}
+    before = {site: values[site] for site in lg_nmf_votes.MODEL.families}
     after = lg.scale_moves(hyper, jax.random.key(2), before, data.pack())
     for site in ("d1", "d2"):
         np.testing.assert_allclose(
