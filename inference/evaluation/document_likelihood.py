@@ -90,18 +90,7 @@ class Chains(NamedTuple):
     keys: jax.Array
 
 
-@jax.jit
-def _given(topics: jax.Array, alpha: jax.Array) -> Given:
-    """A word that is in no topic counts as one of probability 1e-38."""
-    pad = [(0, 0), (0, -len(alpha) % LANES)]
-    largest = jnp.max(topics, 0)
-    scaled = jnp.where(largest > 0, topics / jnp.where(largest > 0, largest, 1), 1).T
-    log_scale = jnp.log(jnp.maximum(largest, FLOOR))
-    return Given(jnp.pad(scaled, pad), log_scale, jnp.pad(alpha, pad[1:]))
-
-
-def _fold_in(keys: jax.Array, number: Any) -> jax.Array:
-    return jax.vmap(lambda key: jax.random.fold_in(key, number))(keys)
+_fold_in = jax.vmap(jax.random.fold_in, (0, None))
 
 
 def _uniform(keys: jax.Array, number: Any, width: int) -> jax.Array:
@@ -119,10 +108,6 @@ class State(NamedTuple):
     counts: jax.Array
 
 
-def _one_hot(z: jax.Array, size: int, dtype: Any) -> jax.Array:
-    return (z[:, None] == jnp.arange(size)).astype(dtype)
-
-
 def _visit(
     given: Given, chains: Chains, state: State, place: jax.Array, choose: Any
 ) -> tuple[State, jax.Array]:
@@ -131,13 +116,14 @@ def _visit(
     Returns the new state and the log conditional probability of the choices.
     """
     size, each, width = given.weights.shape[1], jnp.arange(len(place)), chains.words.shape[1]
+    one_hot = partial(jax.nn.one_hot, num_classes=size, dtype=state.counts.dtype)
     active = (place >= 0) & (place < chains.lengths)
     at = jnp.clip(place, 0, width - 1)
     old = jnp.where(active, state.z[each, at], size)
-    others = state.counts - _one_hot(old, size, state.counts.dtype)
+    others = state.counts - one_hot(old)
     weights = (others + given.alpha) * given.weights[chains.words[each, at]]
     new = jnp.where(active, choose(weights, at), size)
-    chosen = _one_hot(new, size, weights.dtype)
+    chosen = one_hot(new)
     log_p = jnp.log(jnp.sum(weights * chosen, 1)) - jnp.log(jnp.sum(weights, 1))
     z = state.z.at[each, jnp.where(active, at, width)].set(new, mode="drop")
     return State(z, others + chosen), jnp.where(active, log_p, 0)
@@ -263,30 +249,27 @@ def check_model(model: Model) -> None:
         )
 
 
-def _judge(fit: Any, topics: jax.Array) -> Given:
-    """alpha is the gradient of F for a document without words."""
+def _given(fit: Any, topics: jax.Array) -> Given:
+    """alpha is the gradient of F for a document without words. A word that is in no topic counts
+    as one of probability 1e-38."""
     model, hyper = fit.model, fit.problem.hyper
     (row,), (shared,) = model.local, model.shared
     nothing = scipy.sparse.csr_array((1, topics.shape[1]), dtype=np.float32)
     empty, stats = Data("counts", matrix=nothing).pack(), model.families[shared].stats(topics)
     theta = jnp.full((1, len(topics)), -np.log(len(topics)))
     alpha = jax.grad(lambda t: model.log_local(hyper, {shared: stats, row: t}, empty))(theta)[0]
-    return _given(topics, alpha)
-
-
-class Block(NamedTuple):
-    """Chains of about equal length. documents: of each chain. The other fields are padded to one
-    size. halves: (chains, 2) of the documents' fingerprints."""
-
-    documents: np.ndarray
-    repeats: np.ndarray
-    words: np.ndarray
-    lengths: np.ndarray
-    halves: np.ndarray
+    pad, largest = [(0, 0), (0, -len(alpha) % LANES)], jnp.max(topics, 0)
+    scaled = jnp.where(largest > 0, topics / jnp.where(largest > 0, largest, 1), 1).T
+    log_scale = jnp.log(jnp.maximum(largest, FLOOR))
+    return Given(jnp.pad(scaled, pad), log_scale, jnp.pad(alpha, pad[1:]))
 
 
 def _blocks(corpus: Data, seed: int, num_repeats: int, cells: int, num_topics: int) -> Any:
-    """All documents with words, repeated, in blocks of a few shapes and at most `cells` cells."""
+    """All documents with words, repeated, in blocks of a few shapes and at most `cells` cells.
+
+    Yields (documents, repeats, words, lengths, halves of fingerprints) of chains of about equal
+    length; all but documents are padded to one size.
+    """
     words = corpus.matrix.indices[shuffled_tokens(corpus.matrix, seed).entry].astype(np.int32)
     lengths = corpus.totals.astype(int)
     starts, marks = np.cumsum(lengths) - lengths, fingerprints(corpus.matrix, seed)
@@ -303,18 +286,15 @@ def _blocks(corpus: Data, seed: int, num_repeats: int, cells: int, num_topics: i
             rows = documents[padded]
             place = np.minimum(starts[rows, None] + np.arange(width), len(words) - 1)
             sizes = lengths[rows].astype(np.int32)
-            yield Block(documents[some], repeats[padded], words[place], sizes, halves[rows])
+            yield documents[some], repeats[padded], words[place], sizes, halves[rows]
 
 
 @jax.jit
 def _keys(key, halves, repeats):
     """(chains,) keys from the documents' fingerprints and the numbers of the repeats."""
-
-    def one(half, repeat):
-        key_of_document = jax.random.fold_in(jax.random.fold_in(key, half[0]), half[1])
-        return jax.random.fold_in(key_of_document, repeat)
-
-    return jax.vmap(one)(halves, repeats)
+    fold = jax.vmap(jax.random.fold_in)
+    keys = jnp.broadcast_to(key, repeats.shape)
+    return fold(fold(fold(keys, halves[:, 0]), halves[:, 1]), repeats)
 
 
 def log_evidence(
@@ -346,19 +326,20 @@ def log_evidence(
         check_count(name, number)
     (site,) = fit.model.shared
     shared = fit.posterior.global_values(num_draws or 20, seed, from_q=num_draws is not None)
-    given = [_judge(fit, topics) for topics in shared[site]]
-    logs = np.zeros((heldout.num_rows, len(given), num_repeats))
+    draws = [_given(fit, topics) for topics in shared[site]]
+    logs = np.zeros((heldout.num_rows, len(draws), num_repeats))
     cells = CELLS // (num_particles if method == "left_to_right" else 1)
-    for block in _blocks(heldout, seed, num_repeats, cells, given[0].weights.shape[1]):
-        number = len(block.documents)
-        for m, judge in enumerate(given):
-            keys = _keys(jax.random.key(m), block.halves, block.repeats.astype(np.uint32))
-            chains = Chains(jnp.asarray(block.words), jnp.asarray(block.lengths), keys)
+    blocks = _blocks(heldout, seed, num_repeats, cells, draws[0].weights.shape[1])
+    for documents, repeats, words, lengths, halves in blocks:
+        for m, given in enumerate(draws):
+            keys = _keys(jax.random.key(m), halves, repeats.astype(np.uint32))
+            chains = Chains(jnp.asarray(words), jnp.asarray(lengths), keys)
             if method == "chib":
-                found = _chib(judge, chains, num_sweeps)
+                found = _chib(given, chains, num_sweeps)
             else:
-                found = _left_to_right(judge, chains, num_particles)
-            logs[block.documents, m, block.repeats[:number]] = np.asarray(found[:number])
+                found = _left_to_right(given, chains, num_particles)
+            number = len(documents)
+            logs[documents, m, repeats[:number]] = np.asarray(found[:number])
     return _combined(logs, heldout.totals, fingerprints(heldout.matrix, seed))
 
 
