@@ -114,9 +114,9 @@ def truncated(x: jax.Array, here: Expansion) -> Pair:
     p = jnp.diagonal(here.curvature)
     found = pos.moments(here.gradient + p * x, p)
     scale = jnp.sqrt(jnp.maximum(found.variance, jnp.finfo(p.dtype).tiny))
-    outer, one = jnp.outer(scale, scale), 1 + 10 * len(p) * jnp.finfo(p.dtype).eps
-    unit = jnp.where(jnp.eye(len(p), dtype=bool), one, outer * here.curvature)
-    return Pair(found.first, outer * jnp.linalg.inv(unit) + jnp.outer(found.first, found.first))
+    scales, one = jnp.outer(scale, scale), 1 + 10 * len(p) * jnp.finfo(p.dtype).eps
+    unit = jnp.where(jnp.eye(len(p), dtype=bool), one, scales * here.curvature)
+    return Pair(found.first, scales * jnp.linalg.inv(unit) + jnp.outer(found.first, found.first))
 
 
 MAX_STEPS = 40  # of Newton's method
