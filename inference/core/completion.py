@@ -87,7 +87,7 @@ def _pack_held(matrix: Any, capacity: int) -> Held:
 
     parts = zip((*coordinates.coords, coordinates.data), (np.int32, np.int32, float), strict=True)
     padded = [np.pad(x, (0, room - size)).astype(jnp.result_type(kind)) for x, kind in parts]
-    return jax.device_put(Held(*padded, np.int32(-(-size // ENTRIES))))
+    return jax.device_put(Held._make([*padded, np.int32(-(-size // ENTRIES))]))
 
 
 def _at_entries(weights: jax.Array, topics: jax.Array, held: Held, total: jax.Array) -> jax.Array:

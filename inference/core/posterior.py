@@ -118,7 +118,8 @@ class Posterior:
 def rows_of_all(problem: obj.Problem, parts: Any, positions: Any) -> Any:
     """The rows of all devices of all processes, in the order of the data."""
     everyone = devices.from_all(problem.devices, list(zip(parts, positions, strict=True)))
-    return _in_row_order(*zip(*everyone, strict=True), problem.data.num_rows)
+    rows, places = zip(*everyone, strict=True)
+    return _in_row_order(rows, places, problem.data.num_rows)
 
 
 def _in_row_order(parts: Any, positions: Any, num_rows: int) -> Any:

@@ -15,7 +15,7 @@ point. `rows` selects the approximation of the integral:
 | `"nested"` | the second Laplace approximation of INLA, one Newton search per vote |
 
 The default is `"plug_in"` for point estimates, which is better calibrated on the House's missing
-votes than a Laplace variance (docs/calibration.md), and `"gaussian"` otherwise. `"nested"` is the
+votes than a Laplace variance (docs/experiments.md), and `"gaussian"` otherwise. `"nested"` is the
 most accurate on problems small enough to integrate, and the most expensive.
 """  # noqa: E501
 

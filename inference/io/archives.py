@@ -41,7 +41,8 @@ def write(path: Path, header: Mapping[str, Any], arrays: Mapping[str, Any]) -> N
                 f"{name!r} is an array of {x.dtype}, but files hold booleans, integers and real "
                 "numbers: convert it."
             )
-    text = np.frombuffer(json.dumps(dict(header)).encode(), np.uint8)
+    told = {**header, "arrays": len(contents)}  # a damaged directory may lack some
+    text = np.frombuffer(json.dumps(told).encode(), np.uint8)
     with path.open("wb") as file, zipfile.ZipFile(file, "w") as archive:
         for name, x in {"header": text, **contents}.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
@@ -55,12 +56,14 @@ def read(path: Path, what: str, version: int) -> tuple[dict[str, Any], Arrays]:
     with usable(path, what), zipfile.ZipFile(path) as archive:
         listed = archive.infolist()
         stored = all(x.compress_size == x.file_size and not x.compress_type for x in listed)
-        require(stored, "a member is compressed")
+        require(stored and not any(x.comment for x in listed), "its directory is damaged")
         fits = sum(x.file_size for x in listed) <= path.stat().st_size
         require(fits, "its members are longer than the file")
         members = {one.filename.removesuffix(".npy"): one for one in listed}
         require(len(members) == len(listed), "two members have the same name")
         header = json.loads(_array(archive, members.pop("header")).tobytes())
+        complete = header.pop("arrays", len(members)) == len(members)
+        require(complete, "some of its arrays are missing")
         if header["format"] != version:
             raise InputError(
                 f"{path} has format {header['format']!r:.40}, but this version reads format "

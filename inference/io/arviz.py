@@ -1,4 +1,4 @@
-"""Fits as ArviZ objects. The one module that knows ArviZ 0.x (InferenceData) from 1.x (DataTree)."""
+"""Fits as ArviZ objects: the only module that knows ArviZ 0.x from 1.x."""
 
 import importlib
 import math
@@ -136,7 +136,7 @@ def convert(fit: Any, num_draws: int | None = None) -> Any:
         warnings.simplefilter("ignore", UserWarning)  # more chains than draws
         if MODERN:
             return arviz.from_dict(groups, dims=dims, coords=coords)
-        return arviz.from_dict(**groups, dims=dims, coords=coords)  # type: ignore[arg-type]
+        return arviz.from_dict(**groups, dims=dims, coords=coords)
 
 
 def _names(model: Model, data: Any, draws: Draws) -> tuple[dict[str, list[str]], dict[str, Any]]:

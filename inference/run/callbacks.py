@@ -80,6 +80,15 @@ class Watch(Callback):
     def __init__(self, function: Any) -> None:
         self._function = function
 
+    @property
+    def memory(self) -> Any:
+        return getattr(self._function, "memory", None)
+
+    @memory.setter
+    def memory(self, memory: Any) -> None:
+        if hasattr(self._function, "memory"):
+            self._function.memory = memory
+
     def after_step(self, run: Run) -> bool:
         run.wait()
         row = run.history[-1]
@@ -121,27 +130,29 @@ class Limit(Callback):
     TooLarge when its time is over, or when a tenth of the time and two more steps show that it
     would take ten times as long. A sampler gets faster as it adapts, so the last two steps stand
     for those to come.
+
+    memory: the shares of the run that were done after the last three steps
     """
 
     FAR = 10
 
     def __init__(self, max_seconds: float, num_steps: int) -> None:
         self._max_seconds, self._num_steps = max_seconds, num_steps
-        self.shares: list[float] = []  # of the run that was done after the last three steps
+        self.memory: list[float] = []
 
     def begin(self, run: Run) -> bool:
         if not run.history:
             return False
-        self.shares = self.shares or [run.stage.share]
+        self.memory = self.memory or [run.stage.share]
         return self._is_reached(run, self._max_seconds)
 
     def after_step(self, run: Run) -> bool:
         run.wait()
-        self.shares = [*self.shares[-2:], run.stage.share]
+        self.memory = [*self.memory[-2:], run.stage.share]
         return self._is_reached(run, self._max_seconds)
 
     def _is_reached(self, run: Run, most: float) -> bool:
-        steps, shares = len(run.history), self.shares
+        steps, shares = len(run.history), self.memory
         times = [row["seconds"] for row in (run.history[0], *run.history[-3:])]
         first, *seconds = devices.agreed(run.problem.devices, times).tolist()
         spent = seconds[-1] - first

@@ -1,9 +1,7 @@
 """A run's state on disk, so that it can go on, bit for bit, after whatever ended it.
 
-    keeper = Checkpoints(plan, recipe, title, devices)
-    saved = keeper.read()                  # None, or where the run was
-    if keeper.due(step):
-        keeper.write(Saved(...))
+    keeper = Checkpoints(plan, recipe, title, devices)     # a callback that writes
+    saved = keeper.read()                                  # None, or where the run was
 
 The file is an archive (`inference.io.archives`) of the recipe (everything that the run's numbers
 depend on), versions, the step, the state (`inference.io.snapshots`) and the history. It is written
@@ -33,9 +31,8 @@ from inference.core.interruption import Interruption, Stopped
 from inference.core.objective import Problem
 from inference.core.provenance import plain, versions
 from inference.io import archives, snapshots
-from inference.run.callbacks import Limit
-from inference.run.guards import Guard
-from inference.run.loop import Callback, Run
+from inference.run.guards import check_state
+from inference.run.loop import Callback, Run, columns_of, rows_of
 from pp_models.data.files import write_whole
 from pp_models.errors import InputError
 
@@ -56,12 +53,12 @@ class Foreign(InputError):
 
 
 class Saved(NamedTuple):
-    """Where a run is: steps made, their seconds, state, history, and what callbacks remember."""
+    """Where a run is: state, history, steps made, their seconds, and memory of callbacks."""
 
-    step: int
-    seconds: float
     state: Any
     history: list[dict[str, Any]]
+    step: int
+    seconds: float
     memory: Any = None
     finished: bool = False
 
@@ -144,16 +141,21 @@ def made_with() -> dict[str, str]:
     return {**versions(), "jaxlib": metadata.version("jaxlib"), "device": device}
 
 
-# Reading and writing --------------------------------------------------------------------------
+# The callback ----------------------------------------------------------------------------------
 
 
-class Checkpoints:
-    """The checkpoint of one run. devices: those that the run is shared out to."""
+class Checkpoints(Callback):
+    """Write checkpoints when they are due, at the end, and when a signal asks to stop.
+
+    A state that is not finite never replaces one that was. The clock stands meanwhile.
+    devices: those that the run is shared out to. asked: the signals noted while it is entered.
+    """
 
     def __init__(
         self, plan: Plan, recipe: dict[str, Any], title: str, devices: Sequence[Any] = ()
     ) -> None:
         self.plan, self._recipe, self._title, self._devices = plan, recipe, title, devices
+        self.asked = Interruption(True)
         self._written: int | None = None  # the step of the last checkpoint
         self._next_time = time.perf_counter() + plan.seconds
 
@@ -164,19 +166,18 @@ class Checkpoints:
             found = self._in_common(found)
         if not found:
             return None
-        saved = found[max(found)]
-        self._written = saved.step
-        return saved
+        self._written = max(found)
+        return found[self._written]
 
     def _look(self) -> dict[int, Saved]:
         """The checkpoints of this process by their steps."""
         path = self.plan.path
         _check_writable(path)
-        count, found = jax.process_count(), []
+        found = []
         for file in files_of(path):
             numbered = re.search(r"\.(\d+)-of-(\d+)\.\d+$", file.name.removesuffix(path.suffix))
-            process, of = map(int, numbered.groups()) if numbered and file != path else (0, 1)
-            if of != count:
+            process, count = map(int, numbered.groups()) if numbered and file != path else (0, 1)
+            if count != jax.process_count():
                 raise Foreign(
                     f"{file} is a checkpoint of another number of processes: go on with as many "
                     "as it was begun with, or remove it."
@@ -200,31 +201,62 @@ class Checkpoints:
         all_over = bool(everyone[:, 1].any(1).all())
         return {step: found[step]._replace(finished=all_over) for step in common}
 
-    def due(self, step: int) -> bool:
-        """Whether so many steps, or so much time, have passed since the last one."""
+    def after_step(self, run: Run) -> bool:
+        due, signal = self._agree(self._is_due(len(run.history)))
+        if due or signal:
+            run.wait()
+            check_state(run)
+            self._write(run)
+            self._stop(run, signal)
+        return False
+
+    def end(self, run: Run) -> None:
+        if not run.was_over:
+            try:
+                self._write(run, finished=run.stopped is None)
+            except InputError as error:  # the result is not lost
+                told = f"The run is over, but its checkpoint is not written: {error}"
+                warnings.warn(told, stacklevel=5)
+        self._stop(run, self._agree(False)[1])
+
+    def _is_due(self, step: int) -> bool:
         if self.plan.steps:
             return step - (self._written or 0) >= self.plan.steps
         return time.perf_counter() >= self._next_time
 
-    def write(self, saved: Saved) -> None:
-        """Write this state, in all processes, then remove the one before."""
-        before = self._written
-        if saved.step == before and not saved.finished:
+    def _agree(self, due: bool) -> tuple[bool, int]:
+        """Whether a checkpoint is due in all processes, and the signal sent to any, or 0."""
+        signal = self.asked.signal or 0
+        if not devices_.is_shared(self._devices):
+            return due, signal
+        everyone = devices_.across(self._devices, [int(due), signal])
+        return bool(everyone[:, 0].all()), int(everyone[:, 1].max())
+
+    def _write(self, run: Run, finished: bool = False) -> None:
+        """Write the state, in all processes, then remove the checkpoint before."""
+        step, before, begin = len(run.history), self._written, time.perf_counter()
+        if step == before and not finished:
             return
-        begin = time.perf_counter()
-        outline, arrays = snapshots.pack(saved.state)
-        for name in saved.history[0] if saved.history else ():
-            arrays[f"history/{name}"] = np.array([row[name] for row in saved.history])
-        told = saved._replace(state=outline, history=[])._asdict()
-        header = {"format": FORMAT, "recipe": self._recipe, "versions": made_with(), **told}
-        file = own_file(self.plan.path, saved.step)
-        everything = file, header, arrays, self._title, saved.step, before
-        devices_.all_or_none(self._devices, lambda: persist(*everything))
-        if before is not None and (old := own_file(self.plan.path, before)) != file:
-            old.unlink(missing_ok=True)
-        self._written = saved.step
-        spent = time.perf_counter() - begin
-        self._next_time = time.perf_counter() + max(self.plan.seconds, SHARE * spent)
+        with run.clock.standing():
+            outline, arrays = snapshots.pack(run.state)
+            history = columns_of(run.history)
+            arrays |= {f"history/{name}": column for name, column in history.items()}
+            seconds = run.history[-1]["seconds"] if run.history else 0.0
+            told = Saved(outline, [], step, seconds, run.memory, finished)._asdict()
+            header = {"format": FORMAT, "recipe": self._recipe, "versions": made_with(), **told}
+            file = own_file(self.plan.path, step)
+            everything = file, header, arrays, self._title, step, before
+            devices_.all_or_none(self._devices, lambda: persist(*everything))
+            if before is not None and (old := own_file(self.plan.path, before)) != file:
+                old.unlink(missing_ok=True)
+        self._written, now = step, time.perf_counter()
+        self._next_time = now + max(self.plan.seconds, SHARE * (now - begin))
+
+    def _stop(self, run: Run, signal: int) -> None:
+        if signal:
+            step, file = len(run.history), own_file(self.plan.path, len(run.history))
+            told = f"was stopped after step {step - 1}, and its state is safe in {file}"
+            raise Stopped(signal, f"{run.title} {told}.")
 
 
 def _check_writable(path: Path) -> None:
@@ -251,15 +283,14 @@ def _read(file: Path, recipe: dict[str, Any]) -> Saved:
                     f"{file} is the checkpoint of a run that differs in {' and '.join(differs)}: "
                     "go on with what it was begun with, or remove it."
                 )
-            _warn_of_versions(header["versions"])
-            columns = archives.group(arrays, "history")
-            values = zip(*(x.tolist() for x in columns.values()), strict=True)
-            history = [dict(zip(columns, row, strict=True)) for row in values]
-            state = snapshots.unpack(header["state"], arrays)
+            history = rows_of(archives.group(arrays, "history"))
             kept = {name: header[name] for name in ("step", "seconds", "memory", "finished")}
-            return Saved(state=state, history=history, **kept)
+            saved = Saved(snapshots.unpack(header["state"], arrays), history, **kept)
+            versions = header["versions"]
     except InputError as error:
         raise Foreign(str(error)) from error
+    _warn_of_versions(versions)
+    return saved
 
 
 def _warn_of_versions(before: dict[str, str]) -> None:
@@ -271,93 +302,3 @@ def _warn_of_versions(before: dict[str, str]) -> None:
             "same bits.",
             stacklevel=5,
         )
-
-
-# Callbacks ------------------------------------------------------------------------------------
-
-
-class Resume(Callback):
-    """Restore the state and the history, and forget the time that compiling took again."""
-
-    def __init__(self, saved: Saved, limit: Limit | None, watch: Any) -> None:
-        self._saved, self._limit, self._watch = saved, limit, watch
-
-    def begin(self, run: Run) -> bool:
-        saved = self._saved
-        run.state, run.history, run.was_over = saved.state, saved.history, saved.finished
-        if self._limit is not None:
-            self._limit.shares = list(saved.memory["shares"])
-        if saved.memory["watch"] is not None and hasattr(self._watch, "memory"):
-            self._watch.memory = saved.memory["watch"]
-        return saved.finished
-
-    def after_step(self, run: Run) -> bool:
-        """The first step counts as long as the one before, or not at all where there is none."""
-        if len(run.history) == self._saved.step + 1:
-            jax.block_until_ready(jax.tree.leaves(run.state))
-            known = [row["seconds"] for row in run.history[-3:-1]]
-            usual = known[1] - known[0] if len(known) > 1 else 0.0
-            run.clock.put_back(max(0.0, run.clock.seconds - self._saved.seconds - usual))
-        return False
-
-
-class Save(Callback):
-    """Write checkpoints when they are due, at the end, and when a signal asks to stop.
-
-    A state that is not finite never replaces one that was. The clock stands meanwhile.
-    """
-
-    def __init__(
-        self,
-        keeper: Checkpoints,
-        guard: Guard,
-        limit: Limit | None,
-        watch: Any,
-        asked: Interruption,
-    ) -> None:
-        self._keeper, self._guard, self._limit = keeper, guard, limit
-        self._watch, self._asked = watch, asked
-
-    def after_step(self, run: Run) -> bool:
-        due, signal = self._agree(run, self._keeper.due(len(run.history)))
-        if due or signal:
-            run.wait()
-            self._guard.check_state(run)
-            self._write(run)
-            self._stop(run, signal)
-        return False
-
-    def end(self, run: Run) -> None:
-        if not run.was_over:
-            try:
-                self._write(run, finished=run.stopped is None)
-            except InputError as error:  # the result is not lost
-                told = f"The run is over, but its checkpoint is not written: {error}"
-                warnings.warn(told, stacklevel=5)
-        self._stop(run, self._agree(run, False)[1])
-
-    def _agree(self, run: Run, due: bool) -> tuple[bool, int]:
-        """Whether a checkpoint is due in all processes, and the signal sent to any, or 0."""
-        signal = self._asked.signal or 0
-        if not devices_.is_shared(run.problem.devices):
-            return due, signal
-        everyone = devices_.across(run.problem.devices, [int(due), signal])
-        return bool(everyone[:, 0].all()), int(everyone[:, 1].max())
-
-    def _write(self, run: Run, finished: bool = False) -> None:
-        shares = self._limit.shares if self._limit else []
-        memory = {"shares": shares, "watch": getattr(self._watch, "memory", None)}
-        seconds = run.history[-1]["seconds"] if run.history else 0.0
-        with run.clock.standing():
-            self._keeper.write(
-                Saved(len(run.history), seconds, run.state, run.history, memory, finished)
-            )
-
-    def _stop(self, run: Run, signal: int) -> None:
-        if signal:
-            file = own_file(self._keeper.plan.path, len(run.history))
-            raise Stopped(
-                signal,
-                f"{run.title} was stopped after step {len(run.history) - 1}, and its state is safe "
-                f"in {file}.",
-            )

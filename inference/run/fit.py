@@ -1,5 +1,6 @@
 """`fit`: a model, data and an engine in; batches, steps, callbacks; a `Fit` out."""
 
+import contextlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -8,17 +9,16 @@ import jax
 
 from inference.core import devices as devices_
 from inference.core.engine import Engine
-from inference.core.interruption import Interruption
 from inference.core.objective import Problem
 from inference.core.posterior import Posterior
 from inference.core.problem import make_problem
 from inference.core.registry import load_engine, make_options
 from inference.io.fits import Fit
-from inference.run import checkpoint as checkpoints
 from inference.run.callbacks import Convergence, Limit, Progress, Score, Watch
+from inference.run.checkpoint import Checkpoints, Plan, recipe_of
 from inference.run.checks import check_init, check_suits, check_wishes
 from inference.run.guards import Guard
-from inference.run.loop import Callback, Clock, Run, advance, feed, run_length, stream_rows
+from inference.run.loop import Callback, Run, advance, feed, run_length, stream_rows
 from pp_models.data.types import Data
 
 __all__ = ["Fit", "feed", "fit", "load_engine", "make_options", "make_problem", "run_length"]
@@ -113,45 +113,41 @@ def _run(
     engine: Engine, options: Any, problem: Problem, key: jax.Array, start: Any, wishes: Wishes
 ) -> Fit:
     """Everything is checked: read the checkpoint, build the engine, and step."""
-    data, title = problem.data, f"{problem.model.name} by {engine.name}"
+    data, title, first = problem.data, f"{problem.model.name} by {engine.name}", 0
     keeper = saved = None
     if wishes.checkpoint is not None:
         when = float(wishes.checkpoint_seconds), int(wishes.checkpoint_steps)
-        plan = checkpoints.Plan(Path(wishes.checkpoint), *when)
-        every = wishes.evaluate_every
-        recipe = checkpoints.recipe_of(problem, engine, options, key, start, every)
-        keeper = checkpoints.Checkpoints(plan, recipe, title, problem.devices)
+        recipe = recipe_of(problem, engine, options, key, start, wishes.evaluate_every)
+        plan = Plan(Path(wishes.checkpoint), *when)
+        keeper = Checkpoints(plan, recipe, title, problem.devices)
         saved = keeper.read()
     init_key, batch_key, step_key = jax.random.split(key, 3)
-    clock, first = Clock(saved.seconds if saved else 0.0), saved.step if saved else 0
-    run = Run(problem, engine.build(problem, options), engine.name, options, clock)
+    run = Run(problem, engine.build(problem, options), engine.name, options)
     if saved is None:
         run.state = run.algorithm.init(init_key, start)
+    else:
+        first = saved.step
     num_steps, window = run_length(engine, options, problem)
     batches = feed(engine, options, problem, batch_key, num_steps, first)
     terms = float(max(data.num_entries, data.total if data.kind == "counts" else 0))
-    guard, tolerance, watch = (
-        Guard(terms, engine.ascends),
-        getattr(options, "tolerance", 0.0),
-        wishes.watch,
-    )
-    limit = Limit(wishes.max_seconds, num_steps) if wishes.max_seconds else None
+    limit, tolerance = wishes.max_seconds, getattr(options, "tolerance", 0.0)
     shown = wishes.progress if jax.process_index() == 0 else False
-    with Progress(title, num_steps, shown, first) as bar, Interruption(keeper is not None) as asked:
+    safe = keeper.asked if keeper else contextlib.nullcontext()
+    with Progress(title, num_steps, shown, first) as bar, safe:
         callbacks: list[Callback | None] = [
-            checkpoints.Resume(saved, limit, watch) if saved else None,
-            guard,
+            Guard(terms, engine.ascends),
             bar if bar.is_visible else None,
             Score(wishes.evaluate_every) if wishes.evaluate_every else None,
-            Watch(watch) if watch else None,
+            Watch(wishes.watch) if wishes.watch else None,
             Convergence(window, tolerance) if tolerance > 0 else None,
-            limit,
-            checkpoints.Save(keeper, guard, limit, watch, asked) if keeper else None,
+            Limit(limit, num_steps) if limit else None,
+            keeper,
         ]
         run.callbacks = [callback for callback in callbacks if callback is not None]
+        if saved:
+            run.resume(saved)
         advance(run, batches, step_key)
-    seconds = saved.seconds if saved and saved.finished else clock.seconds
-    return run.as_fit(run.state, seconds, run.stopped)
+    return run.as_fit(run.state, run.stopped)
 
 
 def fits_one_device(engine: Engine, data: Data) -> bool:

@@ -1,6 +1,6 @@
 """The loop around every engine: step, and let callbacks score, watch, stop, save and guard.
 
-    run = Run(problem, algorithm, "svi", options, Clock())
+    run = Run(problem, algorithm, "svi", options)
     run.state = algorithm.init(key, {})
     advance(run, feed(engine, options, problem, key, num_steps), key)
 
@@ -28,7 +28,7 @@ Row = dict[str, Any]
 
 def advance(run: "Run", batches: Iterable[Any], key: jax.Array) -> None:
     """Step until the batches are used up, or the engine or a callback ends the run."""
-    over = any(callback.begin(run) for callback in run.callbacks)
+    over = run.was_over or any(callback.begin(run) for callback in run.callbacks)
     for given in () if over else batches:
         columns: Row = {}
         for callback in run.callbacks:
@@ -45,7 +45,12 @@ def advance(run: "Run", batches: Iterable[Any], key: jax.Array) -> None:
 
 
 class Callback:
-    """What happens around the steps of a run. A callback overrides the methods it needs."""
+    """What happens around the steps of a run. A callback overrides the methods it needs.
+
+    memory: what a checkpoint keeps of it, in JSON's types; None for nothing
+    """
+
+    memory: Any = None
 
     def begin(self, run: "Run") -> bool:
         """Called before the first step. True: the run is over already."""
@@ -67,10 +72,10 @@ class Callback:
 
 
 class Clock:
-    """Seconds since it was made, plus those it began with. `standing` stops it."""
+    """Seconds since it was made. `standing` stops it."""
 
-    def __init__(self, seconds: float = 0.0) -> None:
-        self._begin = time.perf_counter() - seconds
+    def __init__(self) -> None:
+        self._begin = time.perf_counter()
 
     @property
     def seconds(self) -> float:
@@ -92,11 +97,9 @@ class Clock:
 class Run:
     """A run as it goes: the engine's state, and the history of its steps."""
 
-    def __init__(
-        self, problem: Problem, algorithm: Algorithm, engine: str, options: Any, clock: Clock
-    ) -> None:
+    def __init__(self, problem: Problem, algorithm: Algorithm, engine: str, options: Any) -> None:
         self.problem, self.algorithm, self.engine = problem, algorithm, engine
-        self.options, self.clock = options, clock
+        self.options, self.clock = options, Clock()
         self.title = f"{problem.model.name} by {engine}"
         self.callbacks: Sequence[Callback] = ()
         self.state: Any = None
@@ -105,6 +108,7 @@ class Run:
         self.finished = False  # whether the engine says that nothing is left to do
         self.stopped: str | None = None  # why a callback ended the run early
         self.was_over = False  # whether a checkpoint held the end of this run
+        self._resumed = -1, 0.0  # steps and seconds of a run that goes on
         self._pending = False  # whether the numbers of the last row are still to be read
         self._keeps = 0  # earlier states, beside the last one
 
@@ -113,6 +117,20 @@ class Run:
         """How far the run is. An engine that is no sampler has an answer after each step."""
         stage = self.algorithm.stage
         return stage(self.state) if stage else Stage("", 0.0, True)
+
+    @property
+    def memory(self) -> dict[str, Any]:
+        """What callbacks remember, by their names."""
+        kept = {type(callback).__name__: callback.memory for callback in self.callbacks}
+        return {name: memory for name, memory in kept.items() if memory is not None}
+
+    def resume(self, saved: Any) -> None:
+        """Go on where a run was left."""
+        self.state, self.history, self.was_over = saved.state, saved.history, saved.finished
+        self._resumed = saved.step, saved.seconds
+        self.clock.put_back(self.clock.seconds - saved.seconds)
+        for callback in self.callbacks:
+            callback.memory = saved.memory.get(type(callback).__name__, callback.memory)
 
     def record(self, before: Any, info: Any, columns: Row) -> None:
         """Note a step that has been dispatched."""
@@ -124,6 +142,15 @@ class Run:
         self._pending = True
         if hasattr(info, "finished"):
             self.finished = bool(devices.agreed(self.problem.devices, int(info.finished)))
+        if len(self.history) == self._resumed[0] + 1:
+            self._forget_compiling()
+
+    def _forget_compiling(self) -> None:
+        """The first step of a run that goes on counts as long as the one before, if any."""
+        jax.block_until_ready(jax.tree.leaves(self.state))
+        known = [row["seconds"] for row in self.history[-3:-1]]
+        usual = known[1] - known[0] if len(known) > 1 else 0.0
+        self.clock.put_back(max(0.0, self.clock.seconds - self._resumed[1] - usual))
 
     def settle(self) -> None:
         """Read the numbers of the last step, which waits for it."""
@@ -139,8 +166,9 @@ class Run:
         jax.block_until_ready(jax.tree.leaves(self.state))
         self.settle()
 
-    def as_fit(self, state: Any, seconds: float, stopped: str | None = None) -> Fit:
+    def as_fit(self, state: Any, stopped: str | None = None) -> Fit:
         """The result, were this state the last one."""
+        seconds = self._resumed[1] if self.was_over else self.clock.seconds
         posterior, options = self.algorithm.posterior(state), self.options._asdict()
         history = columns_of(self.history[:-1] if self._pending else self.history)
         problem = posterior.problem
@@ -166,6 +194,12 @@ def columns_of(history: list[Row]) -> dict[str, np.ndarray]:
     """The history's rows as columns: step, seconds, bound, then the engine's own."""
     names = dict.fromkeys(["step", "seconds", "bound", *(history[0] if history else ())])
     return {name: np.array([row[name] for row in history]) for name in names}
+
+
+def rows_of(columns: dict[str, np.ndarray]) -> list[Row]:
+    """The inverse of `columns_of`."""
+    values = zip(*(x.tolist() for x in columns.values()), strict=True)
+    return [dict(zip(columns, row, strict=True)) for row in values]
 
 
 # Batches ---------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ from inference.run import checkpoint as checkpoints
 from inference.run import guards
 from inference.run.callbacks import Progress
 from inference.run.checks import check_suits, check_when, check_whole
-from inference.run.loop import columns_of, pick_rows, read_numbers
+from inference.run.loop import columns_of, pick_rows, read_numbers, rows_of
 from pp_models import discovery
 from pp_models.data import types as data_
 from pp_models.data.batches import growing_layout, power_of_two
@@ -228,14 +228,12 @@ class Stream:
         data, present, size = self.database.data(rows), self.num_rows, self.options.batch_size
         sizes = self.database.sizes if data.kind == "counts" else np.zeros((2, 0), int)
         room = min(size, max(64, power_of_two(len(rows))))
-        batches = data.shards(
-            np.arange(len(rows)), room, self._devices, growing_layout(sizes, size)
-        )
+        layout = growing_layout(sizes, size)
+        batches = data.shards(np.arange(len(rows)), room, self._devices, layout)
         key = jax.random.fold_in(jax.random.fold_in(self._key, self.num_steps), 1)
-        here, arrived = self.problem._replace(data=data), present - self._first_rows  # type: ignore[union-attr]
-        state, info = self.engine.stream(
-            here, self.options, key, self._state, batches, present, arrived
-        )
+        here = self.problem._replace(data=data)  # type: ignore[union-attr]
+        given = self._state, batches, present, present - self._first_rows
+        state, info = self.engine.stream(here, self.options, key, *given)
         row = {"step": self.num_steps, **info._asdict(), "rows": float(present)}
         numbers = read_numbers(row)  # waits for the step
         row["seconds"] = self._seconds + time.perf_counter() - begin
@@ -253,22 +251,21 @@ class Stream:
     def _remember(self, row: dict[str, Any]) -> None:
         """Add a row to the history. The rows that are kept depend on the number of steps alone."""
         stride = 1 << max(0, (self.num_steps - 1) // MOST_HISTORY).bit_length()
-        self._history = [one for one in self._history if one["step"] % stride == 0] + [row]
+        kept = self._history
+        if kept and kept[-1]["step"] % stride:  # it was kept as the last one
+            kept.pop()
+        if len(kept) > 1 and kept[1]["step"] % stride:  # from now on at twice the distance
+            kept[:] = [one for one in kept if one["step"] % stride == 0]
+        kept.append(row)
 
     def _begin(self) -> None:
         """Take the starting point, and defaults that depend on the data, from the first rows."""
         first = self.database.data(np.arange(min(self.num_rows, MOST_FIRST)))
         problem = make_problem(self.model.name, first, self._hyper, self._devices)
         check_suits(self.engine, problem)
-        algorithm, key = (
-            self.engine.build(problem, self.options),
-            jax.random.fold_in(self._key, 2**31 - 1),
-        )
-        self.problem, self._state, self._first_rows = (
-            problem,
-            algorithm.init(key, {}),
-            self.num_rows,
-        )
+        key = jax.random.fold_in(self._key, 2**31 - 1)
+        self._state = self.engine.build(problem, self.options).init(key, {})
+        self.problem, self._first_rows = problem, self.num_rows
 
     def fit(self, rows: Any = None) -> Fit:
         """What was learned so far, with these rows (default: all) as they are now as its data."""
@@ -331,9 +328,7 @@ class Stream:
         self.problem = obj.Problem(model, hyper, None, self._devices, learn)
         self._first_rows, self._seen = header["first_rows"], header["seen"]
         self._seconds, self._written = header["seconds"], self._state.step - 1
-        columns = archives.group(arrays, "history")
-        values = zip(*columns.values(), strict=True)
-        self._history = [dict(zip(columns, row, strict=True)) for row in values]
+        self._history = rows_of(archives.group(arrays, "history"))
 
     def close(self) -> None:
         """Checkpoint and close the database. Closing twice is no error."""

@@ -19,7 +19,7 @@ import pp_models
 from inference.cli import main
 from inference.core import devices
 from inference.core.interruption import Interruption, Stopped
-from inference.engines.nuts import State
+from inference.engines._chains import State
 from inference.io import archives, fits, snapshots
 from inference.run import checkpoint
 from pp_models.data import files
@@ -115,7 +115,7 @@ def test_double_precision_stays_where_single_is_the_default():
     [
         ["named", "subprocess", "Popen", [["plain", "true"]]],
         ["named", "inference.run.fit", "Fit", []],
-        ["named", "inference.engines.nuts", "State", [["plain", 1]]],
+        ["named", "inference.engines._chains", "State", [["plain", 1]]],
         ["named", "inference.engines.no_such_module", "State", []],
         ["numpy", "state/7", False],
         ["plain", {"a": 1}],
@@ -253,7 +253,7 @@ def test_processes_go_on_from_the_last_step_that_all_have(monkeypatch, held, ste
     told = [[[*steps, -1, -1][:2], [0, int(over)]] for steps in held]
     monkeypatch.setattr(checkpoint.devices_, "across", lambda devices, x: np.array(told))
     keeper = checkpoint.Checkpoints(checkpoint.Plan(Path("run.npz")), {}, "lda by svi")
-    found = {one: checkpoint.Saved(one, 0.0, None, []) for one in held[0]}
+    found = {one: checkpoint.Saved(None, [], one, 0.0) for one in held[0]}
     if step is InputError:
         with pytest.raises(InputError, match="no step in common"):
             keeper._in_common(found)

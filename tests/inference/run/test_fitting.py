@@ -91,9 +91,7 @@ def test_callbacks_are_called_around_every_step():
     algorithm = Algorithm(
         None, lambda key, state, batches: (state + 1, Counted(10.0 * state)), None
     )
-    running = loop.Run(
-        fitting.make_problem("lda", DATA, HYPER), algorithm, "cavi", None, loop.Clock()
-    )
+    running = loop.Run(fitting.make_problem("lda", DATA, HYPER), algorithm, "cavi", None)
     notes = Notes()
     running.state, running.callbacks = 0, [notes]
     loop.advance(running, iter(range(5, 100)), jax.random.key(0))
