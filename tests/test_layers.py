@@ -30,9 +30,6 @@ DOORS = {
 # Known exceptions, to be removed: no name may be added here.
 TO_REMOVE = {
     "inference.core.provenance imports pp_models",
-    "inference.evaluation.heldout imports inference",
-    "inference.evaluation.measures imports inference",
-    "inference.evaluation.votes imports pp_models.models.lg_nmf_votes",
     "inference/core/align.py is long",
     "inference/core/objective.py: _fixed_point is long",
     "inference/core/posteriors.py is long",
@@ -43,9 +40,6 @@ TO_REMOVE = {
     "inference/engines/inla.py: build is long",
     "inference/engines/map.py: build is long",
     "inference/engines/memoized.py: build is long",
-    "inference/evaluation/document_likelihood.py is long",
-    "inference/evaluation/votes.py is long",
-    "inference/evaluation/votes.py names 'lg_nmf_votes'",
     "inference/run/stream.py is long",
     "inference/run/stream.py: _go_on is long",
     "pp_models/models/lg_nmf_votes.py: moves is long",

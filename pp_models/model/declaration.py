@@ -16,7 +16,15 @@ from pp_models.data.types import Data
 from pp_models.errors import InputError, unknown
 from pp_models.families import Family
 from pp_models.model import derived
-from pp_models.model.capabilities import Learning, Marginal, Ratings, Rotation, Tokens, Topics
+from pp_models.model.capabilities import (
+    Learning,
+    Marginal,
+    Ratings,
+    Rotation,
+    Tokens,
+    Topics,
+    Votes,
+)
 from pp_models.model.hyper import check_fields, read_hyper, register_hyper, values_of
 
 Sites = dict[str, Any]  # site name -> value, statistics or natural parameter
@@ -51,6 +59,7 @@ class Model:
     tokens: Tokens | None = None  # these records: `model.capabilities`
     topics: Topics | None = None
     ratings: Ratings | None = None
+    votes: Votes | None = None
     marginal: Marginal = dataclasses.field(default_factory=Marginal)
     rotation: Rotation = dataclasses.field(default_factory=Rotation)
     learning: Learning = dataclasses.field(default_factory=Learning)
