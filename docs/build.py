@@ -1,7 +1,7 @@
-"""Build the documentation: `python docs/build.py`, or `make docs`. Needs mkdocs-material and mkdocstrings, and no network.
+"""Build the documentation: `python docs/build.py`, or `make docs`. No network is needed.
 
-Pages written by hand and pages made from what is discovered (`pages`) are put into build/docs, and MkDocs makes site/ of them, strictly: a warning
-is an error.
+Pages written by hand and pages generated from the code (`pages`, `reference`) are put into
+build/docs, and MkDocs makes site/ of them. A warning is an error.
 """
 
 import argparse
@@ -18,6 +18,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("NO_MKDOCS_2_WARNING", "1")
 
 import pages  # noqa: E402
+import reference  # noqa: E402
 
 from inference.core import registry  # noqa: E402
 
@@ -27,6 +28,7 @@ FROM_ROOT = {
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
 }
+GENERATED = ("models/", "engines/", "reference/", "models-and-engines.md", "notebooks.md")
 _LINK = re.compile(r"(?<!\!)\[([^\]]*)\]\(([^)\s]+)\)")
 _MENTION = re.compile(r"(?<![\[`(/])`((?:docs/)?[\w.-]+\.md)`(?!\])")
 
@@ -49,16 +51,15 @@ def generated() -> dict[str, str]:
     """Path in the site's sources -> text."""
     found = {f"models/{name}.md": pages.model_page(name) for name in pages.own_models()}
     found |= {f"engines/{name}.md": pages.engine_page(name) for name in registry.engines()}
-    found |= {
-        f"reference/{pages.slug(heading)}.md": pages.reference_page(heading, *rest)
-        for heading, rest in pages.groups().items()
-    }
-    found |= {
+    for heading, rest in reference.groups().items():
+        found[f"reference/{reference.slug(heading)}.md"] = reference.reference_page(heading, *rest)
+    return found | {
         "models/index.md": pages.models_index(),
         "engines/index.md": pages.engines_index(),
-        "reference/index.md": pages.reference_index(),
+        "reference/index.md": reference.reference_index(),
+        "models-and-engines.md": pages.matrix(),
+        "notebooks.md": pages.notebooks(),
     }
-    return found | {"models-and-engines.md": pages.matrix(), "notebooks.md": pages.notebooks()}
 
 
 def write(path: Path, text: str) -> None:
@@ -67,50 +68,35 @@ def write(path: Path, text: str) -> None:
 
 
 def rewritten(text: str, own: str) -> str:
-    """Links to files of the repository lead to their pages, or, where these are none, are code; pages named in the text are links."""
+    """Make links to files of the repository lead to their pages, and names of pages links."""
+
+    def target(match: re.Match[str]) -> str:
+        path, _, anchor = match[2].partition("#")
+        if "://" in path or not path.endswith(".md"):
+            return match[0]
+        page = page_of(path)
+        return f"[{match[1]}]({page}{'#' + anchor if anchor else ''})" if page else f"`{match[1]}`"
+
+    def mention(match: re.Match[str]) -> str:
+        page = page_of(match[1])
+        return match[0] if page in (None, own) else f"[`{match[1]}`]({page})"
+
     blocks = re.split(r"(^```.*?^```)", text, flags=re.MULTILINE | re.DOTALL)
-    return "".join(
-        block
-        if block.startswith("```")
-        else _MENTION.sub(lambda m: _mention(m, own), _LINK.sub(_target, block))
-        for block in blocks
-    )
+    for i in range(0, len(blocks), 2):  # the others are code
+        blocks[i] = _MENTION.sub(mention, _LINK.sub(target, blocks[i]))
+    return "".join(blocks)
 
 
 def page_of(path: str) -> str | None:
-    """The page of a Markdown file of the repository, by its path from there or from docs/."""
+    """The page of a Markdown file, by its path from the repository's root or from docs/."""
     name = path.removeprefix("../").removeprefix("docs/")
-    if name in FROM_ROOT:
-        return FROM_ROOT[name]
-    return (
-        name
-        if (HERE / name).exists() or name in FROM_ROOT.values() or _is_generated(name)
-        else None
-    )
-
-
-def _is_generated(name: str) -> bool:
-    return name.split("/")[0] in ("models", "engines", "reference") or name in (
-        "models-and-engines.md",
-        "notebooks.md",
-    )
-
-
-def _target(match: re.Match[str]) -> str:
-    path, _, anchor = match[2].partition("#")
-    if not path or "://" in path or not path.endswith(".md"):
-        return match[0]
-    page = page_of(path)
-    return f"[{match[1]}]({page}{'#' + anchor if anchor else ''})" if page else f"`{match[1]}`"
-
-
-def _mention(match: re.Match[str], own: str) -> str:
-    page = page_of(match[1])
-    return match[0] if page is None or page == own else f"[`{match[1]}`]({page})"
+    name = FROM_ROOT.get(name, name)
+    known = (HERE / name).exists() or name in FROM_ROOT.values() or name.startswith(GENERATED)
+    return name if known else None
 
 
 def navigation(declared: list) -> list:
-    """mkdocs.yml's, in which `models/*` stands for the pages of that folder, its index first."""
+    """The navigation of mkdocs.yml. `models/*` stands for the pages of that folder."""
     return [_entry(one) for one in declared]
 
 
@@ -120,17 +106,16 @@ def _entry(one):
     ((heading, content),) = one.items()
     if isinstance(content, list):
         return {heading: navigation(content)}
-    return {heading: _members(content.removesuffix("/*"))} if content.endswith("/*") else one
-
-
-def _members(folder: str) -> list:
-    if folder == "reference":
-        return [
-            "reference/index.md",
-            *({heading: f"reference/{pages.slug(heading)}.md"} for heading in pages.groups()),
-        ]
-    names = pages.own_models() if folder == "models" else registry.engines()
-    return [f"{folder}/index.md", *({name: f"{folder}/{name}.md"} for name in names)]
+    if not content.endswith("/*"):
+        return one
+    folder = content.removesuffix("/*")
+    names = {
+        "reference": {heading: reference.slug(heading) for heading in reference.groups()},
+        "models": {name: name for name in pages.own_models()},
+        "engines": {name: name for name in registry.engines()},
+    }[folder]
+    members = [{shown: f"{folder}/{name}.md"} for shown, name in names.items()]
+    return {heading: [f"{folder}/index.md", *members]}
 
 
 def build(sources: Path, site: Path) -> None:
@@ -152,25 +137,10 @@ def build(sources: Path, site: Path) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--sources",
-        type=Path,
-        default=ROOT / "build" / "docs",
-        metavar="DIR",
-        help="where pages are put (default: build/docs)",
-    )
-    parser.add_argument(
-        "--site",
-        type=Path,
-        default=ROOT / "site",
-        metavar="DIR",
-        help="where the site is made (default: site)",
-    )
-    parser.add_argument(
-        "--pages-only",
-        action="store_true",
-        help="make the pages and not the site: for this MkDocs is not needed",
-    )
+    for name, default in (("sources", ROOT / "build" / "docs"), ("site", ROOT / "site")):
+        where = f"folder of the {name} (default: {default.relative_to(ROOT)})"
+        parser.add_argument(f"--{name}", type=Path, default=default, metavar="DIR", help=where)
+    parser.add_argument("--pages-only", action="store_true", help="make the pages, not the site")
     chosen = parser.parse_args()
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
     gather(chosen.sources)

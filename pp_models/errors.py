@@ -1,4 +1,4 @@
-"""One exception for everything a user can put right, and the nearest-name suggestion that goes into it."""
+"""The exceptions of both packages, and the suggestion of the nearest known name."""
 
 import difflib
 from collections.abc import Iterable
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class InputError(ValueError):
-    """Bad input: one sentence that names the problem and the fix. The command line prints it and exits with 2."""
+    """Bad input: one sentence that names the problem and the fix. The command line exits with 2."""
 
 
 class TooLarge(InputError):
@@ -14,9 +14,9 @@ class TooLarge(InputError):
 
 
 class Diverged(ArithmeticError):
-    """A fit went wrong: numbers are not finite, or a bound fell that cannot. The command line prints it and exits with 1.
+    """A fit diverged: its numbers are not finite, or its bound fell. The command line exits with 1.
 
-    fit: what there was before, or None.
+    fit: the fit before that, or None.
     """
 
     fit: Any = None

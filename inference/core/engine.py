@@ -43,7 +43,7 @@ SOLID, DASHED, DOTTED, MIXED, LONG = "none", "6 3", "1.5 3", "7 3 1.5 3", "11 4"
 class Look(NamedTuple):
     """How an engine is drawn in every figure and table.
 
-    hue: one of `palette.SHADES`. dash: of lines, as SVG has it. marker: one of `palette.MARKERS`.
+    hue: one of `palette.SHADES`. dash: of lines, as SVG has it. marker: as in `markers.html.j2`.
     is_open: whether the marker is an outline.
     """
 

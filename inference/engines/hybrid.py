@@ -12,7 +12,7 @@ over all rows refine them.
    undone. Then these rows join the others, and all rows begin once more.
 
 The means of the global sites replace their geometric means throughout. Which weights of the rows
-predict better depends on the corpus ("The race" in docs/calibration.md).
+predict better depends on the corpus (docs/experiments.md).
 
 Use it for the best topics in a given time, with nothing to set but the number of topics. It needs
 counts with Dirichlet or gamma weights: `lda` and `bayesian_nmf`. It has no bound:

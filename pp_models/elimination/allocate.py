@@ -19,19 +19,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from pp_models.data.batches import Entries
-from pp_models.elimination.passes import (
-    LANES,
-    Solved,
-    clipped,
-    collect,
-    each_row,
-    each_window,
-    empty_sums,
-    finish,
-    lay_out,
-    read_row_entries,
-    row_weights,
-)
+from pp_models.elimination import passes
+from pp_models.elimination.passes import LANES, Solved
 from pp_models.elimination.primitive import UNIFORM, two_sided
 
 TOKENS = 128  # tokens sampled at a time; more of them while they have at most WEIGHTS weights
@@ -39,14 +28,15 @@ WEIGHTS = 2**14
 
 
 def _expect(row_logits, column_logits, entries, row_side, column_side) -> Solved:
-    table = lay_out(column_logits)
-    weights, shift = row_weights(row_logits)
+    table = passes.lay_out(column_logits)
+    weights, shift = passes.row_weights(row_logits)
 
     def visit(row, sums):
-        return collect(row, weights[row.index], shift[row.index], table, sums)
+        return passes.collect(row, weights[row.index], shift[row.index], table, sums)
 
-    sums = each_row(entries, table, visit, empty_sums(entries, table, row_side, column_side))
-    return finish(sums, entries, table, row_logits.shape[1], lambda: row_logits)
+    empty = passes.empty_sums(entries, table, row_side, column_side)
+    sums = passes.each_row(entries, table, visit, empty)
+    return passes.finish(sums, entries, table, row_logits.shape[1], lambda: row_logits)
 
 
 # Sampled factors ---------------------------------------------------------------------------------
@@ -86,8 +76,8 @@ def tokens_up_to(entries: Entries) -> jax.Array:
 
 def _draw(row_logits, column_logits, entries, key, row_side, column_side) -> Solved:
     """Draw the factors of all tokens, some at a time, and count them on the sides asked for."""
-    table, up_to = lay_out(column_logits), tokens_up_to(entries)
-    weights, _ = row_weights(row_logits)
+    table, up_to = passes.lay_out(column_logits), tokens_up_to(entries)
+    weights, _ = passes.row_weights(row_logits)
     num_tokens, num_factors = up_to[-1], row_logits.shape[1]
     size = max(TOKENS, min(WEIGHTS // weights.shape[1], len(up_to) // TOKENS * TOKENS))
 
@@ -96,14 +86,14 @@ def _draw(row_logits, column_logits, entries, key, row_side, column_side) -> Sol
         entry = jnp.minimum(jnp.searchsorted(up_to, token, side="right"), up_to.shape[0] - 1)
         row, column = entries.rows[entry], entries.columns[entry]
         uniform = jax.random.uniform(jax.random.fold_in(key, i), (size,), weights.dtype)
-        factor = pick(clipped(table.weights[column]) * weights[row], uniform)
+        factor = pick(passes.clipped(table.weights[column]) * weights[row], uniform)
         one = (token < num_tokens).astype(weights.dtype)
         return sums._replace(
             rows=None if sums.rows is None else sums.rows.at[row, factor].add(one),
             columns=None if sums.columns is None else sums.columns.at[column, factor].add(one),
         )
 
-    empty = empty_sums(entries, table, row_side, column_side)
+    empty = passes.empty_sums(entries, table, row_side, column_side)
     sums = lax.fori_loop(0, (num_tokens + size - 1) // size, some, empty)
     rows = None if sums.rows is None else sums.rows[:, :num_factors]
     columns = None if sums.columns is None else sums.columns[:, :num_factors].T
@@ -120,10 +110,10 @@ def _even(row_logits: jax.Array, column_logits: jax.Array, entries: Entries) -> 
     dtype = entries.values.dtype
 
     def visit(row, width, totals):
-        _, values, inside = read_row_entries(entries, row, width)
+        _, values, inside = passes.read_row_entries(entries, row, width)
         return totals.at[row].set(jnp.sum(jnp.where(inside, values, 0)))
 
-    per_row = each_window(entries, visit, jnp.zeros(len(row_logits), dtype))
+    per_row = passes.each_window(entries, visit, jnp.zeros(len(row_logits), dtype))
     per_column = jnp.zeros(column_logits.shape[1], dtype).at[entries.columns].add(entries.values)
     of_rows = jnp.sum(per_row * jnp.mean(row_logits, 1))
     value = of_rows + jnp.sum(per_column * jnp.mean(column_logits, 0))

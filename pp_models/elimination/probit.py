@@ -1,7 +1,7 @@
 r"""Probit links, with their utilities eliminated in closed form (Albert & Chib 1993).
 
-An outcome says in which interval a utility $u \sim N(x, 1)$ fell, $x = \text{row}^\top
-\text{column}$. With $m = E x$ the best bound over $q(u)$ is
+An outcome says in which interval a utility $u \sim N(x, 1)$ fell, where $x$ is the product of a row
+and a column. With $m = E x$ the best bound over $q(u)$ is
 
 $$\log(\Phi(\text{upper} - m) - \Phi(\text{lower} - m)) + \tfrac12 m^2 - \tfrac12 E x^2.$$
 

@@ -9,18 +9,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from pp_models.data.batches import Entries
-from pp_models.elimination.passes import (
-    LANES,
-    Row,
-    Table,
-    collect,
-    each_row,
-    empty_sums,
-    finish,
-    lay_out,
-    lowest,
-    row_weights,
-)
+from pp_models.elimination import passes
+from pp_models.elimination.passes import Row, Table
 from pp_models.families.special import digamma_parts
 
 
@@ -118,7 +108,7 @@ def _solve(setting: _Setting, row: Row, carry: Any) -> Any:
     begin = (0, setting.start[row.index], zero, jnp.zeros_like(prior), infinite)
     step, weights, shift, allocated, change = lax.while_loop(setting.unfinished, improve, begin)
     row_shift = shift + _of_row(setting.scale_shift, row.index)
-    sums = collect(row, weights, row_shift, setting.table, sums)
+    sums = passes.collect(row, weights, row_shift, setting.table, sums)
     info = _record(info, row.index, step, change)
     return counts.at[row.index].set(allocated), info, sums
 
@@ -183,27 +173,27 @@ def converge_rows(
     concentration + counts without that token's own share, so that it differs between columns.
     """
     num_rows, num_factors = start.shape
-    table = lay_out(column_logits)
+    table = passes.lay_out(column_logits)
     dtype = table.weights.dtype
-    padding = -num_factors % LANES  # whole lanes are a third faster
+    padding = -num_factors % passes.LANES  # whole lanes are a third faster
     real = (jnp.arange(num_factors + padding) < num_factors).astype(dtype)
     prior = jnp.pad(concentration.astype(dtype), ((0, 0), (0, padding)), constant_values=1)
     log_scale = jnp.broadcast_to(log_scale, (log_scale.shape[0], num_factors))
-    scale, scale_shift = row_weights(log_scale)
-    first, _ = row_weights(start)
-    floor = jnp.exp(jnp.asarray(lowest(dtype), dtype))
+    scale, scale_shift = passes.row_weights(log_scale)
+    first, _ = passes.row_weights(start)
+    floor = jnp.exp(jnp.asarray(passes.lowest(dtype), dtype))
     rows = (prior, scale, scale_shift, first)
     setting = _Setting(table, *rows, real, floor, num_factors, options, summary)
     counts = jnp.zeros((num_rows, prior.shape[1]), dtype)
     info = RowInfo(jnp.zeros(num_rows, jnp.int32), jnp.zeros(num_rows, dtype))
     visit = partial(_solve_collapsed if summary == "collapsed" else _solve, setting)
-    begin = (counts, info, empty_sums(entries, table, True, True))
-    counts, info, sums = each_row(entries, table, visit, begin)
+    begin = (counts, info, passes.empty_sums(entries, table, True, True))
+    counts, info, sums = passes.each_row(entries, table, visit, begin)
     counts = counts[:, :num_factors]
 
     def final_logits():
         mantissa, exponent = WEIGHTS[summary](concentration.astype(dtype) + counts)
         return jnp.log(mantissa) + exponent + log_scale
 
-    solved = finish(sums, entries, table, num_factors, final_logits)
+    solved = passes.finish(sums, entries, table, num_factors, final_logits)
     return counts, info, dataclasses.replace(entries, solved=solved)

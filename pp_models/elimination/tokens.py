@@ -1,8 +1,8 @@
 r"""Factors of individual tokens, drawn one after the other with the rows' weights integrated out.
 
 Given the columns' side and all other tokens, a token of column $v$ in row $d$ belongs to factor $k$
-with odds (`row_solver.Odds`) $(a_{dk} + N_{dk}) \exp(\text{log\_scale}_{dk}
-+ \text{column\_logits}_{kv})$, where $N_{dk}$ are the other tokens of the row in factor $k$.
+with odds $(a_{dk} + N_{dk}) \exp(s_{dk} + c_{kv})$, where $N_{dk}$ are the other tokens of the row
+in factor $k$, and $a$, $s$ and $c$ are the fields of `row_solver.Odds`.
 
 Rows depend on each other only through the columns' side. TOGETHER rows are visited in lock-step,
 each at its next token: they share the overhead of an XLA step, about as large as the arithmetic for

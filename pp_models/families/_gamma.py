@@ -26,7 +26,7 @@ def _propose(normal_key, uniform_key, d: jax.Array) -> tuple[jax.Array, jax.Arra
 def _few(key: jax.Array, d: jax.Array) -> jax.Array:
     """Propose for every element until all are accepted."""
     none = jnp.zeros(d.shape, bool)
-    return until_accepted(key, 2, lambda *keys: _propose(*keys, d), jnp.zeros_like(d), none)
+    return until_accepted(key, 2, lambda a, b: _propose(a, b, d), jnp.zeros_like(d), none)
 
 
 def _many(key: jax.Array, d: jax.Array) -> jax.Array:

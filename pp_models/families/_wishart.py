@@ -11,20 +11,11 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax.scipy.special import gammaln
 
+from pp_models.families import linalg
 from pp_models.families._gamma import log_gamma_draw
 from pp_models.families._mean_and_precision import NormalWishart, pack, unpack
 from pp_models.families.base import Family, Pair, tiny, unwrap
-from pp_models.families.linalg import (
-    apply,
-    cholesky,
-    inverse,
-    inverse_factor,
-    log_det,
-    outer,
-    solve,
-    solve_transposed,
-    transpose,
-)
+from pp_models.families.linalg import apply, cholesky, inverse, log_det, outer, transpose
 from pp_models.families.special import digamma
 
 
@@ -83,13 +74,13 @@ def _sample(key, n):
     """Lambda = R A A' R' with R R' = W (Bartlett)."""
     nu, factor = _parameters(n)
     bartlett, bartlett_log_det = _bartlett(key, nu, factor)
-    root = solve_transposed(factor, bartlett)
+    root = linalg.solve_transposed(factor, bartlett)
     return Pair(bartlett_log_det - log_det(factor), root @ transpose(root))
 
 
 def _natural(d):
     d = unwrap(d)
-    root = inverse_factor(d.scale_tril)
+    root = linalg.inverse_factor(d.scale_tril)
     first = 0.5 * (d.concentration - d.scale_tril.shape[-1] - 1)
     return Pair(first, -0.5 * transpose(root) @ root)
 
@@ -162,8 +153,8 @@ def _joint_sample(key, n):
     bartlett, bartlett_log_det = _bartlett(precision_key, nu, factor)
     noise = jax.random.normal(mean_key, (*mean.shape, 1), mean.dtype)
     noise = noise / jnp.sqrt(kappa)[..., None, None]
-    mu = mean + (factor @ solve_transposed(bartlett, noise))[..., 0]
-    root = solve_transposed(factor, bartlett)
+    mu = mean + (factor @ linalg.solve_transposed(bartlett, noise))[..., 0]
+    root = linalg.solve_transposed(factor, bartlett)
     return _stats_at(mu, root @ transpose(root), bartlett_log_det - log_det(factor))
 
 
@@ -174,7 +165,7 @@ def _joint_stats(x):
 
 def _joint_value(t):
     factor = cholesky(t.precision)
-    mean = solve_transposed(factor, solve(factor, t.weighted[..., None]))[..., 0]
+    mean = linalg.solve_transposed(factor, linalg.solve(factor, t.weighted[..., None]))[..., 0]
     return pack(mean, t.precision)
 
 

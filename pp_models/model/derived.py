@@ -190,19 +190,19 @@ def _guide(model: Any, hyper: Any, batch: Any) -> None:
     constraints and started at `init`."""
     key = numpyro.prng_key()
     start = model.init(_key() if key is None else key, hyper, batch)
+
+    def sample(site: str, rows: Any) -> None:
+        found = _parametrised(site, model.families[site].distribution(start[site]), rows)
+        # NumPyro's SVI asks for the event dimensions of the model's site.
+        missing = sites_of(model)[site].event_dim - found.event_dim
+        numpyro.sample(site, found.to_event(max(missing, 0)))
+
     for site in model.shared:
-        found = _parametrised(site, model.families[site].distribution(start[site]), None)
-        numpyro.sample(site, _as_in_model(model, site, found))
+        sample(site, None)
     with numpyro.plate(ROWS, batch.num_data_rows, subsample_size=batch.num_rows):
-        for site in (site for site in model.families if site in model.local):
-            rows = _parametrised(site, model.families[site].distribution(start[site]), batch)
-            numpyro.sample(site, _as_in_model(model, site, rows))
-
-
-def _as_in_model(model: Any, site: str, distribution: Any) -> Any:
-    """The distribution with the event dimensions of the model's site, which NumPyro's SVI needs."""
-    missing = sites_of(model)[site].event_dim - distribution.event_dim
-    return distribution.to_event(max(missing, 0))
+        for site in model.families:
+            if site in model.local:
+                sample(site, batch)
 
 
 def _parametrised(site: str, distribution: Any, batch: Any) -> Any:
@@ -235,6 +235,7 @@ def _parametrised(site: str, distribution: Any, batch: Any) -> Any:
 # A declaration checked ------------------------------------------------------------------------
 
 
+@functools.cache
 def check_declaration(model: Any) -> None:
     """Raise one sentence that names the field for what would fail later in an obscure place."""
     hyper, data, _ = example_of(model)

@@ -100,7 +100,8 @@ def _checks(Hyper: Any) -> dict[str, Callable[[str, Any], Any]]:
 
 def check_fields(hyper: Any) -> Any:
     """Every field that is given, checked by its type and converted to it."""
-    checks = _checks(type(hyper))
+    Hyper: Any = type(hyper)
+    checks = _checks(Hyper)
     given = {name: x for name, x in hyper._asdict().items() if name in checks and x is not None}
     return hyper._replace(**{name: checks[name](name, x) for name, x in given.items()})
 

@@ -2,12 +2,12 @@ r"""Shared by the latent Gaussian models (Hu et al. 2014, H): priors with an unk
 text as a Gaussian matrix.
 
 H(6), with the factor 1/2 of the squared error that unit variance requires, in sufficient statistics
-of $d1_i$ and $s_j$:
+of $d_{1i}$ and $s_j$:
 
-$$\sum_{ij} \log \operatorname{N}(C_{ij} \mid d1_i^\top s_j, 1)
+$$\sum_{ij} \log \operatorname{N}(C_{ij} \mid d_{1i}^\top s_j, 1)
 = -\frac12 \Bigl(n p \log 2 \pi + \sum_{ij} C_{ij}^2\Bigr)
-+ \sum_{C_{ij} > 0} C_{ij} \, d1_i^\top s_j
-- \frac12 \Bigl\langle \sum_i d1_i d1_i^\top, \sum_j s_j s_j^\top \Bigr\rangle,$$
++ \sum_{C_{ij} > 0} C_{ij} \, d_{1i}^\top s_j
+- \frac12 \langle \sum_i d_{1i} d_{1i}^\top, \sum_j s_j s_j^\top \rangle,$$
 
 so that zeros of $C$ cost nothing: they are in the two $K \times K$ matrices. A precision alpha is
 either a given number, or a site with a gamma prior.

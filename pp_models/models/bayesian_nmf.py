@@ -4,8 +4,7 @@ The Kullback-Leibler objective of Lee and Seung as a likelihood, with gamma prio
 Jordan, P 11.6-11.7, after Cemgil 2009):
 
 $$\begin{align*}
-\beta_{kv} &\sim \operatorname{Gamma}(c_0 / V, c_0) && \text{topics; their sums are }
-\operatorname{Gamma}(c_0, c_0) \text{, close to one} \\
+\beta_{kv} &\sim \operatorname{Gamma}(c_0 / V, c_0) && \text{topics, with sums close to one} \\
 \theta_{dk} &\sim \operatorname{Gamma}(a_0, b_0) && \text{weights of the documents} \\
 X_{dv} &\sim \operatorname{Poisson}\Bigl(\sum_k \theta_{dk} \beta_{kv}\Bigr) && \text{counts}
 \end{align*}$$

@@ -4,8 +4,7 @@ r"""Bayesian probabilistic matrix factorisation (Salakhutdinov & Mnih 2008).
 noise:
 
 $$\begin{align*}
-\mu, \Lambda &\sim \operatorname{NormalWishart}(0, \kappa, W, \nu) && \text{once for users, once for
-items; } W^{-1} = \text{scale} \cdot I \\
+\mu, \Lambda &\sim \operatorname{NormalWishart}(0, \kappa, W, \nu) && \text{for users, for items} \\
 \tau &\sim \operatorname{Gamma}(a, b) && \text{precision of the noise} \\
 u_i &\sim \operatorname{N}(\mu_U, \Lambda_U^{-1}) && \text{users} \\
 v_j &\sim \operatorname{N}(\mu_V, \Lambda_V^{-1}) && \text{items} \\

@@ -4,8 +4,7 @@ Rows of zeros and ones, each from one of K components (Theis & Hoffman, T 4.1, f
 digits):
 
 $$\begin{align*}
-\pi &\sim \operatorname{Dirichlet}(\text{concentration} \cdot 1_K) && \text{weights of the
-components} \\
+\pi &\sim \operatorname{Dirichlet}(\text{concentration} \cdot 1_K) && \text{weights} \\
 \beta_{ki} &\sim \operatorname{Beta}(a, b) && \text{probability of a one} \\
 z_n &\sim \operatorname{Discrete}(\pi) && \text{component of a row} \\
 x_{ni} &\sim \operatorname{Bernoulli}(\beta_{z_n i}) && i = 1, \dots, D

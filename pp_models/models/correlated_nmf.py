@@ -4,12 +4,11 @@ Topics and documents have locations in one space, and a document uses the topics
 direction (Paisley, Blei & Jordan, P 11.13):
 
 $$\begin{align*}
-\beta_{kv} &\sim \operatorname{Gamma}(c_0 / V, c_0) && \text{topics, as in bayesian\_nmf} \\
+\beta_{kv} &\sim \operatorname{Gamma}(c_0 / V, c_0) && \text{topics, as in Bayesian NMF} \\
 \ell_k &\sim \operatorname{Normal}(0, \sigma^2 I_m) && \text{locations of topics} \\
 u_d &\sim \operatorname{Normal}(0, I_m) && \text{locations of documents} \\
 s_d &\sim \operatorname{Gamma}(a_0, b_0) && \text{scales of documents; P: } e^{\alpha_d} \\
-X_{dv} &\sim \operatorname{Poisson}\Bigl(\sum_k \beta_{kv} s_d e^{\ell_k^\top u_d}\Bigr) &&
-\text{counts}
+X_{dv} &\sim \operatorname{Poisson}(\sum_k \beta_{kv} s_d e^{\ell_k^\top u_d}) && \text{counts}
 \end{align*}$$
 
 The log weights of topics $i$ and $j$ have covariance $\ell_i^\top \ell_j$ (P 11.10-11.11). With

@@ -4,8 +4,7 @@ Rows of real numbers, each from one of K components (Theis & Hoffman, T 4.2, for
 images; Bishop 2006, 10.2):
 
 $$\begin{align*}
-\pi &\sim \operatorname{Dirichlet}(\text{concentration} \cdot 1_K) && \text{weights of the
-components} \\
+\pi &\sim \operatorname{Dirichlet}(\text{concentration} \cdot 1_K) && \text{weights} \\
 \Lambda_k &\sim \operatorname{Wishart}(\nu, W) && W^{-1} = \operatorname{diag}(\text{scale}) \\
 \mu_k &\sim \operatorname{Normal}(\text{mean}, (\kappa \Lambda_k)^{-1}) && k = 1, \dots, K \\
 z_n &\sim \operatorname{Discrete}(\pi) && \text{component of a row} \\

@@ -4,9 +4,9 @@ The generative process of Paisley, Blei & Jordan (P 11.1-11.2), Theis & Hoffman 
 slides (X 9):
 
 $$\begin{align*}
-\beta_k &\sim \operatorname{Dirichlet}(\eta 1_V) && k = 1, \dots, K \text{: topics over } V
-\text{ words} \\
-\theta_d &\sim \operatorname{Dirichlet}(\alpha) && d = 1, \dots, D \text{: topic proportions} \\
+\beta_k &\sim \operatorname{Dirichlet}(\eta 1_V) && \text{topic over } V \text{ words, }
+k = 1, \dots, K \\
+\theta_d &\sim \operatorname{Dirichlet}(\alpha) && \text{topic proportions, } d = 1, \dots, D \\
 z_{dn} &\sim \operatorname{Discrete}(\theta_d) && \text{topic of a word} \\
 w_{dn} &\sim \operatorname{Discrete}(\beta_{z_{dn}}) && \text{word}
 \end{align*}$$

@@ -5,19 +5,19 @@ zero (Hu et al., H):
 
 $$\begin{align*}
 \alpha_1 &\sim \operatorname{Gamma}(a_0, b_0) && \text{precision} \\
-d1_i &\sim \operatorname{N}^+(0, I / K) && i = 1, \dots, p \text{: words} \\
+d_{1i} &\sim \operatorname{N}^+(0, I / K) && i = 1, \dots, p \text{: words} \\
 s_j &\sim \operatorname{N}^+(0, I / \alpha_1) && j = 1, \dots, n \text{: documents} \\
-C_{ij} &\sim \operatorname{N}(d1_i^\top s_j, 1) && \text{counts, H(3)}
+C_{ij} &\sim \operatorname{N}(d_{1i}^\top s_j, 1) && \text{counts, H(3)}
 \end{align*}$$
 
-With $t(d1) = (d1_i, \sum_i d1_i d1_i^\top)$ and $t(s) = (s_j, s_j s_j^\top)$,
+With $t(d_1) = (d_{1i}, \sum_i d_{1i} d_{1i}^\top)$ and $t(s) = (s_j, s_j s_j^\top)$,
 
 $$F = \text{priors} - \frac12 \Bigl(n p \log 2 \pi + \sum_{ij} C_{ij}^2\Bigr)
-+ \sum_{C_{ij} > 0} C_{ij} \, d1_i^\top s_j
-- \frac12 \Bigl\langle \sum_i d1_i d1_i^\top, \sum_j s_j s_j^\top \Bigr\rangle.$$
++ \sum_{C_{ij} > 0} C_{ij} \, d_{1i}^\top s_j
+- \frac12 \langle \sum_i d_{1i} d_{1i}^\top, \sum_j s_j s_j^\top \rangle.$$
 
 The coordinates of a row are coupled: the conditional of $s_j$ has the precision
-$\alpha_1 I + \sum_i d1_i d1_i^\top$ (H 10, which calls it $\Sigma$). A product of independent
+$\alpha_1 I + \sum_i d_{1i} d_{1i}^\top$ (H 10, which calls it $\Sigma$). A product of independent
 positive normals is fitted to it one coordinate at a time (`families.positive`).
 
 | here | H |

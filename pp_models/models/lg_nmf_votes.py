@@ -1,27 +1,27 @@
 r"""Latent Gaussian factorisation of text and votes (H 2.2; Hu et al. 2014).
 
 `lg_nmf` for the text of bills, whose weights $s_j$ also decide the votes on them: member $i$ has
-the utility $d2_i^\top s_j$ of bill $j$ with unit noise, and votes yea if it is positive (Hu et al.,
-H):
+the utility $d_{2i}^\top s_j$ of bill $j$ with unit noise, and votes yea if it is positive (Hu et
+al., H):
 
 $$\begin{align*}
 \alpha_1, \alpha_2 &\sim \operatorname{Gamma}(a_0, b_0) && \text{precisions} \\
-d1_i &\sim \operatorname{N}^+(0, I / K) && \text{words} \\
-d2_i &\sim \operatorname{N}(0, I / \alpha_2) && \text{members, H(5)} \\
+d_{1i} &\sim \operatorname{N}^+(0, I / K) && \text{words} \\
+d_{2i} &\sim \operatorname{N}(0, I / \alpha_2) && \text{members, H(5)} \\
 s_j &\sim \operatorname{N}^+(0, I / \alpha_1) && \text{bills} \\
-C_{ij} &\sim \operatorname{N}(d1_i^\top s_j, 1) && \text{counts} \\
-B_{ij} &\sim \operatorname{Bernoulli}(\Phi(d2_i^\top s_j + \text{offset}_i)) && \text{votes, H(4)
-with the probit link of H(2)}
+C_{ij} &\sim \operatorname{N}(d_{1i}^\top s_j, 1) && \text{counts} \\
+B_{ij} &\sim \operatorname{Bernoulli}(\Phi(d_{2i}^\top s_j + \text{offset}_i)) && \text{votes, H(4)}
 \end{align*}$$
 
-Votes that were not cast are missing; members without any vote have the prior. Without text
-(`text_and_votes(None, B)`) votes are explained alone; without members this is `lg_nmf`.
+The probit link is that of H(2). Votes that were not cast are missing; members without any vote have
+the prior. Without text (`text_and_votes(None, B)`) votes are explained alone; without members this
+is `lg_nmf`.
 
 F is that of `lg_nmf` and the votes, with their utilities eliminated (`probit.votes`). Over the
-votes seen, with $m_{ij} = E[d2_i]^\top E[s_j]$ and the sign $\pm$ of the vote,
+votes seen, with $m_{ij} = E[d_{2i}]^\top E[s_j]$ and the sign $\pm$ of the vote,
 
 $$\sum_{ij} \log \Phi(\pm (m_{ij} + \text{offset}_i)) + \frac12 m_{ij}^2
-- \frac12 E (d2_i^\top s_j)^2.$$
+- \frac12 E (d_{2i}^\top s_j)^2.$$
 
 | here | H |
 |---|---|

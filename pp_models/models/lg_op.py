@@ -5,17 +5,17 @@ sign (Hu et al., H):
 
 $$\begin{align*}
 \alpha_1 &\sim \operatorname{Gamma}(a_0, b_0) && \text{precision} \\
-d1_i &\sim \operatorname{N}(0, I / K) && i = 1, \dots, p \text{: words} \\
+d_{1i} &\sim \operatorname{N}(0, I / K) && i = 1, \dots, p \text{: words} \\
 s_j &\sim \operatorname{N}(0, I / \alpha_1) && j = 1, \dots, n \text{: documents} \\
-g_{ij} &\sim \operatorname{N}(d1_i^\top s_j, 1) && \text{utilities} \\
-C_{ij} &= h \text{ if } c_h \le g_{ij} < c_{h+1} && c_0 = -\infty, c_1 = 0, c_2 = 1, \dots
-\text{, H(2)}
+g_{ij} &\sim \operatorname{N}(d_{1i}^\top s_j, 1) && \text{utilities} \\
+C_{ij} &= h \text{ if } c_h \le g_{ij} < c_{h+1} && \text{counts, H(2)}
 \end{align*}$$
 
-The utilities $g$ are eliminated (`probit.ordinal`). With $m_{ij} = E[d1_i]^\top E[s_j]$,
+The cutpoints are $c_0 = -\infty, c_1 = 0, c_2 = 1, \dots$ The utilities $g$ are eliminated
+(`probit.ordinal`). With $m_{ij} = E[d_{1i}]^\top E[s_j]$,
 
 $$F = \text{priors} + \sum_{ij} \Bigl(\log P(C_{ij} \mid m_{ij}) + \frac{m_{ij}^2}{2}\Bigr)
-- \frac12 \Bigl\langle \sum_i d1_i d1_i^\top, \sum_j s_j s_j^\top \Bigr\rangle.$$
+- \frac12 \langle \sum_i d_{1i} d_{1i}^\top, \sum_j s_j s_j^\top \rangle.$$
 
 All cells are visited, zeros too: use it for small corpora. Factors are known up to a rotation.
 

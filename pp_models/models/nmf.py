@@ -95,18 +95,6 @@ def proper(hyper):
 # Nonnegative points in two sets of statistics -------------------------------------------------
 
 
-def _logarithmic(x):
-    return Pair(jnp.log(x), x)
-
-
-def _summed(x):
-    return Pair(jnp.log(x), jnp.sum(x, -1, keepdims=True))
-
-
-def _squared(x):
-    return Pair(x, x * x)
-
-
 def _point(name, stats, value, natural, factor=1) -> Family:
     """A family of which only the mode is used: first / (-factor second), or 0 if second is 0."""
 
@@ -129,20 +117,27 @@ def _point(name, stats, value, natural, factor=1) -> Family:
     )
 
 
-def _tokens(x):
-    return Pair(x, -jnp.ones_like(x))
-
-
-def _tied_tokens(x):
-    return Pair(x, -jnp.ones_like(x[..., :1]))
-
-
-# t(x) = (log x, x), natural (tokens, -rate); of beta, which has one rate per topic, (log x, sum x)
-counted = _point("counted", _logarithmic, lambda t: t.second, _tokens)
-counted_tied = _point("counted_tied", _summed, lambda t: jnp.exp(t.first), _tied_tokens)
+# t(x) = (log x, x), natural (tokens, -rate)
+counted = _point(
+    "counted",
+    stats=lambda x: Pair(jnp.log(x), x),
+    value=lambda t: t.second,
+    natural=lambda x: Pair(x, -jnp.ones_like(x)),
+)
+# the same with one rate per topic: t(x) = (log x, sum x)
+counted_tied = _point(
+    "counted_tied",
+    stats=lambda x: Pair(jnp.log(x), jnp.sum(x, -1, keepdims=True)),
+    value=lambda t: jnp.exp(t.first),
+    natural=lambda x: Pair(x, -jnp.ones_like(x[..., :1])),
+)
 # t(x) = (x, x^2), natural (b, -h / 2)
 nonnegative = _point(
-    "nonnegative", _squared, lambda t: t.first, lambda x: Pair(x, jnp.full_like(x, -0.5)), factor=2
+    "nonnegative",
+    stats=lambda x: Pair(x, x * x),
+    value=lambda t: t.first,
+    natural=lambda x: Pair(x, jnp.full_like(x, -0.5)),
+    factor=2,
 )
 
 # The generative process and the start ---------------------------------------------------------

@@ -1,1 +1,1 @@
-"""The page's figures."""
+"""Figures of the report. Each function returns figures, possibly none."""

@@ -1,6 +1,7 @@
 """The report in a real browser: headless Chromium opens the page from its file, as a reader does.
 
-Chromium comes from the system (`.ci/run` installs Debian's); Playwright only drives it. Without Chromium tests are skipped, but not where CI is set.
+Chromium comes from the system (`.ci/run` installs Debian's); Playwright only drives it. Without
+Chromium tests are skipped, but not where CI is set.
 """
 
 import importlib.util
@@ -89,7 +90,8 @@ def files(tmp_path_factory):
 
 @pytest.fixture
 def visit(browser, files):
-    """Open a report; nothing may be printed on the console or asked of a network while a test looks at it."""
+    """Open a report; nothing may be printed on the console or asked of a network while a test
+    looks at it."""
     contexts, complaints = [], []
 
     def opened(name, viewport=DESK, scheme="light"):
@@ -126,7 +128,8 @@ def test_opens_without_errors_or_requests(visit, name):
     assert page.title().startswith(page.locator("h1").inner_text())
     assert (
         page.evaluate(
-            "performance.getEntriesByType('resource').filter(one => !one.name.startsWith('data:')).length"
+            "performance.getEntriesByType('resource')"
+            ".filter(one => !one.name.startsWith('data:')).length"
         )
         == 0
     )
@@ -151,15 +154,11 @@ def test_every_engine_is_drawn(visit, name):
 
 def test_equations_are_rendered_as_mathematics(visit):
     page = visit("lda")
-    sizes = page.eval_on_selector_all(
-        ".equations math", "all => all.map(one => one.getBoundingClientRect().height)"
-    )
-    assert len(sizes) >= 12
-    assert min(sizes) > 5
-    small, large = page.evaluate(
-        "[...document.querySelectorAll('.equations msub')].map(one => [...one.children].map(c => c.getBoundingClientRect().height))[0].reverse()"
-    )
-    assert small < large  # a subscript is smaller than what it is attached to
+    heights = "all => all.map(one => one.getBoundingClientRect().height)"
+    sizes = page.eval_on_selector_all(".card > .story .equations math", heights)
+    assert sizes and min(sizes) > 40  # several lines
+    small, large = page.eval_on_selector_all(".equations msub:first-of-type > *", heights)[1::-1]
+    assert small < large  # a subscript is smaller than its base
 
 
 def test_table_sorts_by_clicks_and_keys(visit):
@@ -189,7 +188,8 @@ def test_table_sorts_by_clicks_and_keys(visit):
 @pytest.mark.parametrize("name", ENGINES)
 @pytest.mark.parametrize("viewport", [PHONE, {"width": 320, "height": 600}])
 def test_fits_a_phone(visit, name, viewport):
-    """The page never scrolls sideways, details opened or not; wide tables scroll in their own box."""
+    """The page never scrolls sideways, details opened or not; wide tables scroll in their own
+    box."""
     page = visit(name, viewport)
     page.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
     assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]
@@ -246,7 +246,8 @@ def test_values_are_shown_on_hover(visit):
 
 
 def test_no_script_runs_but_the_pages_own(browser, files, tmp_path):
-    """Even markup that got past the escaping of names could not run: the policy names the page's script by its hash."""
+    """Even markup that got past the escaping of names could not run: the policy names the page's
+    script by its hash."""
     changed = tmp_path / "report.html"
     planted = '</h1><img src="data:," onerror="window.ran = 1"><script>ran = 1</script>'
     changed.write_text(
@@ -275,7 +276,8 @@ def test_focus_is_visible(visit):
 
 
 def test_prints_everything(visit, tmp_path):
-    """In print nothing scrolls, and the paper is white whatever the reader's scheme. Details are opened for it."""
+    """In print nothing scrolls, and the paper is white whatever the reader's scheme. Details are
+    opened for it."""
     page = visit("lda", scheme="dark")
     page.emulate_media(media="print", color_scheme="dark")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"

@@ -1,4 +1,5 @@
-"""`allocate`, `inner` and `choose` against dense evaluations, and `allocate` against its sampled form and its fused fixed point."""
+"""`allocate`, `inner` and `choose` against dense evaluations, and `allocate` against its sampled
+form and its fused fixed point."""
 
 import dataclasses
 
@@ -69,7 +70,8 @@ def largest_arrays(jaxpr):
 
 
 def test_only_the_side_asked_for(problem):
-    """A gradient for the rows holds no column statistics in any loop, and nothing is as large as entries x K."""
+    """A gradient for the rows holds no column statistics in any loop, and nothing is as large as
+    entries x K."""
     X, _, _, _ = problem
     big = data.counts(np.tile(X, (30, 1)))
     entries, K = big.pack().entries, 16
@@ -86,7 +88,8 @@ def test_only_the_side_asked_for(problem):
 
 
 def test_inner_is_the_sparse_product(problem):
-    """The value is sum X (rows @ columns), for numbers of either sign; the gradients are X columns' and rows' X, together and one side at a time."""
+    """The value is sum X (rows @ columns), for numbers of either sign; the gradients are X columns'
+    and rows' X, together and one side at a time."""
     X, entries, rows, columns = problem
     value, gradient = jax.value_and_grad(inner, (0, 1))(rows, columns, entries)
     np.testing.assert_allclose(value, np.sum(X * (rows @ columns)), rtol=1e-11)
@@ -124,7 +127,8 @@ def test_counts_have_no_gradient(problem):
 
 
 def test_sampled_allocations(problem):
-    """Sampled counts keep row and column totals exactly and average to the expected ones (five standard errors of 2,000 draws)."""
+    """Sampled counts keep row and column totals exactly and average to the expected ones (five
+    standard errors of 2,000 draws)."""
     X, entries, rows, columns = problem
     sample = jax.jit(jax.vmap(lambda key: jax.grad(allocate, (0, 1))(rows, columns, entries, key)))
     by_row, by_column = sample(jax.random.split(jax.random.key(0), 2000))
@@ -144,7 +148,8 @@ def test_sampled_allocations(problem):
 
 
 def test_one_key_one_allocation(problem):
-    """Row and column counts of one key are two views of the same allocation: the totals per factor agree."""
+    """Row and column counts of one key are two views of the same allocation: the totals per factor
+    agree."""
     _, entries, rows, columns = problem
     by_row, by_column = jax.grad(allocate, (0, 1))(rows, columns, entries, jax.random.key(3))
     np.testing.assert_array_equal(by_row.sum(0), by_column.sum(1))
@@ -154,7 +159,8 @@ def test_one_key_one_allocation(problem):
 
 @pytest.mark.parametrize("iterations", [pytest.param(1, marks=pytest.mark.slow), 9])
 def test_fused_fixed_point_is_the_gradient_iterated(problem, iterations):
-    """`converge_rows` equals iterating c <- a + d allocate/d rows at digamma(c) + scale, and its statistics are the gradients there."""
+    """`converge_rows` equals iterating c <- a + d allocate/d rows at digamma(c) + scale, and its
+    statistics are the gradients there."""
     _, entries, rows, columns = problem
     K = rows.shape[1]
     a, scale = (
@@ -192,7 +198,8 @@ def test_fixed_point_stops_when_it_rests(problem):
 
 
 def test_single_precision_extremes():
-    """In float32, logits hundreds apart and concentrations of 1e-6 give finite values and statistics that count every token."""
+    """In float32, logits hundreds apart and concentrations of 1e-6 give finite values and
+    statistics that count every token."""
     rng = np.random.default_rng(4)
     X = rng.poisson(0.5, (30, 50))
     X[0, 0], X[1] = 10**6, 0
@@ -215,7 +222,8 @@ def test_single_precision_extremes():
 
 
 def test_single_precision_value_is_exact_where_weights_underflow():
-    """A row and a column that share no factor within float32's range still get the right value and gradient."""
+    """A row and a column that share no factor within float32's range still get the right value and
+    gradient."""
     X = np.array([[3, 1], [2, 5]])
     rows = np.array([[0.0, -120.0, -130.0], [0.0, -1.0, -2.0]])
     columns = np.array([[-150.0, 0.0], [0.0, -110.0], [-1.0, -90.0]])
@@ -233,7 +241,8 @@ def test_single_precision_value_is_exact_where_weights_underflow():
 
 
 def test_even_beliefs(problem):
-    """With phi = 1/K the value is the bound at these responsibilities: linear in the logits, and below the optimum."""
+    """With phi = 1/K the value is the bound at these responsibilities: linear in the logits, and
+    below the optimum."""
     X, entries, rows, columns = problem
     value, (by_row, by_column) = jax.value_and_grad(allocate, (0, 1))(
         rows, columns, entries, UNIFORM
@@ -247,7 +256,8 @@ def test_even_beliefs(problem):
 
 
 def test_choose():
-    """The gradient is the responsibilities, draws with those odds, or 1/K. Padded rows contribute nothing, whatever they hold."""
+    """The gradient is the responsibilities, draws with those odds, or 1/K. Padded rows contribute
+    nothing, whatever they hold."""
     logits = jnp.asarray(np.random.default_rng(1).normal(size=(6, 4))).at[5].set(jnp.nan)
     weights = jnp.asarray([1.0, 1, 1, 1, 1, 0])
     value, responsibilities = jax.value_and_grad(choose)(logits, weights)

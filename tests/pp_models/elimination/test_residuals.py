@@ -1,4 +1,5 @@
-"""Squared errors over observed entries equal their definition, for points and for distributions, on either side."""
+"""Squared errors over observed entries equal their definition, for points and for distributions, on
+either side."""
 
 import jax
 import jax.numpy as jnp
@@ -45,7 +46,8 @@ def defined(table, rows, columns):
 
 @pytest.mark.parametrize("spread", [0.0, 0.7])
 def test_value_and_gradients_are_the_definitions(spread):
-    """Value and gradients equal the definition, to 1e-12 (sums of seven terms in double precision)."""
+    """Value and gradients equal the definition, to 1e-12 (sums of seven terms in double
+    precision)."""
     table, data = observed()
     batch = data.pack()
     rows, columns = side(7, 1, spread), side(5, 2, spread)
@@ -64,7 +66,8 @@ def test_value_and_gradients_are_the_definitions(spread):
 
 
 def test_batches_add_up():
-    """Padded batches of rows, in any order, add up to the value and column gradient of the whole; padding and empty rows add nothing."""
+    """Padded batches of rows, in any order, add up to the value and column gradient of the whole;
+    padding and empty rows add nothing."""
     _, data = observed(num_rows=11, seed=3)
     rows, columns = side(11, 1, 0.5), side(5, 2, 0.5)
 
@@ -92,7 +95,8 @@ def test_batches_add_up():
 
 
 def test_points_and_distributions_meet():
-    """The fast path for points is the limit of the general one (1e-9 apart at covariances of 1e-10)."""
+    """The fast path for points is the limit of the general one (1e-9 apart at covariances of
+    1e-10)."""
     _, data = observed()
     batch, point = data.pack(), side(5, 2, 0.0)
     near = point._replace(second=point.second + 1e-10 * jnp.eye(RANK))
@@ -116,7 +120,8 @@ def test_ratings_have_no_gradient():
 )  # added up one by one, and by products of matrices
 @pytest.mark.parametrize("single", [True, False])
 def test_rows_of_any_length_have_their_normal_equations(single, rank):
-    """(sum r y, sum y y') for rows that are empty, short, about as long as a matrix product is wide, and several times as long."""
+    """(sum r y, sum y y') for rows that are empty, short, about as long as a matrix product is
+    wide, and several times as long."""
     lengths = [
         0,
         1,

@@ -79,7 +79,8 @@ def test_density_is_numpyros(name):
 
 @families
 def test_natural_inverts_distribution(name):
-    """`natural` inverts `distribution`. A point's distribution has no curvature: the location is kept, the curvature is the identity."""
+    """`natural` inverts `distribution`. A point's distribution has no curvature: the location is
+    kept, the curvature is the identity."""
     family, eta = fam.FAMILIES[name], natural(name)
     if not family.has_density:
         eta = Pair(family.mean(eta).first, jnp.broadcast_to(-0.5 * jnp.eye(3), (4, 3, 3)))
@@ -92,7 +93,8 @@ def test_natural_inverts_distribution(name):
 
 @families
 def test_draws_have_the_mean_statistics(name):
-    """The average statistic of 20,000 draws is E[t], within five standard errors plus 1e-11 for rounding (a point has no other error)."""
+    """The average statistic of 20,000 draws is E[t], within five standard errors plus 1e-11 for
+    rounding (a point has no other error)."""
     family, eta = fam.FAMILIES[name], natural(name)
     draws = jax.jit(jax.vmap(lambda key: family.sample(key, eta)))(
         jax.random.split(jax.random.key(1), 20_000)
@@ -104,7 +106,8 @@ def test_draws_have_the_mean_statistics(name):
 
 @families
 def test_modes_maximise(name):
-    """`mode` maximises <natural, t(x)>, and summarise(..., "mode") the Lebesgue density: no nearby point is better."""
+    """`mode` maximises <natural, t(x)>, and summarise(..., "mode") the Lebesgue density: no nearby
+    point is better."""
     family, eta = fam.FAMILIES[name], jax.tree.map(lambda x: x, natural(name))
     eta = jax.tree.map(
         lambda n, b: n - b, eta, family.base
@@ -134,7 +137,8 @@ def test_modes_maximise(name):
 
 @families
 def test_entropy_is_the_mean_of_minus_log_density(name):
-    """The entropy, relative to the base measure, is the mean of -log q over draws. A point's is 0, to rounding (1e-11)."""
+    """The entropy, relative to the base measure, is the mean of -log q over draws. A point's is 0,
+    to rounding (1e-11)."""
     family, eta = fam.FAMILIES[name], natural(name)
     plain = family.uncoupled(eta)
     draws = jax.jit(jax.vmap(lambda key: fam.log_prior(family, plain, family.sample(key, eta))))(
@@ -148,7 +152,8 @@ def test_entropy_is_the_mean_of_minus_log_density(name):
 
 
 def test_divergence_of_points_is_the_loss_of_moving():
-    """The divergence is (x - y)' P_y (x - y) / 2, the limit of that of normals as their precision grows."""
+    """The divergence is (x - y)' P_y (x - y) / 2, the limit of that of normals as their precision
+    grows."""
     here, there = natural("point", 0), natural("point", 1)
     x, y = (fam.point.mean(eta).first for eta in (here, there))
     expected = jnp.einsum("ki,kij,kj->k", x - y, -there.second, x - y)
@@ -163,7 +168,8 @@ def test_divergence_of_points_is_the_loss_of_moving():
 
 
 def test_newton_steps_are_cut():
-    """A location moves at most LONGEST_STEP towards the target, whose curvature it gets. Shorter steps, and fractions of them, are not cut."""
+    """A location moves at most LONGEST_STEP towards the target, whose curvature it gets. Shorter
+    steps, and fractions of them, are not cut."""
     here, target = fam.point.mean(natural("point", 0)), natural("point", 1)
     far, near = (fam.Pair(scale * target.first, target.second) for scale in (1e3, 0.0))
     near = fam.Pair((-2 * target.second @ (here.first + 0.1)[..., None])[..., 0], near.second)
@@ -183,7 +189,8 @@ def test_newton_steps_are_cut():
 
 
 def test_one_dirichlet_vector_is_one_row():
-    """A Dirichlet vector without an axis of rows has the density, entropy and statistics of the same vector as a matrix of one row."""
+    """A Dirichlet vector without an axis of rows has the density, entropy and statistics of the
+    same vector as a matrix of one row."""
     eta = natural("dirichlet")[0]
     log_x = fam.dirichlet.sample(jax.random.key(0), eta)
     assert log_x.shape == eta.shape
@@ -218,7 +225,8 @@ def test_beta_draws_have_finite_logarithms():
 
 
 def test_mean_and_precision_transform():
-    """The transform is bijective onto means and positive-definite precisions, and its log Jacobian is that of autodiff on the free entries."""
+    """The transform is bijective onto means and positive-definite precisions, and its log Jacobian
+    is that of autodiff on the free entries."""
     transform, size = biject_to(mean_and_precision), 3
     assert isinstance(transform, MeanAndPrecisionTransform)
     x = jnp.asarray(np.random.default_rng(0).normal(size=(5, 9)))
@@ -240,7 +248,8 @@ def test_mean_and_precision_transform():
 
 
 def test_normal_wishart_moments():
-    """`mean` and `variance` are those of NumPyro's own draws, 20,000 of them, within five standard errors (of a variance: 10 %)."""
+    """`mean` and `variance` are those of NumPyro's own draws, 20,000 of them, within five standard
+    errors (of a variance: 10 %)."""
     q = fam.normal_wishart.distribution(natural("normal_wishart"))
     q = NormalWishart(
         q.loc, q.strength, q.df + 4, q.scatter_tril
@@ -254,14 +263,16 @@ def test_normal_wishart_moments():
 
 @pytest.mark.parametrize("shape", [0.02, 0.3, 0.999, 1.0, 2.5, 40.0, 3000.0])
 def test_gamma_draws(shape):
-    """The logarithm of the draws is log-gamma distributed: Kolmogorov-Smirnov on 20,000 draws, p > 1e-4 with a fixed seed."""
+    """The logarithm of the draws is log-gamma distributed: Kolmogorov-Smirnov on 20,000 draws, p >
+    1e-4 with a fixed seed."""
     draws = np.asarray(fam.log_gamma_draw(jax.random.key(3), jnp.full(20_000, shape)))
     assert scipy.stats.kstest(draws, scipy.stats.loggamma(shape).cdf).pvalue > 1e-4
 
 
 @pytest.mark.parametrize("size", [FEW_DRAWS, 5 * FEW_DRAWS, MANY_DRAWS + 77])
 def test_gamma_draws_of_any_number(size):
-    """The distribution is the same for few draws, many, and more than are made at a time; the mixed shapes are those rejected most often."""
+    """The distribution is the same for few draws, many, and more than are made at a time; the mixed
+    shapes are those rejected most often."""
     shapes = np.where(np.arange(size) % 2, 0.05, 1.0)
     draws = np.asarray(fam.log_gamma_draw(jax.random.key(3), jnp.asarray(shapes).reshape(1, -1)))[0]
     for shape in (0.05, 1.0):
@@ -272,7 +283,8 @@ def test_gamma_draws_of_any_number(size):
 
 
 def test_gamma_draws_in_single_precision():
-    """Rounding does not spoil the acceptance test of large shapes: standardised draws at shape 1e6 are normal."""
+    """Rounding does not spoil the acceptance test of large shapes: standardised draws at shape 1e6
+    are normal."""
     with jax.enable_x64(False):
         draws = np.asarray(fam.log_gamma_draw(jax.random.key(4), jnp.full(20_000, 1e6)), np.float64)
     assert scipy.stats.kstest((draws - np.log(1e6)) * 1e3, "norm").pvalue > 1e-4
@@ -310,7 +322,8 @@ def test_fast_digamma():
     ("num_rows", "size"), [(0, 3), (1, 1), (1, 5), (TOGETHER, 4), (2 * TOGETHER + 3, 7), (5, 90)]
 )
 def test_normals_are_solved_together(num_rows, size):
-    """`normal_mean` is P^-1 (P m), plus L^-T z with noise z, for any number of rows. Condition numbers are at most 1e3: 1e-9."""
+    """`normal_mean` is P^-1 (P m), plus L^-T z with noise z, for any number of rows. Condition
+    numbers are at most 1e3: 1e-9."""
     rng = np.random.default_rng(num_rows + size)
     root = rng.normal(size=(num_rows, size, size))
     precision, first = (

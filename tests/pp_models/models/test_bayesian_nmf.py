@@ -1,4 +1,5 @@
-"""Bayesian NMF against P 11.24-11.29 and, with a flat prior, against Lee and Seung's update (C18)."""
+"""Bayesian NMF against P 11.24-11.29 and, with a flat prior, against Lee and Seung's update
+(C18)."""
 
 import jax
 import jax.numpy as jnp
@@ -103,7 +104,8 @@ def test_flat_map_matches_scikit_learn():
 
 @pytest.mark.parametrize("engine", ["cavi", "svi", "gibbs", "nuts", "numpyro_svi"])
 def test_flat_prior_needs_a_point_estimate(engine):
-    """Without a prior the scale of the factors is free and no posterior exists: refused in a sentence."""
+    """Without a prior the scale of the factors is free and no posterior exists: refused in a
+    sentence."""
     with pytest.raises(InputError, match="proper prior"):
         inference.fit(
             "bayesian_nmf", pp_models.data.counts(np.ones((4, 5))), engine, {"flat": True}
@@ -111,7 +113,8 @@ def test_flat_prior_needs_a_point_estimate(engine):
 
 
 def test_bound_is_its_definition(problem):
-    """F(mu) + entropy equals E_q[log p(X, allocations, theta, beta)] - E_q[log q], by Monte Carlo over theta and beta and exactly over allocations.
+    """F(mu) + entropy equals E_q[log p(X, allocations, theta, beta)] - E_q[log q], by Monte Carlo
+    over theta and beta and exactly over allocations.
 
     Ten thousand draws; five standard errors.
     """
@@ -169,7 +172,8 @@ def test_defaults_are_the_papers(problem):
 
 
 def test_one_factor_posterior():
-    """With K = 1 and the document weights known, the topic's posterior is gamma: CAVI's fixed point satisfies P(11.25)-(11.29) by hand."""
+    """With K = 1 and the document weights known, the topic's posterior is gamma: CAVI's fixed point
+    satisfies P(11.25)-(11.29) by hand."""
     X = np.random.default_rng(0).poisson(2.0, (10, 5))
     fit = inference.fit(
         "bayesian_nmf",

@@ -34,7 +34,8 @@ def q(problem):
 
 
 def test_updates_are_the_textbooks(problem, q):
-    """dF/dmu gives gamma_k = prior + sum_n phi_nk, a_ki = a + sum_n phi_nk x_ni, b_ki = b + sum_n phi_nk (1 - x_ni), phi by digammas."""
+    """dF/dmu gives gamma_k = prior + sum_n phi_nk, a_ki = a + sum_n phi_nk x_ni, b_ki = b + sum_n
+    phi_nk (1 - x_ni), phi by digammas."""
     x, (a, b) = problem.data.values, q["beta"]
     log_one, log_zero = digamma(a) - digamma(a + b), digamma(b) - digamma(a + b)
     scores = (
@@ -58,7 +59,8 @@ def test_updates_are_the_textbooks(problem, q):
 
 
 def test_sampled_allocations_are_counted_once(problem, q):
-    """With a key every row goes to one component: the natural parameters hold whole numbers of rows above the prior's."""
+    """With a key every row goes to one component: the natural parameters hold whole numbers of rows
+    above the prior's."""
     model, batch = problem.model, problem.data.pack()
     gradient = jax.grad(lambda t: model.log_local(problem.hyper, t, batch, jax.random.key(3)))(
         obj.summarise(model, q)
@@ -71,7 +73,8 @@ def test_sampled_allocations_are_counted_once(problem, q):
 
 
 def test_start_and_defaults_are_theis_and_hoffmans(problem):
-    """T 4.1: uniform priors; a, b from Gamma(100, scale 0.01), whose mean is 1 and variance 0.01, and gamma_k = 1."""
+    """T 4.1: uniform priors; a, b from Gamma(100, scale 0.01), whose mean is 1 and variance 0.01,
+    and gamma_k = 1."""
     hyper = fitting.make_problem("bernoulli_mixture", problem.data).hyper
     assert (hyper.concentration, hyper.a, hyper.b) == (1, 1, 1)
     start = problem.model.init(jax.random.key(0), hyper._replace(num_components=500), problem.data)
@@ -82,7 +85,8 @@ def test_start_and_defaults_are_theis_and_hoffmans(problem):
 
 
 def test_one_component_is_exact():
-    """With K = 1 nothing is eliminated: CAVI finds the exact posterior and its bound is the log evidence of independent beta-Bernoulli columns."""
+    """With K = 1 nothing is eliminated: CAVI finds the exact posterior and its bound is the log
+    evidence of independent beta-Bernoulli columns."""
     x = (np.random.default_rng(0).random((9, 4)) < [0.1, 0.5, 0.9, 0.7]).astype(float)
     fit = inference.fit(
         "bernoulli_mixture",
@@ -113,7 +117,8 @@ def test_zeros_and_ones_are_symmetric(problem):
 
 
 def test_recovers_separated_components():
-    """Three components that share no column: CAVI's best of four starts gives their weights and probabilities within three posterior sds."""
+    """Three components that share no column: CAVI's best of four starts gives their weights and
+    probabilities within three posterior sds."""
     rng = np.random.default_rng(1)
     truth = np.full((3, 12), 0.05)
     for k in range(3):
@@ -142,7 +147,8 @@ def test_recovers_separated_components():
 
 @pytest.mark.slow
 def test_images_in_single_precision():
-    """At MNIST's size (784 columns, 40 components), some columns always 0 or 1, F and its gradient in float32 are within 1e-4 of float64."""
+    """At MNIST's size (784 columns, 40 components), some columns always 0 or 1, F and its gradient
+    in float32 are within 1e-4 of float64."""
     rng = np.random.default_rng(2)
     x = (rng.random((200, 784)) < rng.beta(0.1, 0.4, 784)).astype(np.float32)
     a, b = 1 + rng.gamma(0.1, 30, (2, 40, 784))
@@ -196,7 +202,8 @@ def test_counts_are_refused():
 
 
 def test_components_of_equal_shape_are_told_apart_by_their_level():
-    """Probabilities of 0.9 and 0.1 in all columns have the same normalised shape: alignment must look at their size."""
+    """Probabilities of 0.9 and 0.1 in all columns have the same normalised shape: alignment must
+    look at their size."""
     model = pp_models.load("bernoulli_mixture")
     rng = np.random.default_rng(0)
     beta = np.stack([np.full((20, 6), 0.9), np.full((20, 6), 0.1)], 1) + 0.05 * rng.normal(

@@ -73,7 +73,8 @@ def expected_counts(problem, q):
 
 
 def test_points_get_the_printed_gradients_and_newton_steps():
-    """With u a point: P(11.25), (11.27) for q(beta), P(11.30) and (11.31) as target.first + 2 target.second x, and the curvature G^-1 of P(11.35)."""
+    """With u a point: P(11.25), (11.27) for q(beta), P(11.30) and (11.31) as target.first + 2
+    target.second x, and the curvature G^-1 of P(11.35)."""
     problem = make(point_u=True)
     q, u, ell = some_q(problem)
     gradient, (counts, by_word), hyper = (
@@ -107,7 +108,8 @@ def test_points_get_the_printed_gradients_and_newton_steps():
 
 
 def test_normal_u_gets_the_exact_expectation(problem):
-    """E exp(ell'u) = exp(ell'm + ell'S ell / 2): by draws (five standard errors), in the precision of q(u), in the Hessian of ell by autodiff."""
+    """E exp(ell'u) = exp(ell'm + ell'S ell / 2): by draws (five standard errors), in the precision
+    of q(u), in the Hessian of ell by autodiff."""
     q, mean, ell = some_q(problem)
     stats, gradient = obj.summarise(problem.model, q), gradient_at(problem, q)
     spread = stats["u"].second - mean[:, :, None] * mean[:, None, :]
@@ -150,7 +152,8 @@ def test_normal_u_gets_the_exact_expectation(problem):
 
 
 def test_scale_is_p_11_32():
-    """As a0 and b0 vanish the mean of q(s_d) is exp(alpha_d) of P(11.32), and its target is one step from anywhere: no iteration."""
+    """As a0 and b0 vanish the mean of q(s_d) is exp(alpha_d) of P(11.32), and its target is one
+    step from anywhere: no iteration."""
     problem = make(point_u=True, a0=1e-9, b0=1e-9)
     q, u, ell = some_q(problem)
     target, stats = gradient_at(problem, q)["s"], obj.summarise(problem.model, q)
@@ -159,7 +162,8 @@ def test_scale_is_p_11_32():
 
 
 def test_without_locations_it_is_bayesian_nmf_with_a_scale_per_document(problem):
-    """With ell = 0 the rows' likelihood is that of `bayesian_nmf` with theta_dk = s_d for every topic, and s_d has its conjugate gamma posterior."""
+    """With ell = 0 the rows' likelihood is that of `bayesian_nmf` with theta_dk = s_d for every
+    topic, and s_d has its conjugate gamma posterior."""
     q, _, ell = some_q(problem)
     stats, batch = (
         obj.summarise(
@@ -190,7 +194,8 @@ def test_without_locations_it_is_bayesian_nmf_with_a_scale_per_document(problem)
 
 @pytest.mark.parametrize("point_u", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_rows_reach_their_optimum(point_u):
-    """After the solver every row's q(s) and q(u) is its own target, and no fewer iterations had a higher bound (rounding: 1e-10)."""
+    """After the solver every row's q(s) and q(u) is its own target, and no fewer iterations had a
+    higher bound (rounding: 1e-10)."""
     problem = make(point_u=point_u)
     model, hyper, batch = problem.model, problem.hyper, problem.data.pack()
     stats = obj.summarise(model, {site: some_q(problem)[0][site] for site in model.shared})
@@ -212,7 +217,8 @@ def test_rows_reach_their_optimum(point_u):
 
 
 def test_one_topic_documents_converge_at_once():
-    """A document with 3,000 words of one topic: u and s in a score of steps, none longer than 1, where alternating them would take thousands."""
+    """A document with 3,000 words of one topic: u and s in a score of steps, none longer than 1,
+    where alternating them would take thousands."""
     X = np.zeros((2, 6), int)
     X[0, :3], X[1, 3:] = 1000, 1000
     problem = fitting.make_problem(
@@ -237,9 +243,11 @@ def test_one_topic_documents_converge_at_once():
 @pytest.mark.slow
 @pytest.mark.parametrize("point_u", [False, True])
 def test_huge_documents_of_one_topic_in_single_precision(point_u):
-    """Nine million words in a row: what the Hessian leaves of the counts stays positive, rows finite, and the rates add up to the words (2 %).
+    """Nine million words in a row: what the Hessian leaves of the counts stays positive, rows
+    finite, and the rates add up to the words (2 %).
 
-    Bounds of such rows fall by more than rounding, which ends the run (docs/reliability.md): what was found until then is held to the same.
+    Bounds of such rows fall by more than rounding, which ends the run (docs/reliability.md): what
+    was found until then is held to the same.
     """
     X = np.zeros((2, 6), int)
     X[0, :3], X[1, 3:] = 3_000_000, 1000
@@ -275,7 +283,8 @@ def test_huge_documents_of_one_topic_in_single_precision(point_u):
 
 @pytest.mark.slow
 def test_the_covariance_comes_to_rest_with_the_location(problem):
-    """Begun at the optimum's locations with other covariances, rows do not stop before these are right too."""
+    """Begun at the optimum's locations with other covariances, rows do not stop before these are
+    right too."""
     model, hyper, batch = problem.model, problem.hyper, problem.data.pack()
     stats = obj.summarise(model, {site: some_q(problem)[0][site] for site in model.shared})
     program = jax.jit(
@@ -309,7 +318,8 @@ def test_steps_are_taken_back_until_the_objective_does_not_fall():
 
 @pytest.mark.slow
 def test_far_starts_come_back(problem):
-    """From locations that are badly off cavi still never lowers its bound, and ends where it ends from its own start (1 %: local optima)."""
+    """From locations that are badly off cavi still never lowers its bound, and ends where it ends
+    from its own start (1 %: local optima)."""
     start = problem.model.init(jax.random.key(0), problem.hyper, problem.data)
     far = fam.point.natural(dist.Delta(8 * fam.point.mean(start["ell"]).first, event_dim=1))
     options = {"num_epochs": 300, "tolerance": 1e-9, "progress": False}
@@ -325,7 +335,8 @@ def test_far_starts_come_back(problem):
 
 @pytest.mark.slow
 def test_points_have_no_density(problem):
-    """q's log density counts a point as NumPyro's Delta does: nothing at the point, minus infinity elsewhere."""
+    """q's log density counts a point as NumPyro's Delta does: nothing at the point, minus infinity
+    elsewhere."""
     posterior = inference.fit(
         "correlated_nmf", problem.data, "cavi", problem.hyper, num_epochs=3, progress=False
     ).posterior
@@ -337,7 +348,8 @@ def test_points_have_no_density(problem):
 
 @pytest.mark.slow
 def test_point_u_is_a_variant(problem, tmp_path):
-    """point_u changes the family of u, in fits and in fits read back, and lets ell grow (P's estimate, against q(u) normal)."""
+    """point_u changes the family of u, in fits and in fits read back, and lets ell grow (P's
+    estimate, against q(u) normal)."""
     fits = {
         p: inference.fit(
             "correlated_nmf",
@@ -383,7 +395,7 @@ def test_bad_values_are_refused(problem):
         fitting.make_problem("correlated_nmf", problem.data, {"num_topics": 3, "rank": 5})
 
 
-# Planted correlations ----------------------------------------------------------------------------------------------------------
+# Planted correlations ----------------------------------------------------------------------------
 
 PLACES = 1.5 * np.array(
     [[1, 0], [0.9, 0.44], [-1, 0], [0, 1], [-0.44, 0.9], [0, -1]]
@@ -431,7 +443,8 @@ def planted_fit():
 
 @pytest.mark.slow
 def test_planted_correlations_are_found(planted_fit):
-    """The best of three starts by bound finds every planted sign with |correlation| above 0.4, and |ell| within a third of the planted ones."""
+    """The best of three starts by bound finds every planted sign with |correlation| above 0.4, and
+    |ell| within a third of the planted ones."""
     fit, topics, _ = planted_fit
     order = align.topic_order(topics, fit.posterior.mean("beta"))
     found, true = (
@@ -445,7 +458,8 @@ def test_planted_correlations_are_found(planted_fit):
 
 @pytest.mark.slow
 def test_near_documents_share_their_topic(planted_fit):
-    """Labelled by the topic they use most, the ten documents nearest by u_d share the query's label more often than chance."""
+    """Labelled by the topic they use most, the ten documents nearest by u_d share the query's label
+    more often than chance."""
     fit, _, u = planted_fit
     labels = (u @ PLACES.T).argmax(1)
     hits = [
@@ -488,7 +502,8 @@ def test_correlations_are_p_11_36():
 
 
 def test_nearest_documents_by_hand():
-    """By direction, nearest first, never the query itself, at most all the others; bad rows and draws are refused in a sentence."""
+    """By direction, nearest first, never the query itself, at most all the others; bad rows and
+    draws are refused in a sentence."""
     fit = Placed(u=np.array([[1.0, 0.0], [5.0, 1.0], [-1.0, 0.0], [0.1, 0.1]]))
     assert locations.nearest_documents(fit, 0, 2).tolist() == [1, 3]
     assert locations.nearest_documents(fit, 0, 99).tolist() == [1, 3, 2]
@@ -500,7 +515,8 @@ def test_nearest_documents_by_hand():
 
 
 def test_correlation_figure_shows_signs_and_sizes():
-    """As P Fig. 11.4: most prevalent topics first, green for positive and red for negative blocks, a block's area the correlation."""
+    """As P Fig. 11.4: most prevalent topics first, green for positive and red for negative blocks,
+    a block's area the correlation."""
     ell = np.array([[1.0, 0.0], [-0.5, 0.5], [0.0, 2.0]])
     beta = np.array([[0.1, 0.1], [1.0, 2.0], [1.0, 1.0]])
     fit = Placed(
@@ -522,7 +538,8 @@ def test_correlation_figure_shows_signs_and_sizes():
 
 
 def test_alignment_undoes_permutations_and_rotations():
-    """Draws relabelled and turned, with as many dimensions as topics so that shapes tell nothing: aligned they are the pivot's (1e-9: rounding)."""
+    """Draws relabelled and turned, with as many dimensions as topics so that shapes tell nothing:
+    aligned they are the pivot's (1e-9: rounding)."""
     rng = np.random.default_rng(0)
     model, pivot = (
         pp_models.load("correlated_nmf"),

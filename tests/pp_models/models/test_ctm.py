@@ -1,4 +1,5 @@
-"""The correlated topic model: its two priors agree where they should, its bound is one, and correlations are found."""
+"""The correlated topic model: its two priors agree where they should, its bound is one, and
+correlations are found."""
 
 import jax
 import jax.numpy as jnp
@@ -59,7 +60,8 @@ def test_the_two_priors_agree_given_the_covariance(both):
 
 
 def test_map_climbs():
-    """Also where a site, the covariance, has one row only. 1e-9 of a bound of about 1e2: rounding."""
+    """Also where a site, the covariance, has one row only. 1e-9 of a bound of about 1e2:
+    rounding."""
     problem = make()
     bound = inference.fit(
         "ctm", problem.data, "map", problem.hyper, num_epochs=4, tolerance=0
@@ -68,7 +70,8 @@ def test_map_climbs():
 
 
 def test_the_two_priors_bound_the_same_sum(both):
-    """With C = I and the unit vectors for places, y is u: of one q, its covariances included, both forms' F is the same number."""
+    """With C = I and the unit vectors for places, y is u: of one q, its covariances included, both
+    forms' F is the same number."""
     rng = np.random.default_rng(0)
     _, mean, log_beta = points(rng, both[0].data.num_rows)
     factor = jnp.asarray(rng.normal(size=(len(mean), 3, 3)))
@@ -85,7 +88,8 @@ def test_the_two_priors_bound_the_same_sum(both):
 
 @pytest.mark.parametrize("summary", ["mean", pytest.param("mode", marks=pytest.mark.slow)])
 def test_the_two_priors_give_documents_the_same_proportions(both, summary):
-    """Solved with the covariance given, q(y) is q(u) mapped by ell: mean ell m and covariance ell S ell' (1e-6: the solver's rest)."""
+    """Solved with the covariance given, q(y) is q(u) mapped by ell: mean ell m and covariance ell S
+    ell' (1e-6: the solver's rest)."""
     ell, _, log_beta = points(np.random.default_rng(1), 0)
     shared = [
         {"precision": fam.wishart.stats(jnp.linalg.inv(ell @ ell.T)), "beta": log_beta},
@@ -107,7 +111,8 @@ def test_the_two_priors_give_documents_the_same_proportions(both, summary):
 
 @pytest.mark.slow
 def test_precision_gets_the_conjugate_update():
-    """Given documents' y, C is inverse Wishart with degrees m + D and scale A + sum_d E[y y'] (P 11.4)."""
+    """Given documents' y, C is inverse Wishart with degrees m + D and scale A + sum_d E[y y'] (P
+    11.4)."""
     problem = make()
     fit = inference.fit(
         "ctm",
@@ -136,7 +141,8 @@ def test_precision_gets_the_conjugate_update():
 @pytest.mark.slow
 @pytest.mark.parametrize("prior", ["inverse_wishart", "locations"])
 def test_bound_is_below_the_expected_density(prior):
-    """The log of the expected sum stands for the expected log: the bound is no higher than E_q[log p - log q] by 4,000 draws (five errors)."""
+    """The log of the expected sum stands for the expected log: the bound is no higher than E_q[log
+    p - log q] by 4,000 draws (five errors)."""
     problem = make(prior=prior)
     fit = inference.fit(
         "ctm",
@@ -178,7 +184,8 @@ def test_points_have_the_softmax_gradient():
 
 @pytest.mark.slow
 def test_topic_tools_read_both_forms(both):
-    """Proportions sum to one, and times the topics they are the predicted words at the posterior's means."""
+    """Proportions sum to one, and times the topics they are the predicted words at the posterior's
+    means."""
     for problem in both:
         fit = inference.fit(
             "ctm",
@@ -220,7 +227,8 @@ def test_bad_values_are_refused():
 @pytest.mark.slow
 @pytest.mark.parametrize("prior", ["inverse_wishart", "locations"])
 def test_planted_correlations_are_found(prior):
-    """Topics that go together or avoid each other do so in C (or ell ell'), by sign; topics have words of their own."""
+    """Topics that go together or avoid each other do so in C (or ell ell'), by sign; topics have
+    words of their own."""
     rng = np.random.default_rng(0)
     places = 1.5 * np.array([[1, 0], [0.9, 0.44], [-1, 0], [0, -1]])
     weights = np.exp(rng.normal(size=(500, 2)) @ places.T)

@@ -1,4 +1,5 @@
-"""The Gaussian mixture against Bishop's equations (Pattern Recognition and Machine Learning, 10.2), closed forms and symmetries."""
+"""The Gaussian mixture against Bishop's equations (Pattern Recognition and Machine Learning, 10.2),
+closed forms and symmetries."""
 
 import jax
 import jax.numpy as jnp
@@ -71,7 +72,8 @@ def log_responsibilities(x, weights, q):
 
 
 def test_updates_are_bishops(problem):
-    """dF/dmu is 10.58 for alpha_k and 10.60-10.63 for beta_k, m_k, W_k^-1 and nu_k; F's rows are 10.46's normalisers."""
+    """dF/dmu is 10.58 for alpha_k and 10.60-10.63 for beta_k, m_k, W_k^-1 and nu_k; F's rows are
+    10.46's normalisers."""
     x, hyper = problem.data.values.astype(float), problem.hyper
     weights, q = some_q(2, 2)
     logs = log_responsibilities(x, weights, q)
@@ -104,7 +106,8 @@ def test_updates_are_bishops(problem):
 
 
 def test_distances_are_the_polynomial_they_stand_for(problem):
-    """The value through Cholesky factors, and the derivative written out, are those of x' L x - 2 x' L mu + mu' L mu by autodiff."""
+    """The value through Cholesky factors, and the derivative written out, are those of x' L x - 2
+    x' L mu + mu' L mu by autodiff."""
     x = jnp.asarray(problem.data.values, float)
     t = fam.normal_wishart.mean(fam.normal_wishart.natural(some_q(3, 2, seed=1)[1]))
 
@@ -120,7 +123,8 @@ def test_distances_are_the_polynomial_they_stand_for(problem):
 
 
 def log_evidence(x, m, kappa, nu, scatter):
-    """log p(x) of one Gaussian with a normal-Wishart prior, as the product of its predictive t densities, one row after the other."""
+    """log p(x) of one Gaussian with a normal-Wishart prior, as the product of its predictive t
+    densities, one row after the other."""
     total, size = 0.0, x.shape[1]
     for row in x:
         df = nu - size + 1
@@ -133,7 +137,8 @@ def log_evidence(x, m, kappa, nu, scatter):
 
 @pytest.mark.parametrize("num_rows", [1, 12])
 def test_one_component_is_exact(problem, num_rows):
-    """With K = 1 nothing is eliminated: CAVI's bound is the log evidence, whatever the number of rows."""
+    """With K = 1 nothing is eliminated: CAVI's bound is the log evidence, whatever the number of
+    rows."""
     data = problem.data.select(np.arange(num_rows))
     fit = inference.fit(
         "gaussian_mixture", data, "cavi", problem.hyper._replace(num_components=1), progress=False
@@ -150,7 +155,8 @@ def test_one_component_is_exact(problem, num_rows):
 
 
 def test_bound_follows_a_change_of_units(problem):
-    """Columns shifted and stretched by c, prior and q with them: the bound changes by -N sum log c, the density's own change of units."""
+    """Columns shifted and stretched by c, prior and q with them: the bound changes by -N sum log c,
+    the density's own change of units."""
     c, shift = np.array([3.0, 0.2]), np.array([-5.0, 40.0])
     weights, q = some_q(2, 2)
     moved_q = NormalWishart(q.loc * c + shift, q.strength, q.df, q.scatter_tril * c[:, None])
@@ -173,7 +179,8 @@ def test_bound_follows_a_change_of_units(problem):
 
 
 def patches(num_rows, size, num_components, seed=0):
-    """Rows of centred components whose precisions have eigenvalues from 0.1 to 1e5, like 8 x 8 patches of images."""
+    """Rows of centred components whose precisions have eigenvalues from 0.1 to 1e5, like 8 x 8
+    patches of images."""
     rng = np.random.default_rng(seed)
     sd = np.geomspace(1e-5, 10, size) ** 0.5
     bases = [np.linalg.qr(rng.normal(size=(size, size)))[0] * sd for _ in range(num_components)]
@@ -182,11 +189,12 @@ def patches(num_rows, size, num_components, seed=0):
 
 @pytest.mark.slow
 def test_patches_in_single_precision():
-    """D = 64, K = 50, precisions from 0.1 to 1e5, in float32: the bound rises over CAVI's sweeps, q's mean, mode and draws are finite, and
-    two chains of gibbs run side by side without locking up the thread pool (see `families._each`).
+    """D = 64, K = 50, precisions from 0.1 to 1e5, in float32: the bound rises over CAVI's sweeps,
+    q's mean, mode and draws are finite, and two chains of gibbs run side by side without locking up
+    the thread pool (see `families._each`).
 
-    The rows' log densities at CAVI's q, from the same natural parameters, agree with float64 to 0.5 % of their size: what float32 leaves of
-    matrices with a condition number of 1e6.
+    The rows' log densities at CAVI's q, from the same natural parameters, agree with float64 to 0.5
+    % of their size: what float32 leaves of matrices with a condition number of 1e6.
     """
     data = pp_models.data.dense(patches(600, 64, 4))
     with jax.enable_x64(False):
@@ -234,7 +242,8 @@ def test_patches_in_single_precision():
 
 
 def test_start_is_at_rows_far_apart():
-    """Three tight clusters far apart: every start has a mean in each, from a Data or from a padded Batch, and never at the padding."""
+    """Three tight clusters far apart: every start has a mean in each, from a Data or from a padded
+    Batch, and never at the padding."""
     rng = np.random.default_rng(0)
     centres = np.array([[50.0, 0.0], [0.0, 50.0], [-50.0, -50.0]])
     data = pp_models.data.dense(centres[np.arange(30) % 3] + rng.normal(size=(30, 2)))
@@ -253,7 +262,8 @@ def test_start_is_at_rows_far_apart():
 
 @pytest.mark.slow
 def test_defaults_follow_the_data():
-    """nu = D + 2; the prior's mean is the data's, its expected covariance has their variances over K^(2/D); a constant column is no trouble."""
+    """nu = D + 2; the prior's mean is the data's, its expected covariance has their variances over
+    K^(2/D); a constant column is no trouble."""
     x = np.random.default_rng(0).normal(size=(40, 3)) * [1.0, 5.0, 0.0] + [0.0, 2.0, 7.0]
     hyper = fitting.make_problem(
         "gaussian_mixture", pp_models.data.dense(x), {"num_components": 8}
@@ -291,7 +301,8 @@ def test_means_and_covariances(problem):
 
 
 def test_components_are_aligned(problem):
-    """Every draw relabelled on its own: alignment by means and precisions together gives the draws back."""
+    """Every draw relabelled on its own: alignment by means and precisions together gives the draws
+    back."""
     rng = np.random.default_rng(0)
     start = problem.model.init(jax.random.key(0), problem.hyper, problem.data)["components"]
     one = np.asarray(fam.normal_wishart.value(fam.normal_wishart.mean(start)))
@@ -315,7 +326,8 @@ def test_components_are_aligned(problem):
     "name", [pytest.param("gaussian_mixture", marks=pytest.mark.slow), "bernoulli_mixture"]
 )
 def test_mixtures_can_be_compared(name):
-    """A comparison judges CAVI on every expected observation, of which a mixture has one per column, and on all its sites."""
+    """A comparison judges CAVI on every expected observation, of which a mixture has one per
+    column, and on all its sites."""
     options = {"gibbs": {"num_samples": 100, "num_warmup": 50}, "cavi": {"num_epochs": 20}}
     result = compare.compare(name, engines=["cavi"], options=options, progress=False, num_draws=100)
     row = result.summary["engines"]["cavi"]

@@ -1,4 +1,5 @@
-"""Hierarchical Poisson factorisation against the paper's coordinate updates, and against Bayesian NMF, of which it is a variant."""
+"""Hierarchical Poisson factorisation against the paper's coordinate updates, and against Bayesian
+NMF, of which it is a variant."""
 
 import dataclasses
 
@@ -35,7 +36,8 @@ def some_gammas(shape, seed):
 
 
 def test_updates_are_the_papers(problem):
-    """dF/dmu gives the shapes and rates of all four blocks as printed (Gopalan et al., section 3), to rounding."""
+    """dF/dmu gives the shapes and rates of all four blocks as printed (Gopalan et al., section 3),
+    to rounding."""
     X, h, K = problem.data.matrix.toarray(), problem.hyper, problem.hyper.num_topics
     D, V = X.shape
     q = {
@@ -68,10 +70,12 @@ def test_updates_are_the_papers(problem):
 
 
 def test_sharp_activities_make_it_bayesian_nmf(problem):
-    """With a', b' -> infinity at a fixed ratio xi is that ratio: the part of F that theta sees tends to Bayesian NMF's, and the gap falls as 1/a'.
+    """With a', b' -> infinity at a fixed ratio xi is that ratio: the part of F that theta sees
+    tends to Bayesian NMF's, and the gap falls as 1/a'.
 
-    At its update, q(xi) = Gamma(a' + K a, b' + sum theta): E xi and E log xi are within O(1/a') of b0 = a'/b' and its logarithm. xi's own prior and
-    entropy add what does not depend on theta, so differences between two thetas are compared.
+    At its update, q(xi) = Gamma(a' + K a, b' + sum theta): E xi and E log xi are within O(1/a') of
+    b0 = a'/b' and its logarithm. xi's own prior and entropy add what does not depend on theta, so
+    differences between two thetas are compared.
     """
     nmf, batch, rng = pp_models.load("bayesian_nmf"), problem.data.pack(), np.random.default_rng(0)
     D, V, K, ratio = batch.num_rows, batch.num_columns, 3, 0.7
@@ -100,7 +104,8 @@ def test_sharp_activities_make_it_bayesian_nmf(problem):
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", [cavi, map_])
 def test_a_pass_for_each_block_changes_nothing(problem, engine):
-    """eta does not meet the rows: declared to (coupled="rows"), each block takes a pass of its own, and the sweeps are the same to rounding."""
+    """eta does not meet the rows: declared to (coupled="rows"), each block takes a pass of its own,
+    and the sweeps are the same to rounding."""
     other = dataclasses.replace(problem.model)
     other.__dict__["coupled"] = "rows"  # in place of what is derived
     declared = [problem, problem._replace(model=other)]
@@ -123,9 +128,11 @@ def test_a_pass_for_each_block_changes_nothing(problem, engine):
 
 @pytest.mark.slow
 def test_activity_follows_the_length_of_rows():
-    """Rows of the same words, ten times as many in half of them: 1 / E xi, less what the prior adds, is ten times as large.
+    """Rows of the same words, ten times as many in half of them: 1 / E xi, less what the prior
+    adds, is ten times as large.
 
-    E xi = (a' + K a) / (b' + sum_k E theta), and theta adds up to a multiple of the length. 750 tokens in the short rows: a standard error of 4 %.
+    E xi = (a' + K a) / (b' + sum_k E theta), and theta adds up to a multiple of the length. 750
+    tokens in the short rows: a standard error of 4 %.
     """
     rng = np.random.default_rng(1)
     words = rng.dirichlet(np.ones(20))
@@ -155,7 +162,8 @@ def test_popular_items_have_small_rates():
 
 
 def test_rows_come_to_rest_where_both_their_sites_agree(problem):
-    """theta and xi alternate to a fixed point of both: each row's xi is the update given its theta, at the end."""
+    """theta and xi alternate to a fixed point of both: each row's xi is the update given its theta,
+    at the end."""
     model, hyper, batch = problem.model, problem.hyper, problem.data.pack()
     stats = obj.summarise(
         model, {s: model.init(jax.random.key(0), hyper, problem.data)[s] for s in model.shared}

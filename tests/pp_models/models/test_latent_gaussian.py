@@ -1,4 +1,5 @@
-"""LG-NMF, with votes, and LG-OP (H): positive normals, probit links, and what joins and separates the three models."""
+"""LG-NMF, with votes, and LG-OP (H): positive normals, probit links, and what joins and separates
+the three models."""
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +26,7 @@ from pp_models.families.positive_normal import PositiveNormal
 from pp_models.models import _latent_gaussian as lg
 from pp_models.models import lg_nmf, lg_nmf_votes
 
-# Positive normals -----------------------------------------------------------------------------------------------------------------------
+# Positive normals --------------------------------------------------------------------------------
 
 
 def exact_moments(b, p):
@@ -54,8 +55,9 @@ def exact_moments(b, p):
 @pytest.mark.parametrize("z", [-300.0, -40.0, -8.0, -3.01, -2.99, -0.5, 0.0, 2.0, 30.0])
 @pytest.mark.parametrize("p", [0.01, 7.0])
 def test_moments_of_positive_normals(z, p):
-    """Against integration, on both sides of the change to the continued fraction; in single precision to some roundings: just above it 1 + z (z + r)
-    leaves a tenth of 1, and r is ten times as large as z + r."""
+    """Against integration, on both sides of the change to the continued fraction; in single
+    precision to some roundings: just above it 1 + z (z + r) leaves a tenth of 1, and r is ten times
+    as large as z + r."""
     exact = exact_moments(z * np.sqrt(p), p)
     found = pos.moments(jnp.asarray(z * np.sqrt(p)), jnp.asarray(p))
     np.testing.assert_allclose(found[:3], exact, rtol=1e-9)
@@ -79,7 +81,8 @@ def test_moments_stay_finite_in_single_precision():
 
 @pytest.mark.parametrize("z", [-30.0, -3.1, -2.9, 0.0, 4.0])
 def test_draws_of_positive_normals(z):
-    """Kolmogorov-Smirnov on 20,000 draws, p > 1e-4 with a fixed seed, against scipy's truncated normal."""
+    """Kolmogorov-Smirnov on 20,000 draws, p > 1e-4 with a fixed seed, against scipy's truncated
+    normal."""
     draws = np.asarray(pos.draw(jax.random.key(0), jnp.full(20_000, 2 * z), jnp.full(20_000, 4.0)))
     assert np.all(draws > 0)
     assert scipy.stats.kstest(draws * 2, scipy.stats.truncnorm(-z, np.inf, loc=z).cdf).pvalue > 1e-4
@@ -87,7 +90,8 @@ def test_draws_of_positive_normals(z):
 
 @pytest.mark.parametrize("z", [-30.0, -1.0, 2.0])
 def test_draws_move_with_their_parameters(z):
-    """The derivative of a draw is that of its quantile: of scipy's inverse distribution function, by central differences."""
+    """The derivative of a draw is that of its quantile: of scipy's inverse distribution function,
+    by central differences."""
     b, p = 2 * z, 4.0
     x, (by_b, by_p) = jax.value_and_grad(lambda bp: pos.draw(jax.random.key(0), *bp))(
         (jnp.asarray(b), jnp.asarray(p))
@@ -120,7 +124,8 @@ def test_positive_normal_is_numpyros():
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_settled_rows_are_optimal(tied):
-    """NNLS: nonnegative with no slope left but downhill at zero; in log space no slope at all. The same from any start, in blocks or not."""
+    """NNLS: nonnegative with no slope left but downhill at zero; in log space no slope at all. The
+    same from any start, in blocks or not."""
     rng = np.random.default_rng(0)
     factor = rng.normal(size=(1 if tied else 700, 4, 9))
     P = jnp.asarray(factor @ np.swapaxes(factor, 1, 2))
@@ -137,11 +142,12 @@ def test_settled_rows_are_optimal(tied):
         np.testing.assert_allclose(slope * y, 0, atol=1e-7)
 
 
-# Links ------------------------------------------------------------------------------------------------------------------------------------
+# Links -------------------------------------------------------------------------------------------
 
 
 def test_votes_gradient_is_the_mean_utility():
-    """d/dm of log Phi(+-(m + o)) + m^2/2 is E[u] - o of a truncated normal; with a key, drawn utilities average to it (five standard errors)."""
+    """d/dm of log Phi(+-(m + o)) + m^2/2 is E[u] - o of a truncated normal; with a key, drawn
+    utilities average to it (five standard errors)."""
     m, outcome = jnp.asarray([[-2.0, 0.3, 1.5, -40.0]]), jnp.asarray([[1.0, 0.0, 1.0, 1.0]])
     seen = jnp.ones(m.shape, bool).at[0, 1].set(False)
     gradient = jax.grad(lambda m: probit.votes(m, outcome, seen, None, 0.7))(m)
@@ -168,7 +174,8 @@ def ordinal_reference(rows, columns, counts):
 
 @pytest.mark.slow
 def test_ordinal_is_the_dense_sum():
-    """Value and both gradients, over more rows than are visited at a time, with padding; draws of utilities fall into their intervals."""
+    """Value and both gradients, over more rows than are visited at a time, with padding; draws of
+    utilities fall into their intervals."""
     rng = np.random.default_rng(0)
     counts = np.maximum(rng.poisson(1.0, (37, 9)) - 1, 0)
     counts[0, 0] = 1
@@ -212,7 +219,8 @@ def _dense_ordinal(rows, columns, counts):
 
 
 def test_ordinal_gradients_are_the_mean_utilities():
-    """Of both sides, those of the dense sum, whose log probabilities are differentiated as they are."""
+    """Of both sides, those of the dense sum, whose log probabilities are differentiated as they
+    are."""
     rng = np.random.default_rng(0)
     counts = rng.poisson(1.0, (4, 3))
     batch = data_.counts(counts).pack()
@@ -225,7 +233,8 @@ def test_ordinal_gradients_are_the_mean_utilities():
 
 
 def test_ordinal_probabilities_add_up():
-    """Over all counts to one, with the mean that `expected_count` gives; far out they stay finite."""
+    """Over all counts to one, with the mean that `expected_count` gives; far out they stay
+    finite."""
     mean = jnp.asarray([-3.0, 0.0, 1.7, 4.0, 11.3])
     counts = jnp.arange(40.0)
     p = jnp.exp(probit.log_probability(mean[:, None], counts))
@@ -239,7 +248,7 @@ def test_ordinal_probabilities_add_up():
         assert np.all(np.isfinite(far)) and np.all(far < -100)
 
 
-# The models -------------------------------------------------------------------------------------------------------------------------------
+# The models --------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -276,7 +285,8 @@ def test_votes_of_nobody_change_nothing():
     [("lg_nmf", True), ("lg_nmf", False), ("lg_nmf_votes", False), ("lg_op", False)],
 )
 def test_padding_is_nothing(name, tied):
-    """Rows that only fill a batch up change no density, whatever is in them; where rows' squares are added up beforehand, they are not among them."""
+    """Rows that only fill a batch up change no density, whatever is in them; where rows' squares
+    are added up beforehand, they are not among them."""
     model = pp_models.load(name)
     hyper, data = model.example(jax.random.key(0))
     hyper = hyper._replace(
@@ -305,7 +315,8 @@ def test_padding_is_nothing(name, tied):
 
 
 def test_rows_of_points_are_nonnegative_least_squares():
-    """Fresh rows, of a stochastic step or a held-out document, end at NNLS with a ridge, though a sweep of `map` goes only a part of the way."""
+    """Fresh rows, of a stochastic step or a held-out document, end at NNLS with a ridge, though a
+    sweep of `map` goes only a part of the way."""
     rng = np.random.default_rng(0)
     d1 = np.abs(rng.normal(size=(40, 6)))
     counts = np.maximum(
@@ -333,7 +344,8 @@ def test_rows_of_points_are_nonnegative_least_squares():
 
 
 def test_rows_without_text_have_their_prior():
-    """Votes alone: what words say of a bill is nothing, so that Gibbs' moves along the text work without any."""
+    """Votes alone: what words say of a bill is nothing, so that Gibbs' moves along the text work
+    without any."""
     batch = data_.text_and_votes(None, [[1.0, 0.0], [0.0, 1.0]]).pack()
     found = lg.rows_of_text(fam.positive_tied.stats(jnp.zeros((0, 3))), 0.7, batch)
     np.testing.assert_allclose(found.first, np.zeros((2, 3)))
@@ -378,7 +390,8 @@ def test_votes_alone():
 
 
 def test_counts_of_equal_length():
-    """Rows of about the length asked for, rounded to whole numbers; a length that cannot be is refused."""
+    """Rows of about the length asked for, rounded to whole numbers; a length that cannot be is
+    refused."""
     scaled = data_.of_equal_length([[3, 4, 0], [300, 0, 400], [0, 0, 0]], 50).toarray()
     np.testing.assert_array_equal(scaled, [[30, 40, 0], [30, 0, 40], [0, 0, 0]])
     for length in (0, -1.0, float("nan"), True):
@@ -401,7 +414,8 @@ def test_bias_is_each_members_inclination():
 
 @pytest.mark.slow
 def test_no_dense_array_of_words_and_documents():
-    """F of LG-NMF and its gradients never hold an array with a number for each cell of the matrix."""
+    """F of LG-NMF and its gradients never hold an array with a number for each cell of the
+    matrix."""
     rng = np.random.default_rng(0)
     counts = rng.poisson(
         0.05, (161, 103)
@@ -433,7 +447,8 @@ def _sizes(jaxpr):
 
 @pytest.mark.slow
 def test_scale_moves_leave_the_product_alone():
-    """They change scales and alpha1, not d1 s' nor d2 s'; Geweke's test, with them in the sweep, is shared by all models."""
+    """They change scales and alpha1, not d1 s' nor d2 s'; Geweke's test, with them in the sweep, is
+    shared by all models."""
     hyper, data = lg_nmf_votes.example(jax.random.key(0))
     values = base.simulate(lg_nmf_votes.MODEL, hyper, data.pack(), jax.random.key(1))
     before = {site: values[site] for site in lg_nmf_votes.MODEL.families}
@@ -447,7 +462,8 @@ def test_scale_moves_leave_the_product_alone():
 
 @pytest.mark.slow
 def test_scale_moves_mix():
-    """Effective draws of alpha1 in 2,000 sweeps: more than half with the moves, some tens without."""
+    """Effective draws of alpha1 in 2,000 sweeps: more than half with the moves, some tens
+    without."""
     import dataclasses
 
     import arviz
@@ -493,7 +509,8 @@ def test_bad_hyper_parameters(name):
 
 
 def test_bad_votes():
-    """Votes other than 0, 1 and missing, another number of bills, and a bill of which nothing is known are refused in a sentence."""
+    """Votes other than 0, 1 and missing, another number of bills, and a bill of which nothing is
+    known are refused in a sentence."""
     for C, B, complaint in (
         ([[1, 0], [0, 1]], [[1, 2], [0, 1]], "one is 2"),
         ([[1, 0], [0, 1]], [[1, 0]], "one row per bill"),

@@ -39,7 +39,8 @@ def responsibilities(q):
 
 
 def test_updates_are_x_12_and_13(problem, q):
-    """dF/dmu gives gamma_d = alpha + sum_n phi and lambda_k = eta + sum_dn w phi, with the asymmetric alpha."""
+    """dF/dmu gives gamma_d = alpha + sum_n phi and lambda_k = eta + sum_dn w phi, with the
+    asymmetric alpha."""
     counts = problem.data.matrix.toarray()
     gradient = jax.grad(
         lambda t: model.joint(problem.model, problem.hyper, t, problem.data.pack())
@@ -56,7 +57,8 @@ def test_updates_are_x_12_and_13(problem, q):
 
 
 def test_bound_is_its_definition(problem, q):
-    """F(mu) + entropy equals E_q[log p(n, z, theta, beta)] - E_q[log q(z, theta, beta)], by Monte Carlo over theta and beta and exactly over z.
+    """F(mu) + entropy equals E_q[log p(n, z, theta, beta)] - E_q[log q(z, theta, beta)], by Monte
+    Carlo over theta and beta and exactly over z.
 
     Ten thousand draws; five standard errors.
     """
@@ -72,7 +74,8 @@ def test_bound_is_its_definition(problem, q):
             families["beta"].sample(keys[1], q["beta"]),
         )
         log_p = (
-            _log_dirichlet(hyper.alpha, log_theta) + _log_dirichlet(jnp.full(counts.shape[1], hyper.eta), log_beta)
+            _log_dirichlet(hyper.alpha, log_theta)
+            + _log_dirichlet(jnp.full(counts.shape[1], hyper.eta), log_beta)
             + jnp.einsum("dv,dvk,dvk->", counts, phi, log_theta[:, None, :] + log_beta.T[None])
         )  # fmt: skip
         return log_p - _log_dirichlet(q["theta"], log_theta) - _log_dirichlet(q["beta"], log_beta)
@@ -101,8 +104,9 @@ def _log_dirichlet(concentration, log_x):
 
 
 def test_recovers_planted_topics():
-    """Topics with separate vocabularies are found, up to their order, by the best of five starts: coordinate ascent has
-    local optima. Total variation within 0.1 of the truth: the prior on proportions is not the one that drew them."""
+    """Topics with separate vocabularies are found, up to their order, by the best of five starts:
+    coordinate ascent has local optima. Total variation within 0.1 of the truth: the prior on
+    proportions is not the one that drew them."""
     rng = np.random.default_rng(1)
     topics = np.kron(np.eye(4), np.full(5, 0.2))
     proportions = rng.dirichlet(np.full(4, 0.2), 200)
@@ -118,7 +122,8 @@ def test_recovers_planted_topics():
 
 @pytest.mark.slow
 def test_collapsed_posterior_of_one_topic():
-    """With K = 1 the posterior is conjugate: Dirichlet(eta + column totals), found exactly by CAVI and by Gibbs (0.05 sd of 4,000 draws)."""
+    """With K = 1 the posterior is conjugate: Dirichlet(eta + column totals), found exactly by CAVI
+    and by Gibbs (0.05 sd of 4,000 draws)."""
     data = pp_models.data.counts(np.random.default_rng(0).poisson(2.0, (10, 5)))
     exact = np.asarray(data.matrix.sum(0)).ravel() + 0.5
     fit = inference.fit("lda", data, "cavi", {"num_topics": 1, "eta": 0.5}, num_epochs=3)

@@ -1,4 +1,5 @@
-"""Nonnegative matrix factorisation against Lee and Seung's updates as C18 prints them, scikit-learn, and Bayesian NMF with a flat prior."""
+"""Nonnegative matrix factorisation against Lee and Seung's updates as C18 prints them,
+scikit-learn, and Bayesian NMF with a flat prior."""
 
 import re
 
@@ -59,7 +60,8 @@ def loss(X, W, H, objective):
 @pytest.mark.parametrize("objective", OBJECTIVES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_sweeps_are_the_printed_updates(objective, kind):
-    """Ten sweeps from the same start, to rounding. One row is empty: its weights become zero, where the printed update divides by zero later on."""
+    """Ten sweeps from the same start, to rounding. One row is empty: its weights become zero, where
+    the printed update divides by zero later on."""
     X, W, H = some()
     fit = run(X, W, H, objective, kind)
     full = X.sum(1) > 0
@@ -72,7 +74,8 @@ def test_sweeps_are_the_printed_updates(objective, kind):
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_trajectories_are_scikit_learns(objective):
-    """The same approximation as NMF(solver='mu') after 5 and 20 sweeps; 1e-5, since scikit-learn keeps denominators away from zero."""
+    """The same approximation as NMF(solver='mu') after 5 and 20 sweeps; 1e-5, since scikit-learn
+    keeps denominators away from zero."""
     decomposition = pytest.importorskip("sklearn.decomposition")
     X, W, H = some(3, (25, 12), 3)
     X[3] = 1
@@ -89,7 +92,8 @@ def test_trajectories_are_scikit_learns(objective):
 
 
 def test_divergence_is_bayesian_nmf_with_a_flat_prior():
-    """The same factors after every number of sweeps, to the 1e-6 that tokens plus one, less one, leave of the smallest weights."""
+    """The same factors after every number of sweeps, to the 1e-6 that tokens plus one, less one,
+    leave of the smallest weights."""
     X, W, H = some(4)
     flat = {"num_topics": 4, "flat": True}
     for num_epochs in (1, 7, 30):
@@ -113,7 +117,8 @@ def test_divergence_is_bayesian_nmf_with_a_flat_prior():
 @pytest.mark.parametrize("objective", OBJECTIVES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_objective_never_rises_and_zeros_stay(objective, kind):
-    """1,000 sweeps, to 1e-12 of the objective; entries that start at zero are zero at the end, all others are not negative.
+    """1,000 sweeps, to 1e-12 of the objective; entries that start at zero are zero at the end, all
+    others are not negative.
 
     The last bound belongs to the point before its topics were updated: the last point is no worse.
     """
@@ -136,7 +141,8 @@ def test_the_objective_never_rises_and_zeros_stay(objective, kind):
 @pytest.mark.parametrize("objective", OBJECTIVES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_joint_is_numpyros_log_density(objective, kind):
-    """F(t(x)) is the log density that NumPyro computes, and minus the objective up to what does not depend on the factors."""
+    """F(t(x)) is the log density that NumPyro computes, and minus the objective up to what does not
+    depend on the factors."""
     X, W, H = some(6)
     problem = fitting.make_problem("nmf", KINDS[kind](X), {"num_topics": 4, "objective": objective})
     batch, values = problem.data.pack(), {"theta": jnp.asarray(W), "beta": jnp.asarray(H)}
@@ -152,7 +158,8 @@ def test_joint_is_numpyros_log_density(objective, kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_squared_error_is_its_auxiliary_functions_envelope(kind):
-    """At shares p = theta beta / rate, dF/dt is ((X beta'), -(rate beta') / (2 theta)): Lee and Seung's auxiliary function touches F there."""
+    """At shares p = theta beta / rate, dF/dt is ((X beta'), -(rate beta') / (2 theta)): Lee and
+    Seung's auxiliary function touches F there."""
     X, W, H = some(7)
     problem = fitting.make_problem(
         "nmf", KINDS[kind](X), {"num_topics": 4, "objective": "squared_error"}
@@ -187,7 +194,8 @@ def test_rows_are_exchangeable_and_padding_is_nothing(objective, kind):
 @pytest.mark.parametrize("objective", OBJECTIVES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_in_padding_does_not_matter(objective, kind):
-    """F of a batch with two rows more than there are is that of the rows, whatever weights those two have."""
+    """F of a batch with two rows more than there are is that of the rows, whatever weights those
+    two have."""
     X, W, H = some(9)
     problem = fitting.make_problem("nmf", KINDS[kind](X), {"num_topics": 4, "objective": objective})
     model, data = problem.model, problem.data
@@ -201,7 +209,8 @@ def test_what_is_in_padding_does_not_matter(objective, kind):
 
 
 def test_fused_solver_is_the_gradient_iterated():
-    """Seven updates of theta at fixed topics: fused, by the gradient of F, and on dense rows. Zeros included."""
+    """Seven updates of theta at fixed topics: fused, by the gradient of F, and on dense rows. Zeros
+    included."""
     X, W, H = some(9)
     W[0, 1], H[2, 3] = 0, 0
     answers = []
@@ -263,7 +272,8 @@ def test_topics_sum_to_one_and_leave_the_product(objective):
 
 
 def test_divergence_keeps_the_totals():
-    """At a fixed point, and after every sweep for columns, the approximation has X's marginal totals: a property of the divergence alone."""
+    """At a fixed point, and after every sweep for columns, the approximation has X's marginal
+    totals: a property of the divergence alone."""
     X, W, H = some(11)
     fit = run(X, W, H, "divergence", num_epochs=3)
     np.testing.assert_allclose(
@@ -289,7 +299,8 @@ def test_hyper_parameters_and_data_choose_the_declaration(objective, kind, tmp_p
 @pytest.mark.slow
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_held_out_words_are_scored(objective):
-    """Better than a uniform guess on documents with structure, and finite even for a document with a single token."""
+    """Better than a uniform guess on documents with structure, and finite even for a document with
+    a single token."""
     rng = np.random.default_rng(13)
     X = rng.poisson(rng.gamma(0.5, 4, (40, 2)) @ np.kron(np.eye(2), np.full(6, 1.0)))
     X[0] = np.eye(12, dtype=int)[0]
@@ -305,7 +316,8 @@ def test_held_out_words_are_scored(objective):
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_single_precision(objective):
-    """Within 1e-3 of double precision after 20 sweeps, on weights that are a thousandth of the largest or more."""
+    """Within 1e-3 of double precision after 20 sweeps, on weights that are a thousandth of the
+    largest or more."""
     X, W, H = some(14)
     exact = run(X, W, H, objective, num_epochs=20).posterior
     with jax.enable_x64(False):

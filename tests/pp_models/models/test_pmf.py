@@ -1,4 +1,5 @@
-"""Probabilistic matrix factorisation: C17's updates, users with few ratings or none, and predictions with their uncertainty."""
+"""Probabilistic matrix factorisation: C17's updates, users with few ratings or none, and
+predictions with their uncertainty."""
 
 import jax
 import jax.numpy as jnp
@@ -34,7 +35,8 @@ def sparse_users():
 
 
 def test_a_sweep_of_map_is_ridge_regression():
-    """C17: given v, each u_i is scikit-learn's Ridge on that user's ratings, and given those u each v_j is (1e-6)."""
+    """C17: given v, each u_i is scikit-learn's Ridge on that user's ratings, and given those u each
+    v_j is (1e-6)."""
     linear = pytest.importorskip("sklearn.linear_model")
     data = sparse_users()
     hyper = {"rank": 3, "lam": 0.7, "sigma2": 0.5, "center": False}
@@ -82,7 +84,8 @@ def test_every_half_sweep_raises_the_objective():
 
 
 def test_later_blocks_see_the_earlier_ones_of_the_sweep():
-    """After one sweep of cavi, q(tau) has half the expected squared error of this sweep's own q(u) and q(v) in its rate, not of the last one's."""
+    """After one sweep of cavi, q(tau) has half the expected squared error of this sweep's own q(u)
+    and q(v) in its rate, not of the last one's."""
     hyper, data = pp_models.load("bayesian_pmf").example(jax.random.key(0))
     fit = inference.fit(
         "bayesian_pmf", data, "cavi", hyper, jax.random.key(1), num_epochs=1, progress=False
@@ -103,7 +106,8 @@ def test_later_blocks_see_the_earlier_ones_of_the_sweep():
 
 @pytest.mark.parametrize("engine", ["cavi", pytest.param("gibbs", marks=pytest.mark.slow), "map"])
 def test_who_rated_nothing_has_the_prior(engine):
-    """No rating, no information: mean 0 and variance 1/lam (draws: within 5 standard errors of 400 at least)."""
+    """No rating, no information: mean 0 and variance 1/lam (draws: within 5 standard errors of 400
+    at least)."""
     options = {"num_samples": 800, "num_warmup": 100} if engine == "gibbs" else {"num_epochs": 20}
     fit = inference.fit(
         "pmf",
@@ -126,7 +130,8 @@ def test_who_rated_nothing_has_the_prior(engine):
 
 @pytest.mark.slow
 def test_predictive_moments_are_those_of_draws():
-    """Mean and sd of a mean-field prediction against 20,000 draws of u, v and the noise: five standard errors, 0.035 sd and 2.5 %."""
+    """Mean and sd of a mean-field prediction against 20,000 draws of u, v and the noise: five
+    standard errors, 0.035 sd and 2.5 %."""
     data = planted()
     fit = inference.fit("pmf", data, "cavi", {"rank": 2}, num_epochs=30, progress=False)
     users, items = np.array([0, 5, 59]), np.array([3, 39, 0])
@@ -170,7 +175,8 @@ def test_predictions_on_a_scale():
     ],
 )
 def test_engines_predict_held_out_ratings(engine, options):
-    """Noise of sd 0.3 in ratings of sd 1.4: every engine predicts below 0.5, and the distributions' intervals hold nine in ten.
+    """Noise of sd 0.3 in ratings of sd 1.4: every engine predicts below 0.5, and the distributions'
+    intervals hold nine in ten.
 
     Of 140 ratings that share has a standard error of 0.025.
     """
@@ -188,7 +194,8 @@ def test_engines_predict_held_out_ratings(engine, options):
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["cavi", "gibbs"])
 def test_priors_of_priors_find_the_noise(engine):
-    """bayesian_pmf, not told the noise's sd, finds 0.3 (posterior mean within 10 %), by CAVI and by Gibbs."""
+    """bayesian_pmf, not told the noise's sd, finds 0.3 (posterior mean within 10 %), by CAVI and by
+    Gibbs."""
     options = {"num_samples": 300, "num_warmup": 200} if engine == "gibbs" else {"num_epochs": 60}
     fit = inference.fit(
         "bayesian_pmf", planted(share=0.7), engine, {"rank": 2}, progress=False, **options
@@ -210,7 +217,8 @@ def test_offsets():
 
 
 def test_an_offset_is_taken_off_on_both_sides():
-    """F and its gradients, the users' and the items', are those of ratings from which it was subtracted beforehand."""
+    """F and its gradients, the users' and the items', are those of ratings from which it was
+    subtracted beforehand."""
     model = pp_models.load("pmf")
     hyper, data = model.example(jax.random.key(0))
     entries = data.matrix.tocoo()
@@ -236,7 +244,8 @@ def test_an_offset_is_taken_off_on_both_sides():
 
 @pytest.mark.slow
 def test_few_ratings_and_a_weak_prior_in_single_precision():
-    """Users with fewer ratings than the rank have precisions whose condition is beyond single precision when the prior is weak: fits stay finite."""
+    """Users with fewer ratings than the rank have precisions whose condition is beyond single
+    precision when the prior is weak: fits stay finite."""
     with jax.enable_x64(False):
         data = planted(num_users=30, num_items=20, share=0.25)
         for engine in ("map", "cavi"):
@@ -265,7 +274,8 @@ def test_the_noise_is_learned():
 
 @pytest.mark.slow
 def test_densities_of_draws_are_mixtures():
-    """The log density of a held-out rating is that of the mean over draws of p(rating | draw), not of the moments' normal."""
+    """The log density of a held-out rating is that of the mean over draws of p(rating | draw), not
+    of the moments' normal."""
     train, heldout = split_ratings(planted(), 0.1)
     fit = inference.fit(
         "pmf",
@@ -357,7 +367,8 @@ def test_bad_input(point, call, words):
 
 @pytest.mark.parametrize("name", ["pmf", pytest.param("bayesian_pmf", marks=pytest.mark.slow)])
 def test_draws_are_turned_onto_each_other(name):
-    """Draws turned at random come back to where they were; what does not depend on the rotation stays (1e-6: of single precision)."""
+    """Draws turned at random come back to where they were; what does not depend on the rotation
+    stays (1e-6: of single precision)."""
     model = pp_models.load(name)
     hyper, data = model.example(jax.random.key(0))
     drawn = base.simulate(

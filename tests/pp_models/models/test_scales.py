@@ -1,4 +1,5 @@
-"""Moves along scales: each leaves the data's likelihood alone, is told the right density, and keeps it. Geweke's test has them in its sweeps."""
+"""Moves along scales: each leaves the data's likelihood alone, is told the right density, and keeps
+it. Geweke's test has them in its sweeps."""
 
 import jax
 import jax.numpy as jnp
@@ -22,8 +23,9 @@ MOVED = {
 @pytest.mark.parametrize("few", [False, True], ids=["all rows", "three rows"])
 @pytest.mark.parametrize("name", MOVED)
 def test_a_move_is_told_the_joint_density(name, few, monkeypatch):
-    """A move by a known y in one component: predictions stay, and the density that `along` is told of is, exactly, the model's log joint density with
-    the change of volume, N log c of what is multiplied less V log c of what is divided."""
+    """A move by a known y in one component: predictions stay, and the density that `along` is told
+    of is, exactly, the model's log joint density with the change of volume, N log c of what is
+    multiplied less V log c of what is divided."""
     model = pp_models.load(name)
     hyper, data = model.example(jax.random.key(0))
     data = data.select(np.arange(3)) if few else data
@@ -62,7 +64,8 @@ LATENT = {
 
 
 def latent(name, **given):
-    """A latent Gaussian model with these precisions given, its hyper-parameters, rows, and values from its prior."""
+    """A latent Gaussian model with these precisions given, its hyper-parameters, rows, and values
+    from its prior."""
     hyper, data = pp_models.load(name).example(jax.random.key(0))
     given = {field: x for field, x in given.items() if field in hyper._fields}
     problem = fit.make_problem(name, data, hyper._replace(**given), devices=jax.local_devices()[:1])
@@ -78,7 +81,8 @@ def latent(name, **given):
 
 @pytest.mark.parametrize("name", LATENT)
 def test_factors_of_latent_gaussians_move_by_their_joint_density(name, monkeypatch):
-    """As above, of d and s: c^(p + m - n) counts every word and member that is multiplied, and every document that is divided."""
+    """As above, of d and s: c^(p + m - n) counts every word and member that is multiplied, and
+    every document that is divided."""
     model, hyper, batch, values = latent(name, alpha1=0.7, alpha2=1.3)
     told, y = [], 0.7
 
@@ -109,8 +113,8 @@ def test_factors_of_latent_gaussians_move_by_their_joint_density(name, monkeypat
 
 @pytest.mark.parametrize("name", LATENT)
 def test_all_factors_move_with_their_precision_by_the_joint_density(name, monkeypatch):
-    """d sqrt(v), s / sqrt(v), v alpha1: the density of v, d log v = dv / v, with the change of volume v^((D - S) / 2 + 1) of D and S numbers, is the
-    gamma density that v is drawn from."""
+    """d sqrt(v), s / sqrt(v), v alpha1: the density of v, d log v = dv / v, with the change of
+    volume v^((D - S) / 2 + 1) of D and S numbers, is the gamma density that v is drawn from."""
     model, hyper, batch, values = latent(name, alpha2=1.3)
     shapes = []
     monkeypatch.setattr(lg, "along", lambda key, volume, a, b: jnp.zeros_like(a))
@@ -131,8 +135,8 @@ def test_all_factors_move_with_their_precision_by_the_joint_density(name, monkey
 
 
 def test_members_move_with_their_precision_as_their_prior_says(monkeypatch):
-    """c d2 and alpha2 / c^2: of members who never voted, alpha2 drawn from its prior and moved has it still. Kolmogorov-Smirnov of 4,000 draws, level
-    0.001."""
+    """c d2 and alpha2 / c^2: of members who never voted, alpha2 drawn from its prior and moved has
+    it still. Kolmogorov-Smirnov of 4,000 draws, level 0.001."""
     _, hyper, batch, values = latent("lg_nmf_votes")
     monkeypatch.setattr(lg, "scale_moves", lambda hyper, key, values, batch: values)
     monkeypatch.setattr(lg_nmf_votes, "elliptical", lambda key, x, *rest: x)
@@ -161,7 +165,8 @@ def along_backwards(key, volume, a, b):
     "move, kept", [(scales.along, True), (along_backwards, False)], ids=["as it is", "broken"]
 )
 def test_a_move_keeps_its_density(move, kept):
-    """y drawn from its density by inversion and moved once has that density still: Kolmogorov-Smirnov of 20,000 lines, level 0.001.
+    """y drawn from its density by inversion and moved once has that density still:
+    Kolmogorov-Smirnov of 20,000 lines, level 0.001.
 
     The Jacobian's sign turned round is noticed.
     """
