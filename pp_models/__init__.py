@@ -11,8 +11,8 @@ from typing import Any
 
 from pp_models.discovery import available, load
 from pp_models.errors import InputError
+from pp_models.version import __version__ as __version__
 
-__version__ = "0.1.0"
 _DATA = {name: name for name in ("arrivals", "corpus", "database", "datasets", "text")} | {
     "readers": "formats.readers"
 }
