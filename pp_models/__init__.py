@@ -11,8 +11,8 @@ from typing import Any
 
 from pp_models.discovery import available, load
 from pp_models.errors import InputError
+from pp_models.version import __version__ as __version__
 
-__version__ = "0.1.0"
 _LAZY = {name: f"data.{name}" for name in ("arrivals", "corpus", "database", "text")}
 _LAZY |= {"data": "data", "datasets": "datasets", "readers": "data.formats.readers"}
 __all__ = ["InputError", "arrivals", "available", "data", "database", "datasets", "load"]
