@@ -3,7 +3,7 @@
     python benchmarks/samplers.py [--models bayesian_nmf,pmf] [--rows 300] [--columns 200] [--factors 5]
 
 Data are drawn from the prior; of ratings, --share is observed. Effective sizes (ArviZ's `ess_bulk`, all chains together) are of functionals that no
-relabelling or rotation of factors changes: sixty entries of the expected data and the log joint density (`yardstick.chains_of`). Both samplers run a
+relabelling or rotation of factors changes: sixty entries of the expected data and the log joint density (`measure.chains_of`). Both samplers run a
 chain on each core. NUTS adapts its step size and diagonal mass matrix in warm-up, and is timed after it; the ratio with warm-up on both clocks stands
 beside. Programs are compiled before the clock starts, which is reported. A comparison of samplers that do not agree means nothing: the largest R-hat,
 NUTS's divergences and the largest difference of means, in standard errors, are in the line too.

@@ -546,7 +546,7 @@ plt.show()
 # close to that ceiling and far above both baselines. Whether members are refitted makes no
 # difference here that the standard errors could show: forty short bills with clear text leave the
 # votes little to say about $s_j$. With thousands of words and few clear ones it does (see
-# `docs/calibration.md`, votes of the 110th House).
+# `docs/experiments.md`, votes of the 110th House).
 
 # %% tags=["check"]
 value = {name: score.accuracy.value for name, score in scores.items()}

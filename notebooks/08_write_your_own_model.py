@@ -362,7 +362,7 @@ with jax.enable_x64(True):
 # %% [markdown]
 # Three more of the laws that `MODEL_CONTRACT.md` lists, a few lines each: documents may be split
 # into batches in any way; the guide has the declared families; padding counts nothing. With the
-# file in place, `PP_MODELS_PATH=folder make test` runs all the shared tests of the repository over
+# file in place, `PP_MODELS_PATH=folder make laws` runs all the shared tests of the repository over
 # it, Geweke's test of the Gibbs sampler included.
 
 # %%

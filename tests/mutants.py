@@ -363,15 +363,15 @@ MUTANTS = (
     # Objective and engines --------------------------------------------------------------------------------------------------------
     Mutant(
         "inference/core/objective.py",
-        "return value + sum(jnp.sum(fam.entropy(model.families[site], natural[site])) for site in model.shared)",
-        "return value",
+        "return model.log_global(hyper, summarise(model, natural)) + sum(entropies)",
+        "return model.log_global(hyper, summarise(model, natural))",
         "bound: entropy of the global sites dropped",
         (only("engine_contract", "never_falls"),),
     ),
     Mutant(
         "inference/core/objective.py",
-        "shorten(model, local, target(site, local), site), natural[site])",
-        "shorten(model, local, target(site, start), site), natural[site])",
+        "goal = shorten(model, local, target(site, local), site)",
+        "goal = shorten(model, local, target(site, start), site)",
         "rows' fixed point on the statistics it began with",
         (only("hpf", "rest"),),
     ),
@@ -510,8 +510,8 @@ MUTANTS = (
     ),
     Mutant(
         "inference/core/posteriors.py",
-        "squares = sum(w * (self._at(m, site)[1] + self._at(m, site)[0] ** 2) for m, w in enumerate(self.weights))",
-        "squares = sum(w * self._at(m, site)[0] ** 2 for m, w in enumerate(self.weights))",
+        "squares = self._average(variances + means**2)",
+        "squares = self._average(means**2)",
         "mixture: variance within grid points lost",
         (only("laplace", "grids_top or moments"),),
     ),

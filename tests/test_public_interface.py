@@ -1,4 +1,5 @@
-"""What users call: the names of both packages, the command line's options and exit codes, and what a model file of one's own imports.
+"""What users call: the names of both packages, the command line's options and exit codes, and what
+a model file of one's own imports.
 
 Files may move and rooms be rebuilt; a script written against these names keeps working.
 """
@@ -24,26 +25,42 @@ PUBLIC = {
     "pp_models.database": "Database",
     "pp_models.arrivals": "Arrivals feed",
     "inference": "calibration_error coherence compare "
-    "correlation_figure diversity document_completion engines fit format_topics load log_evidence loo "
-    "nearest_documents perplexity precision_recall_at predict_ratings predict_votes prevalence refit_members representative_documents "
-    "score_probabilities score_ratings score_votes split_ratings stream top_words topic_correlations topics waic",
+    "correlation_figure diversity document_completion engines fit format_topics load "
+    "log_evidence loo "
+    "nearest_documents perplexity precision_recall_at predict_ratings predict_votes "
+    "prevalence refit_members representative_documents "
+    "score_probabilities score_ratings score_votes split_ratings stream top_words "
+    "topic_correlations topics waic",
 }
 MODEL_FILES = {  # what a model file may import
     "pp_models.base": "Model check_count check_finite check_positive "
     "choose_variant declare documents factor_axes joint learnable log_joint make_hyper "
     "number_of_factors positive_number simulate value_shapes",
-    "pp_models.families": "Family MeanPrecision Pair beta cut digamma dirichlet divergence dot entropy gamma gamma_tied log_base log_density "
-    "log_gamma_draw log_measure log_prior newton_step normal normal_mean normal_moments normal_tied normal_wishart pack point positive positive_tied "
+    "pp_models.families": "Family MeanPrecision Pair beta cut digamma dirichlet divergence "
+    "dot entropy "
+    "gamma gamma_tied log_base log_density "
+    "log_gamma_draw log_measure log_prior newton_step normal normal_mean "
+    "normal_moments normal_tied normal_wishart pack point positive positive_tied "
     "summarise unpack unwrap wishart",
     "pp_models.eliminate": "UNIFORM allocate choose inner",
     "pp_models.errors": "Diverged InputError TooLarge unknown",
 }
-MODELS = "bayesian_nmf bayesian_pmf bernoulli_mixture correlated_nmf ctm gaussian_mixture hpf lda lg_nmf lg_nmf_votes lg_op nmf pmf"
-ENGINES = "cavi collapsed_gibbs cvb0 gibbs hybrid inla laplace map memoized numpyro_svi nuts stochastic_map streaming streaming_batch svb svi trust_region"
+MODELS = (
+    "bayesian_nmf bayesian_pmf bernoulli_mixture correlated_nmf ctm gaussian_mixture hpf "
+    "lda lg_nmf lg_nmf_votes lg_op nmf pmf"
+)
+ENGINES = (
+    "cavi collapsed_gibbs cvb0 gibbs hybrid inla laplace map memoized numpyro_svi nuts "
+    "stochastic_map streaming streaming_batch svb svi trust_region"
+)
 OPTIONS = {
-    "fit": "--engine --evaluate-every --checkpoint-seconds --checkpoint-steps --coordinator --num-processes --process-id --data --out --overwrite "
+    "fit": "--engine --evaluate-every --checkpoint-seconds --checkpoint-steps --coordinator "
+    "--num-processes --process-id --data --out --overwrite "
     "--resume --seed --set --devices --quiet",
-    "compare": "--engines --reference --quick --budget --rows --data --out --overwrite --resume --seed --set --devices --quiet",
+    "compare": (
+        "--engines --reference --quick --budget --rows --data --out --overwrite --resume "
+        "--seed --set --devices --quiet"
+    ),
     "evaluate": "--data --measure --folds --top --words --seed --json",
     "reference": "--out --check --again --seed --overwrite --devices --quiet",
     "data convert": "--overwrite --min-df --max-df --stop-words --kind --quiet",
@@ -94,7 +111,9 @@ def test_help_names_every_option(command, capsys):
     ],
 )
 def test_exit_status(arguments, status, capsys):
-    """0 where it went well, 2 with one sentence on standard error where the user can put something right."""
+    """0 where it went well, 2 with one sentence on standard error where the user can put something
+    right.
+    """
     assert main(arguments) == status
     assert capsys.readouterr().err.count("\n") == (1 if status else 0)
 
@@ -141,15 +160,18 @@ def generate(hyper, data):
     with numpyro.plate("topics", hyper.num_topics):
         beta = numpyro.sample("beta", dist.Dirichlet(jnp.full(data.num_columns, hyper.eta)))
     with documents(data):
-        theta = numpyro.sample("theta", dist.Gamma(jnp.full(hyper.num_topics, 2.0), 1.0).to_event(1))
-        numpyro.sample("counts", dist.Poisson(theta @ beta).to_event(1), obs=data.entries.dense(data.num_columns))
+        prior = dist.Gamma(jnp.full(hyper.num_topics, 2.0), 1.0).to_event(1)
+        theta = numpyro.sample("theta", prior)
+        counts = data.entries.dense(data.num_columns)
+        numpyro.sample("counts", dist.Poisson(theta @ beta).to_event(1), obs=counts)
 
 
 def guide(hyper, data):
     ones = jnp.ones((data.num_data_rows, hyper.num_topics))
     shape = numpyro.param("shape", 2 * ones, constraint=constraints.positive)
     rate = numpyro.param("rate", ones, constraint=constraints.positive)
-    topics = numpyro.param("lambda", lambda key: init(key, hyper, data)["beta"], constraint=constraints.positive)
+    start = lambda key: init(key, hyper, data)["beta"]
+    topics = numpyro.param("lambda", start, constraint=constraints.positive)
     with numpyro.plate("topics", hyper.num_topics):
         numpyro.sample("beta", dist.Dirichlet(topics))
     with documents(data):
@@ -161,14 +183,16 @@ def log_global(hyper, t):
 
 
 def log_local(hyper, t, batch, key=None):
-    prior = fam.log_prior(fam.gamma, Pair(jnp.full((1, 1), 2.0), jnp.full((1, 1), -1.0)), t["theta"])
+    natural = Pair(jnp.full((1, 1), 2.0), jnp.full((1, 1), -1.0))
+    prior = fam.log_prior(fam.gamma, natural, t["theta"])
     rows = batch.sum(prior - jnp.sum(t["theta"].second, 1) - batch.log_factorials)
     return rows + allocate(t["theta"].first, t["beta"], batch.entries, key)
 
 
 def init(key, hyper, data):
     ones = jnp.ones((data.num_rows, hyper.num_topics))
-    return {"theta": Pair(2 * ones, -ones), "beta": jnp.full((hyper.num_topics, data.num_columns), 2.0)}
+    beta = jnp.full((hyper.num_topics, data.num_columns), 2.0)
+    return {"theta": Pair(2 * ones, -ones), "beta": beta}
 
 
 def predict(hyper, values):
@@ -180,9 +204,10 @@ def example(key):
 
 
 MODEL = Model(
-    name="poisson", kind="counts", Hyper=Hyper, generate=generate, guide=guide, families={"theta": fam.gamma, "beta": fam.dirichlet},
-    local=frozenset({"theta"}), log_global=log_global, log_local=log_local, init=init, predict=predict, symmetry="permutation",
-    example=example, resolve=resolve, observed="counts", coupled="",
+    name="poisson", kind="counts", Hyper=Hyper, generate=generate, guide=guide,
+    families={"theta": fam.gamma, "beta": fam.dirichlet}, local=frozenset({"theta"}),
+    log_global=log_global, log_local=log_local, init=init, predict=predict,
+    symmetry="permutation", example=example, resolve=resolve, observed="counts", coupled="",
 )
 '''
 
@@ -200,7 +225,9 @@ print("bound", float(fit.history["bound"][-1]))
 
 
 def test_a_model_file_of_the_first_version(tmp_path):
-    """A model written with every field declared, as MODEL_CONTRACT.md once asked for, is found, listed and fitted."""
+    """A model written with every field declared, as MODEL_CONTRACT.md once asked for, is found,
+    listed and fitted.
+    """
     (tmp_path / "poisson.py").write_text(MODEL)
     environment = {
         **os.environ,

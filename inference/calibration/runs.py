@@ -1,11 +1,11 @@
-"""The runs behind a reference posterior: samplers, the quantities they are judged by, and their summaries with Monte-Carlo errors.
+r"""The runs behind a reference posterior, the quantities they are judged by, and their summaries.
 
-Quantities are of two groups. Invariant ones no relabelling or rotation of factors can change: every entry of the expected data `model.predict`, the
-log joint density, and the sites without an axis of factors (hyper-parameters, scales of rows and columns). Aligned ones are all numbers of the other
-sites, each draw taken to the representative of its orbit that lies nearest to the stored pivot (`inference.core.align`).
+Invariant quantities are those that no relabelling or rotation of factors changes: every entry of
+the expected data `model.predict`, the log joint density, and the sites without an axis of factors.
+Aligned ones are all numbers of the other sites, aligned to the stored pivot (`core.align`).
 
-Errors: the mean of a quantity has standard error sd / sqrt(ess), with the effective sample size of the mean; its sd has that of the mean of
-(x - mean)^2, divided by 2 sd.
+The Monte Carlo error of a mean is $\text{sd} / \sqrt{\text{ESS}}$; that of an sd is the error of
+the mean of $(x - \bar x)^2$ divided by $2\,\text{sd}$.
 """
 
 import functools
@@ -21,31 +21,23 @@ from numpyro import handlers
 from numpyro.distributions import biject_to
 from numpyro.infer import HMC, MCMC
 
-import inference
 from inference.io import arviz
-from inference.run.fit import Fit, make_problem
+from inference.run.fit import Fit, fit, make_problem
 from pp_models.data.types import Data
 from pp_models.model import Model, factor_axes, log_joint
 
 Sites = dict[str, np.ndarray]
-SUMMARY = (
-    "mean",
-    "sd",
-    "q05",
-    "q50",
-    "q95",
-    "mcse_mean",
-    "mcse_sd",
-    "rhat",
-    "ess_bulk",
-    "ess_tail",
-)
+QUANTILES = {"q05": 0.05, "q50": 0.5, "q95": 0.95}
+SUMMARY = ("mean", "sd", *QUANTILES, "mcse_mean", "mcse_sd", "rhat", "ess_bulk", "ess_tail")
 LOG_JOINT = "log joint"
 EXPECTED = "expected"
 
 
 class Run(NamedTuple):
-    """Draws of one sampler: site -> (chains, draws, ...), their log joint density (chains, draws), and divergent transitions (None: it has none)."""
+    """Draws of one sampler: site -> (chains, draws, ...), and their log joint (chains, draws).
+
+    divergences: None for samplers without any
+    """
 
     draws: Sites
     log_joint: np.ndarray
@@ -62,25 +54,20 @@ def run(
     progress: Any = None,
     checkpoint: Path | None = None,
 ) -> Run:
-    """Draws by an engine of `inference`, or by "hmc": static Hamiltonian Monte Carlo on F. checkpoint: of an engine's run, which then goes on."""
+    """Draw by an engine, or by "hmc": static HMC on F. An engine goes on from its checkpoint."""
     if sampler == "hmc":
-        return _hmc(name, data, hyper, key, progress, **options)
-    fit = inference.fit(
-        name, data, sampler, dict(hyper), key, progress=progress, checkpoint=checkpoint, **options
-    )
-    stats = fit.posterior.sample_stats
-    diverging = stats.get("diverging")
-    return _finish(fit, fit.posterior.draws, None if diverging is None else int(np.sum(diverging)))
+        return _hmc(name, data, hyper, key, progress, options)
+    about = {"progress": progress, "checkpoint": checkpoint}
+    found = fit(name, data, sampler, dict(hyper), key, **about, **options)
+    diverging = found.posterior.sample_stats.get("diverging")
+    divergences = None if diverging is None else int(np.sum(diverging))
+    return _finish(found, found.posterior.draws, divergences)  # type: ignore[attr-defined]
 
 
-def _finish(fit: Any, draws: Sites, divergences: int | None) -> Run:
-    chains, count = next(iter(draws.values())).shape[:2]
-    flat = flatten(draws)
-    return Run(
-        {site: np.asarray(x) for site, x in draws.items()},
-        fit.log_joint(flat).reshape(chains, count),
-        divergences,
-    )
+def _finish(found: Any, draws: Sites, divergences: int | None) -> Run:
+    shape = next(iter(draws.values())).shape[:2]
+    values = {site: np.asarray(x) for site, x in draws.items()}
+    return Run(values, found.log_joint(flatten(draws)).reshape(shape), divergences)
 
 
 def flatten(draws: Mapping[str, Any]) -> Sites:
@@ -88,77 +75,56 @@ def flatten(draws: Mapping[str, Any]) -> Sites:
     return {site: np.asarray(x).reshape(-1, *np.shape(x)[2:]) for site, x in draws.items()}
 
 
-def _hmc(
-    name,
-    data,
-    hyper,
-    key,
-    progress,
-    num_samples,
-    num_warmup,
-    num_chains,
-    target_accept,
-    trajectory_length,
-):
-    """Static HMC, a kernel that makes no turns, on F, a density that shares no code with the one NUTS is given.
+def _hmc(name, data, hyper, key, progress, options):
+    """Static HMC on F: neither the kernel nor the density of NUTS.
 
-    Chains begin at random near the origin of the unconstrained space, as NumPyro's do: from draws of the prior the first steps would be tiny, and a
-    trajectory of fixed length then takes thousands of them.
+    Chains start near the origin of the unconstrained space. From draws of the prior the first steps
+    would be tiny, and a trajectory of fixed length would take thousands of them.
     """
     problem = make_problem(name, data, dict(hyper), devices=jax.local_devices()[:1])
     batch, model = data.pack(), problem.model
     start_key, run_key = jax.random.split(key)
     program = handlers.uncondition(model.generate)
     trace = handlers.trace(handlers.seed(program, start_key)).get_trace(problem.hyper, batch)
-    to_values = {site: biject_to(trace[site]["fn"].support) for site in model.families}
-
-    shapes = {site: turn.inv(trace[site]["value"]).shape for site, turn in to_values.items()}
+    maps = {site: biject_to(trace[site]["fn"].support) for site in model.families}
 
     def values(free):
-        return {site: turn(free[site]) for site, turn in to_values.items()}
+        return {site: to(free[site]) for site, to in maps.items()}
 
     def potential(free):
         x = values(free)
-        volume = sum(
-            jnp.sum(turn.log_abs_det_jacobian(free[site], x[site]))
-            for site, turn in to_values.items()
-        )
-        return -(log_joint(model, problem.hyper, x, batch) + volume)
+        slopes = [to.log_abs_det_jacobian(free[site], x[site]) for site, to in maps.items()]
+        return -(log_joint(model, problem.hyper, x, batch) + sum(map(jnp.sum, slopes)))
 
-    keys = dict(zip(shapes, jax.random.split(start_key, len(shapes)), strict=True))
-    first = {
-        site: jax.random.uniform(keys[site], (num_chains, *shape), minval=-1.0)
-        for site, shape in shapes.items()
-    }
+    first, chains = {}, options["num_chains"]
+    keys = jax.random.split(start_key, len(maps))
+    for (site, to), site_key in zip(maps.items(), keys, strict=True):
+        shape = to.inv(trace[site]["value"]).shape
+        first[site] = jax.random.uniform(site_key, (chains, *shape), minval=-1.0)
     kernel = HMC(
         potential_fn=potential,
-        target_accept_prob=target_accept,
-        trajectory_length=trajectory_length,
+        target_accept_prob=options["target_accept"],
+        trajectory_length=options["trajectory_length"],
     )
     sampler = MCMC(
         kernel,
-        num_warmup=num_warmup,
-        num_samples=num_samples,
-        num_chains=num_chains,
+        num_warmup=options["num_warmup"],
+        num_samples=options["num_samples"],
+        num_chains=chains,
         chain_method="vectorized",
         progress_bar=bool(progress),
     )
     sampler.run(run_key, init_params=first, extra_fields=("diverging",))
-    free = sampler.get_samples(group_by_chain=True)
-    draws = jax.jit(jax.vmap(jax.vmap(values)))(free)
-    fit = Fit(problem, "hmc", {}, None, {}, 0.0)
-    return _finish(
-        fit,
-        {site: np.asarray(x) for site, x in draws.items()},
-        int(np.sum(sampler.get_extra_fields()["diverging"])),
-    )
+    draws = jax.jit(jax.vmap(jax.vmap(values)))(sampler.get_samples(group_by_chain=True))
+    divergences = int(np.sum(sampler.get_extra_fields()["diverging"]))
+    return _finish(Fit(problem, "hmc", {}, None, {}, 0.0), draws, divergences)
 
 
-# Quantities --------------------------------------------------------------------------------------------------------------------
+# Quantities ---------------------------------------------------------------------------------------
 
 
 class Quantities(NamedTuple):
-    """labels: of each. invariant: (quantities,) whether no symmetry changes it. values: (chains, draws, quantities)."""
+    """labels, and whether each is invariant; values: (chains, draws, quantities)."""
 
     labels: list[str]
     invariant: np.ndarray
@@ -179,34 +145,23 @@ def _expected(model, hyper, draws):
 
 def expected(problem: Any, draws: Mapping[str, Any]) -> np.ndarray:
     """`model.predict` of each of the draws (n, ...)."""
-    stacked = {site: jnp.asarray(draws[site]) for site in problem.model.families}
-    return np.asarray(_expected(problem.model, problem.hyper, stacked))
+    return np.asarray(_expected(problem.model, problem.hyper, dict(draws)))
 
 
 def quantities(problem: Any, aligned: Mapping[str, Any], log_joints: np.ndarray) -> Quantities:
-    """Everything a run is judged by; `aligned` holds draws (chains, draws, ...)."""
-    model = problem.model
-    chains, count = log_joints.shape
+    """All quantities of a run; `aligned` holds draws (chains, draws, ...)."""
+    model, shape = problem.model, log_joints.shape
     rates = expected(problem, flatten(aligned))
-    parts = [
-        (EXPECTED, rates.reshape(chains, count, *rates.shape[1:]), True),
-        (LOG_JOINT, log_joints, True),
-    ]
-    parts += [
-        (site, np.asarray(aligned[site]), is_invariant(model, site)) for site in model.families
-    ]
+    parts = {EXPECTED: rates.reshape(*shape, *rates.shape[1:]), LOG_JOINT: log_joints}
+    parts |= {site: np.asarray(aligned[site]) for site in model.families}
     labels, invariant, values = [], [], []
-    for name, x, unchanged in parts:
-        labels += [label(name, index) for index in np.ndindex(x.shape[2:])]
-        columns = np.asarray(x, np.float64).reshape(chains, count, -1)
-        invariant.append(np.full(columns.shape[-1], unchanged))
-        values.append(columns)
-    return Quantities(labels, np.concatenate(invariant), np.concatenate(values, -1))
-
-
-def label(name: str, index: tuple[int, ...]) -> str:
-    """As in "beta[2, 0]"."""
-    return f"{name}[{', '.join(str(i) for i in index)}]" if index else name
+    for name, x in parts.items():
+        indices = list(np.ndindex(x.shape[2:]))
+        labels += [f"{name}[{', '.join(map(str, i))}]" if i else name for i in indices]
+        unchanged = name not in model.families or is_invariant(model, name)
+        invariant += [unchanged] * len(indices)
+        values.append(np.asarray(x, np.float64).reshape(*shape, -1))
+    return Quantities(labels, np.array(invariant), np.concatenate(values, -1))
 
 
 def summarise(values: np.ndarray) -> dict[str, np.ndarray]:
@@ -218,25 +173,23 @@ def summarise(values: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def _summary(x: np.ndarray) -> dict[str, float]:
-    stats = arviz.array_stats()
     mean, sd = x.mean(), x.std(ddof=1)
-    out = {"mean": mean, "sd": sd} | dict(
-        zip(("q05", "q50", "q95"), np.quantile(x, (0.05, 0.5, 0.95)), strict=True)
-    )
-    tail = {"prob": arviz.INTERVAL} if arviz.MODERN else {}
     square = (x - mean) ** 2
+    out = {"mean": mean, "sd": sd}
+    out |= {name: np.quantile(x, level) for name, level in QUANTILES.items()}
+    error = square.std(ddof=1) / np.sqrt(arviz.effective_size(square))
     return out | {
-        "mcse_mean": sd / np.sqrt(stats.ess(x, method="mean")),
-        "mcse_sd": square.std(ddof=1) / np.sqrt(stats.ess(square, method="mean")) / (2 * sd),
-        "rhat": stats.rhat(x),
-        "ess_bulk": stats.ess(x, method="bulk"),
-        "ess_tail": stats.ess(x, method="tail", **tail),
+        "mcse_mean": sd / np.sqrt(arviz.effective_size(x)),
+        "mcse_sd": error / (2 * sd),
+        "rhat": float(arviz.array_stats().rhat(x)),
+        "ess_bulk": arviz.effective_size(x, "bulk"),
+        "ess_tail": arviz.effective_size(x, "tail"),
     }
 
 
 def differences(
     one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray], which: str
 ) -> np.ndarray:
-    """Differences of means or sds between two independent runs, in units of their Monte-Carlo standard error."""
-    error = np.sqrt(np.square(one[f"mcse_{which}"]) + np.square(other[f"mcse_{which}"]))
+    """Differences of means or sds of two runs, in units of their Monte Carlo standard error."""
+    error = np.hypot(one[f"mcse_{which}"], other[f"mcse_{which}"])
     return (one[which] - other[which]) / error

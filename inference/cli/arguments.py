@@ -34,22 +34,19 @@ def parser() -> argparse.ArgumentParser:
     commands = made.add_subparsers(title="commands", required=True, metavar=names)
     listing = commands.add_parser("list", help="the models and engines there are")
     listing.set_defaults(run="listing:run_list")
-    _add_fit(commands)
-    _add_compare(commands)
-    _add_reference(commands)
-    _add_evaluate(commands)
-    _add_data(commands)
+    for add in (_add_fit, _add_compare, _add_reference, _add_evaluate, _add_data):
+        add(commands)
     return made
-
-
-def _number(command: Any, name: str, default: Any, text: str, metavar: str = "N") -> None:
-    """A whole number; a real one where the default is one."""
-    kind = float if isinstance(default, float) else int
-    command.add_argument(name, type=kind, default=default, metavar=metavar, help=text)
 
 
 def _text(command: Any, name: str, metavar: str, text: str, **more: Any) -> None:
     command.add_argument(name, metavar=metavar, help=text, **more)
+
+
+def _number(command: Any, name: str, text: str, default: Any = None, metavar: str = "N") -> None:
+    """A whole number; a real one where the default is one."""
+    kind = float if isinstance(default, float) else int
+    _text(command, name, metavar, text, type=kind, default=default)
 
 
 def _several(command: Any, name: str, metavar: str, text: str) -> None:
@@ -62,40 +59,38 @@ def _flag(command: Any, name: str, text: str) -> None:
 
 def _add_fit(commands: Any) -> None:
     command = commands.add_parser("fit", help="fit a model by one engine and store the result")
+    command.set_defaults(run="fit:run_fit")
     _text(command, "model", "MODEL", "a model's name")
     _text(command, "--engine", "E", "an engine's name (default: cavi)", default="cavi")
     text = "score every N-th batch of documents before it is learned from (default: never)"
-    _number(command, "--evaluate-every", 0, text)
+    _number(command, "--evaluate-every", text, 0)
     text = "time between checkpoints in DIR, with which --resume goes on (default: 60)"
-    _number(command, "--checkpoint-seconds", 60.0, text, "S")
-    _number(command, "--checkpoint-steps", 0, "steps between checkpoints, in place of seconds")
+    _number(command, "--checkpoint-seconds", text, 60.0, "S")
+    _number(command, "--checkpoint-steps", "steps between checkpoints, in place of seconds", 0)
     text = "start the same command once for each, on one machine or many (docs/scaling.md)"
     group = command.add_argument_group("several processes", text)
     _text(group, "--coordinator", "HOST:PORT", "address of process 0, where the others meet it")
-    _number(group, "--num-processes", None, "how many processes there are")
+    _number(group, "--num-processes", "how many processes there are")
     text = "which of them this is, from 0; process 0 writes the results"
-    _number(group, "--process-id", None, text, "I")
+    _number(group, "--process-id", text, metavar="I")
     _add_run_options(command)
-    command.set_defaults(run="fit:run_fit")
 
 
 def _add_compare(commands: Any) -> None:
     text = "fit a model by several engines and judge them against MCMC"
     command = commands.add_parser("compare", help=text)
+    command.set_defaults(run="compare:run_compare")
     _text(command, "model", "MODEL", "a model's name")
     text = "engines to judge (default: those that apply to the model)"
     _text(command, "--engines", "a,b,c", text)
-    text = (
-        "the sampler to judge by (default: the one with most effective draws; none: judge nobody)"
-    )
+    text = "sampler to judge by (default: the one with most effective draws; none: judge nobody)"
     _text(command, "--reference", "E", text)
     text = "shorter fits and chains, and smaller synthetic data: for a first look, or a class"
     _flag(command, "--quick", text)
     text = "time to fit in, compiling aside: samplers get three shares, every other engine one"
     _text(command, "--budget", "SECONDS", text, type=float)
-    _number(command, "--rows", None, "compare on a random part of so many rows")
+    _number(command, "--rows", "compare on a random part of so many rows")
     _add_run_options(command)
-    command.set_defaults(run="compare:run_compare")
 
 
 def _add_run_options(command: Any) -> None:
@@ -105,60 +100,59 @@ def _add_run_options(command: Any) -> None:
     _flag(command, "--overwrite", "replace results that are already there")
     text = "go on with what was interrupted in DIR, to the same bits; begin where nothing was"
     _flag(command, "--resume", text)
-    _number(command, "--seed", 0, "random seed (default: 0)")
+    _number(command, "--seed", "random seed (default: 0)", 0)
     text = "hyper-parameters and engine options; NAME=learn learns a hyper-parameter"
     _several(command, "--set", "NAME=VALUE", text)
     text = "CPU devices to use (default: one per core; one for a quick comparison)"
-    _number(command, "--devices", None, text)
+    _number(command, "--devices", text)
     _flag(command, "--quiet", "no progress bars")
 
 
 def _add_reference(commands: Any) -> None:
     text = "make or check a reference posterior: draws of two samplers that meet written criteria"
     command = commands.add_parser("reference", help=text)
+    command.set_defaults(run="reference:run_reference")
     _text(command, "model", "MODEL", "a model's name")
     what = command.add_mutually_exclusive_group(required=True)
     text = "make it, and write it to this .npz file; interrupted, the same command goes on"
     _text(what, "--out", "FILE", text)
-    text = "say what a file holds, and hold its figures to the criteria"
-    _text(what, "--check", "FILE", text)
-    text = "with --check, run both samplers anew and hold them to what is stored"
-    _flag(command, "--again", text)
-    _number(command, "--seed", 1, "random seed (default: 1)")
+    _text(what, "--check", "FILE", "say what a file holds, and check its figures")
+    _flag(command, "--again", "with --check, run both samplers again and compare with the file")
+    _number(command, "--seed", "random seed (default: 1)", 1)
     _flag(command, "--overwrite", "replace a file that is already there")
-    _number(command, "--devices", os.cpu_count() or 1, "CPU devices to use (default: one per core)")
+    _number(command, "--devices", "CPU devices to use (default: one per core)", os.cpu_count() or 1)
     _flag(command, "--quiet", "no progress bars")
-    command.set_defaults(run="reference:run_reference")
 
 
 def _add_evaluate(commands: Any) -> None:
     text = "score a stored fit on held-out data"
     command = commands.add_parser("evaluate", help=text, epilog=MEASURES, formatter_class=RAW)
+    command.set_defaults(run="evaluate:run_evaluate")
     _text(command, "folder", "DIR", "what `fit --out` wrote")
     text = "held-out documents, or ratings of the users and items fitted"
     _text(command, "--data", "NAME|PATH", text, required=True)
     _several(command, "--measure", "NAME", "what to compute (default: see below)")
-    text = "parts that each document's words are split into (default: 3)"
-    _number(command, "--folds", 3, text)
+    _number(command, "--folds", "parts of each document's words (default: 3)", 3)
     text = "predictions for each row, for precision and recall (default: 20)"
-    _number(command, "--top", 20, text, "M")
-    text = "words of each topic, for npmi, c_v and diversity (default: 10)"
-    _number(command, "--words", 10, text)
-    _number(command, "--seed", 0, "random seed of splits and estimators (default: 0)")
+    _number(command, "--top", text, 20, "M")
+    _number(command, "--words", "words of a topic, for npmi, c_v and diversity (default: 10)", 10)
+    _number(command, "--seed", "random seed of splits and estimators (default: 0)", 0)
     text = "write JSON to a file, or print it in place of the table"
     _text(command, "--json", "FILE", text, nargs="?", const="-")
-    command.set_defaults(run="evaluate:run_evaluate")
 
 
 def _add_data(commands: Any) -> None:
-    text = "convert data between formats, or say what is in them"
-    group = commands.add_parser("data", help=text)
+    group = commands.add_parser("data", help="convert data between formats, or say what is in them")
     parts = group.add_subparsers(title="commands", required=True, metavar="convert | info")
-    text = "write data in another format: DST's name tells which, .h5ad being a corpus that is read in batches"
+    text = "write data in the format of DST's name; an .h5ad corpus is read in batches"
     converting = parts.add_parser("convert", help=text)
+    converting.set_defaults(run="data:run_convert")
     telling = parts.add_parser("info", help="sizes, names and checksum")
+    telling.set_defaults(run="data:run_info")
     for command in (converting, telling):
         _text(command, "source", "SRC", "a file, a folder or a data set's name")
+        _text(command, "--kind", "KIND", "counts (default), ratings, dense or text_and_votes")
+        _flag(command, "--quiet", "no progress bars")
     _text(converting, "target", "DST", "the file to write")
     _flag(converting, "--overwrite", "replace what is already there")
     text = "of raw text, leave out words in fewer documents (a number, or a share such as 0.01)"
@@ -166,8 +160,3 @@ def _add_data(commands: Any) -> None:
     _text(converting, "--max-df", "N", "of raw text, leave out words in more documents")
     text = "of raw text, words to leave out: a file, 'english' (default) or 'none'"
     _text(converting, "--stop-words", "FILE", text)
-    for command in (converting, telling):
-        _text(command, "--kind", "KIND", "counts (default), ratings, dense or text_and_votes")
-        _flag(command, "--quiet", "no progress bars")
-    converting.set_defaults(run="data:run_convert")
-    telling.set_defaults(run="data:run_info")

@@ -1,7 +1,7 @@
 """The folder of one fit, as `pp-models fit` writes it.
 
     DIR/checkpoint.npz    the state of a run that is not over (`run.checkpoint`); of several
-                          processes checkpoint.0-of-2.a.npz and the like
+                          processes checkpoint.0-of-2.7.npz and the like
     DIR/fit.npz           the fit (`io.fits`)
     DIR/posterior.nc      the same for ArviZ
     DIR/summary.json      what was fitted and how

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from inference.calibration import reference
+from inference.calibration import files, reference
 from inference.cli.settings import make_folder, use_devices
 from inference.run import checkpoint as checkpoints
 from pp_models.errors import InputError
@@ -17,7 +17,7 @@ def run_reference(chosen: argparse.Namespace) -> int:
 
 
 def _check(chosen: argparse.Namespace) -> int:
-    found = reference.load(chosen.check)
+    found = files.load(chosen.check)
     if found.model != chosen.model:
         raise InputError(
             f"{chosen.check} is a reference posterior of {found.model}, not of {chosen.model}: "
@@ -42,7 +42,7 @@ def _make(chosen: argparse.Namespace) -> int:
     make_folder(path.parent)
     progress = False if chosen.quiet else None
     found = reference.make(chosen.model, chosen.seed, progress=progress, path=path)
-    reference.save(found, path)
+    files.save(found, path)
     for checkpoint in reference.checkpoints_of(reference.find_recipe(chosen.model), path):
         if checkpoint is not None:
             checkpoints.remove(checkpoint)

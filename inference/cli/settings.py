@@ -31,9 +31,9 @@ def prepare(chosen: argparse.Namespace, engines: list[str] | None) -> tuple[Any,
         jax.config.update("jax_disable_most_optimizations", True)
     model = load(chosen.model)
     every = [one for one in map(load_engine, all_engines()) if one.compared or one.kind == "point"]
-    names = [one.name for one in every] if engines is None else list(engines)
+    names: list[Any] = [one.name for one in every] if engines is None else list(engines)
     if "reference" in chosen and chosen.reference != "none":
-        names.append(chosen.reference or default_reference(model) or "gibbs")
+        names.append(chosen.reference or default_reference(model))
     fields = {name: load_engine(name).Options._fields for name in dict.fromkeys(names)}
     known = {*model.Hyper._fields, *(name for names in fields.values() for name in names)}
     given = dict(parse_setting(text) for text in chosen.set)

@@ -1,10 +1,11 @@
-"""The folder of a comparison: fits that are done, so that an interrupted comparison goes on where it stopped.
+"""The folder of a comparison, from which an interrupted comparison goes on.
 
-    DIR/recipe.json          model, hyper-parameters, data, seed: what all fits in the folder share
-    DIR/fits/<engine>.npz    a finished fit (`storage`); <engine>.json beside it: its options, warnings, and held-out scores on the way
-    DIR/fits/<engine>.checkpoint  of a fit that is under way (`checkpoints`)
+    DIR/recipe.json               model, hyper-parameters, data and seed that all fits share
+    DIR/fits/ENGINE.npz           a finished fit (`io.fits`)
+    DIR/fits/ENGINE.json          its options, warnings and held-out scores; written last
+    DIR/fits/ENGINE.checkpoint    the state of a fit that is under way (`run.checkpoint`)
 
-The .json is written last: a fit without it is not there. The report and its files are written by `report`.
+`report.page` writes the report and its files.
 """
 
 import json
@@ -12,17 +13,18 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import inference
 from inference.core.registry import engines
+from inference.io.fits import load
 from pp_models.data.files import explained, write_whole
 from pp_models.data.types import Data
 from pp_models.errors import InputError
 
 FORMAT = 1
+WRITTEN = ("recipe.json", "report.html", "summary.json", "agreement.csv")
 
 
 class Finished(NamedTuple):
-    """A fit, what it warned of, and [seconds, held-out score] on the way."""
+    """A fit, its warnings, and [seconds, held-out score] during the fit."""
 
     fit: Any
     notes: list[str]
@@ -30,112 +32,84 @@ class Finished(NamedTuple):
 
 
 class Folder(NamedTuple):
-    """Where finished fits are kept that share a recipe."""
+    """Where finished fits that share a recipe are kept."""
 
     path: Path
+
+    def _file(self, engine: str, suffix: str) -> Path:
+        return self.path / "fits" / f"{engine}.{suffix}"
 
     def load(
         self, engine: str, options: dict[str, Any], data: Data, seconds: float | None = None
     ) -> Finished | None:
-        """The finished fit of an engine with these options; None where there is none, or one that cannot be read.
+        """The finished fit of an engine with these options; None to fit it (again).
 
-        seconds: there are for fitting anew (None: any number), which is done where the fit was cut short after fewer.
+        seconds: time for a new fit (None: no limit). A fit that was cut short after less is not
+        used.
         """
         try:
-            about = json.loads((self.path / "fits" / f"{engine}.json").read_text(encoding="utf-8"))
+            about = json.loads(self._file(engine, "json").read_text(encoding="utf-8"))
             if about["format"] != FORMAT or about["options"] != options:
                 return None
             if about["cut_after"] is not None and (seconds is None or seconds > about["cut_after"]):
                 return None
-            notes, curve = (
-                list(about["notes"]),
-                [[float(x) for x in pair] for pair in about["curve"]],
-            )
-            if not all(isinstance(note, str) for note in notes) or any(
-                len(pair) != 2 for pair in curve
-            ):
-                return None
-            return Finished(
-                inference.load(self.path / "fits" / f"{engine}.npz", data), notes, curve
-            )
-        except (
-            OSError,
-            ValueError,
-            KeyError,
-            TypeError,
-            RecursionError,
-            InputError,
-        ):  # not there, or damaged: fitted again
-            return None
+            notes = [str(note) for note in about["notes"]]
+            curve = [[float(second), float(score)] for second, score in about["curve"]]
+            return Finished(load(self._file(engine, "npz"), data), notes, curve)
+        except (OSError, ValueError, KeyError, TypeError, RecursionError, InputError):
+            return None  # missing or damaged
 
     def save(
         self, engine: str, options: dict[str, Any], done: Finished, cut_after: float | None = None
     ) -> None:
-        """Keep a finished fit. cut_after: the seconds that it was given, where they did not suffice."""
-        about_fit = {
-            "format": FORMAT,
-            "options": options,
-            "notes": done.notes,
-            "curve": done.curve,
-            "cut_after": cut_after,
-        }
-        text = json.dumps(about_fit, indent=1) + "\n"
+        """Keep a fit. cut_after: the seconds that it was given, where they did not suffice."""
+        about = {"format": FORMAT, "options": options, "notes": done.notes, "curve": done.curve}
+        file = self._file(engine, "json")
         with explained(self.path):
-            about = self.path / "fits" / f"{engine}.json"
-            about.unlink(
-                missing_ok=True
-            )  # first: a new fit must not be taken for one with the old options
-            done.fit.save(self.path / "fits" / f"{engine}.npz")
-            write_whole(about, lambda path: path.write_text(text, encoding="utf-8"))
+            file.unlink(missing_ok=True)  # first: the new fit may have other options
+            done.fit.save(self._file(engine, "npz"))
+            _write(file, about | {"cut_after": cut_after})
 
     def checkpoint(self, engine: str) -> Path:
-        """Where the state of an engine that is under way is kept."""
-        return self.path / "fits" / f"{engine}.checkpoint"
+        """The checkpoint of an engine's fit."""
+        return self._file(engine, "checkpoint")
+
+
+def _write(file: Path, value: Any) -> None:
+    text = json.dumps(value, indent=1) + "\n"
+    write_whole(file, lambda path: path.write_text(text, encoding="utf-8"))
 
 
 def open_folder(path: str | Path, recipe: dict[str, Any]) -> Folder:
-    """The folder, made where it is missing. One with results of another recipe is refused: nothing already there is lost."""
-    path = Path(path)
-    file = path / "recipe.json"
+    """Open or make the folder. One with results of another recipe is refused."""
+    file = Path(path) / "recipe.json"
     recipe = {"format": FORMAT, **json.loads(json.dumps(recipe))}
+    advice = "choose another folder, or overwrite it (--overwrite)"
     if file.exists():
         try:
             before = dict(json.loads(file.read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError) as error:
-            raise InputError(
-                f"{file} cannot be read ({error}): choose another folder, or overwrite it (--overwrite)."
-            ) from error
+            raise InputError(f"{file} cannot be read ({error}): {advice}.") from error
         differs = [name for name in recipe if before.get(name) != recipe[name]]
         if differs:
-            raise InputError(
-                f"{path} holds a comparison with another {' and '.join(differs)}: choose another folder, or overwrite it (--overwrite)."
-            )
-        return Folder(path)
-    with explained(path):
-        write_whole(
-            file,
-            lambda temporary: temporary.write_text(
-                json.dumps(recipe, indent=1) + "\n", encoding="utf-8"
-            ),
-        )
-    return Folder(path)
+            what = " and ".join(differs)
+            raise InputError(f"{path} holds a comparison with another {what}: {advice}.")
+    else:
+        with explained(Path(path)):
+            _write(file, recipe)
+    return Folder(Path(path))
 
 
 def clear(path: Path) -> None:
-    """Forget the comparison that a folder holds: what comparisons write is removed, other files stay."""
+    """Remove the files of a comparison from a folder; other files stay."""
+    fits = [f"fits/{engine}.{end}" for engine in engines() for end in ("npz", "json", "checkpoint")]
     with explained(path):
-        for name in ("recipe.json", "report.html", "summary.json", "agreement.csv"):
+        for name in (*WRITTEN, *(f"{engine}.nc" for engine in engines()), *fits):
             (path / name).unlink(missing_ok=True)
-        for engine in engines():
-            fits = (
-                path / "fits" / f"{engine}.{suffix}" for suffix in ("npz", "json", "checkpoint")
-            )
-            for file in (path / f"{engine}.nc", *fits):
-                file.unlink(missing_ok=True)
 
 
 def tidy(path: Path, compared: Iterable[str]) -> None:
-    """Remove posteriors of engines that are not in the comparison that was just written."""
+    """Remove posteriors of engines that the comparison just written does not contain."""
     with explained(path):
         for engine in set(engines()) - set(compared):
             (path / f"{engine}.nc").unlink(missing_ok=True)

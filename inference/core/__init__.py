@@ -1,1 +1,1 @@
-"""What every engine is made of: the problem, the objective, posteriors, devices, and where engines are found."""
+"""What every engine is made of: the problem, the objective, posteriors, options and devices."""

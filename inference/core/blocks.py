@@ -7,28 +7,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-SIZE = 64  # draws together; the last block is filled up
+SIZE = 64  # draws together; the last block is filled up with copies of its first draw
 
 
 def over_draws(function: Callable[[Any], Any], draws: Any) -> np.ndarray:
-    """function(draws) for a tree of arrays (n, ...), where function takes `SIZE` draws, or a single one, and gives an array with as many rows."""
-    leaves = jax.tree.leaves(draws)
-    number = len(leaves[0])
+    """function(draws) for a tree of arrays (n, ...), called with `SIZE` draws at a time, or one."""
+    number = len(jax.tree.leaves(draws)[0])
     size = SIZE if number > 1 else 1
-    parts = []
-    for first in range(0, number, size):
-        block = jax.tree.map(lambda x, first=first: _fill(x[first : first + size], size), draws)
-        parts.append(function(block))
-    return np.concatenate([np.asarray(part) for part in parts])[:number]
 
+    def block(x: Any, first: int) -> Any:
+        part = x[first : first + size]
+        if missing := size - len(part):
+            part = jnp.asarray(part)
+            part = jnp.concatenate([part, jnp.repeat(part[:1], missing, axis=0)])
+        return part
 
-def _fill(part: Any, size: int) -> Any:
-    """Rows, the first one repeated until there are `size`."""
-    missing = size - len(part)
-    return (
-        part
-        if missing == 0
-        else jnp.concatenate(
-            [jnp.asarray(part), jnp.repeat(jnp.asarray(part[:1]), missing, axis=0)]
-        )
-    )
+    starts = range(0, number, size)
+    found = [function(jax.tree.map(lambda x, i=i: block(x, i), draws)) for i in starts]
+    return np.concatenate([np.asarray(part) for part in found])[:number]

@@ -1,9 +1,9 @@
-"""Compiled programs kept on disk, so that a machine compiles each once, not in every process.
+"""Compiled programs kept on disk, so that each is compiled once on a machine.
 
 They are in $XDG_CACHE_HOME/pp-models (by default ~/.cache/pp-models), or where
-JAX_COMPILATION_CACHE_DIR says; PP_MODELS_CACHE=off keeps none. A program is made for one kind of
-processor. Each has a folder of its own, as machines that differ may share a home folder. Of several
-processes that fit together JAX lets only the first write: other machines compile in each run.
+JAX_COMPILATION_CACHE_DIR says; PP_MODELS_CACHE=off keeps none. Every kind of processor has its own
+folder, since different machines may share a home folder. JAX lets only the first of several joined
+processes write.
 """
 
 import contextlib
@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 MOST_BYTES = 2_000_000_000  # of programs, beyond which the oldest are removed
-KEPT_SECONDS = 0.0  # keep all: a small fit has hundreds of programs of milliseconds each
 
 
 def processor() -> str:
@@ -38,32 +37,32 @@ def folder() -> Path | None:
 
 
 def keep_programs() -> None:
-    """Read and write compiled programs from now on. What the user has told JAX stays as it is."""
+    """Read and write compiled programs from now on. The user's own settings of JAX stay."""
     import jax
 
     place = folder()
     if place is None or jax.config.jax_compilation_cache_dir:
         return
+    settings: dict[str, Any] = {
+        "jax_compilation_cache_dir": str(place),
+        "jax_persistent_cache_min_compile_time_secs": 0.0,  # a small fit has hundreds of programs
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+    }
     with contextlib.suppress(OSError):  # nowhere to write: everything compiles each time
         place.mkdir(parents=True, exist_ok=True)
         prune(place)
-        settings: dict[str, Any] = {
-            "jax_compilation_cache_dir": str(place),
-            "jax_persistent_cache_min_compile_time_secs": KEPT_SECONDS,
-            "jax_persistent_cache_min_entry_size_bytes": -1,
-        }
-        for name, value in settings.items():
-            if name.upper() not in os.environ:
-                jax.config.update(name, value)
+        for name in settings.keys() - {name.lower() for name in os.environ}:
+            jax.config.update(name, settings[name])
 
 
 def prune(place: Path, most: int = MOST_BYTES) -> None:
     """If programs take more than `most` bytes, remove the oldest until they take half of it."""
     stats = [(file.stat(), file) for file in place.iterdir() if file.is_file()]
-    files = sorted(((one.st_mtime, one.st_size, file) for one, file in stats), reverse=True)
-    total = sum(size for _, size, _ in files)
+    oldest = sorted((one.st_mtime, one.st_size, file) for one, file in stats)
+    total = sum(size for _, size, _ in oldest)
     goal = most // 2 if total > most else total
-    while total > goal:
-        _, size, file = files.pop()
+    for _, size, file in oldest:
+        if total <= goal:
+            break
         file.unlink(missing_ok=True)
         total -= size

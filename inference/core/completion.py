@@ -1,17 +1,20 @@
-"""How well a batch of documents is predicted: each fold of their words from the other folds.
+r"""Document completion: each fold of a document's words is predicted from its other folds.
 
-The words of a document are split into folds (`core.tokens`). Each fold n is predicted from the
-others o, which tell the document's weights (P 11.6, T 25):
+The words of a document are split into folds (`core.tokens`). Each fold $n$ is predicted from the
+others $o$, which tell the document's weights (P 11.6 of Paisley, Blei & Jordan; T 25 of Theis &
+Hoffman):
 
-    log p(n | o) = sum_v n_v log (1/S) sum_s p_s(v | o),
-    p_s(v | o) = rate_s(v) / sum_u rate_s(u),      rate_s = E[theta | o, beta_s]' beta_s
+$$ \begin{aligned}
+\log p(n \mid o) &= \sum_v n_v \log \frac{1}{S} \sum_s p_s(v \mid o), \\
+p_s(v \mid o) &= \frac{r_{sv}}{\sum_u r_{su}}, \quad r_s = E[\theta \mid o, \beta_s]' \beta_s
+\end{aligned} $$
 
-beta_s are the global sites: the point itself, or the mean of a distribution (S = 1), or draws of a
-Markov chain or a grid (H 13). Each draw has labels of its own, so only probabilities are averaged.
-E[theta | o, beta] is the mean of the model's own mean-field posterior of the document.
+$\beta_s$ are the global sites: a point or the mean of a distribution ($S = 1$), or draws of a
+Markov chain or a grid. Each draw has labels of its own, so only probabilities are averaged.
+$E[\theta \mid o, \beta]$ is the mean of the document's mean-field posterior.
 
-For models with weights and topics no array of size (documents x words) or (entries x K) is made:
-rates are computed at the held-out entries alone, and their sum over words is theta' (sum_v beta_v).
+For models with topics no array of size (documents x words) or (entries x K) is made: rates are
+computed at the held-out entries, and their sum over words is $\theta' \sum_v \beta_v$.
 """
 
 from collections.abc import Callable, Sequence
@@ -42,7 +45,10 @@ def has_topics(model: Model) -> bool:
 
 
 class Scale(NamedTuple):
-    """What a model was fitted to in place of counts. apply: (sparse counts) -> sparse matrix; undo: predictions of its entries -> rates of counts."""
+    """What a model was fitted to in place of counts.
+
+    apply: (sparse counts) -> sparse matrix. undo: predictions of its entries -> rates of counts.
+    """
 
     apply: Callable[[Any], Any]
     undo: Callable[[jax.Array], jax.Array]
@@ -56,7 +62,10 @@ COUNTS = Scale(_same, _same)
 
 
 class Held(NamedTuple):
-    """Held-out entries: the row within the batch, column and count of each, then padding with a count of 0. blocks: of `ENTRIES`, that hold any."""
+    """Held-out entries: row within the batch, column and count, padded with counts of 0.
+
+    blocks: how many blocks of `ENTRIES` hold any.
+    """
 
     rows: jax.Array
     columns: jax.Array
@@ -68,26 +77,18 @@ def _pack_held(matrix: Any, capacity: int) -> Held:
     coordinates, size = matrix.tocoo(), matrix.nnz
     room = -(-max(capacity, size, 1) // ENTRIES) * ENTRIES
 
-    def padded(x: np.ndarray, kind: Any) -> np.ndarray:
-        return np.pad(x.astype(kind), (0, room - size))
-
-    parts = (
-        padded(coordinates.coords[0], np.int32),
-        padded(coordinates.coords[1], np.int32),
-        padded(coordinates.data, jnp.result_type(float)),
-    )
-    return jax.device_put(Held(*parts, np.int32(-(-size // ENTRIES))))
+    parts = zip((*coordinates.coords, coordinates.data), (np.int32, np.int32, float), strict=True)
+    padded = [np.pad(x, (0, room - size)).astype(jnp.result_type(kind)) for x, kind in parts]
+    return jax.device_put(Held._make([*padded, np.int32(-(-size // ENTRIES))]))
 
 
 def _at_entries(weights: jax.Array, topics: jax.Array, held: Held, total: jax.Array) -> jax.Array:
-    """Add p(v) of every held-out entry to `total`. A row that nothing is known of, neither from tokens nor from a prior, is spread evenly."""
+    """Add p(v) of every held-out entry to `total`. A row without weights is spread evenly."""
     table, size = topics.T, weights @ jnp.sum(topics, 1)
 
     def block(i, total):
-        rows, columns, before = (
-            lax.dynamic_slice(x, (i * ENTRIES,), (ENTRIES,))
-            for x in (held.rows, held.columns, total)
-        )
+        parts = (held.rows, held.columns, total)
+        rows, columns, before = (lax.dynamic_slice(x, (i * ENTRIES,), (ENTRIES,)) for x in parts)
         rate, whole = jnp.sum(weights[rows] * table[columns], 1), size[rows]
         share = jnp.where(whole <= 0, 1 / topics.shape[1], rate / jnp.where(whole == 0, 1, whole))
         return lax.dynamic_update_slice(total, before + share, (i * ENTRIES,))
@@ -104,7 +105,7 @@ def _at_cells(rates: jax.Array, held: Held, total: jax.Array) -> jax.Array:
 
 @partial(jax.jit, static_argnames=("model", "undo"))
 def _complete(model, hyper, draws, batch, held, options, undo):
-    """Per row: log probability of the held-out counts, the prediction from the observed ones averaged over draws of the global sites."""
+    """Per row: log probability of the held-out counts, averaged over draws of the global sites."""
     start = obj.start_local(model, hyper, batch)
 
     def add(total, shared):
@@ -118,28 +119,26 @@ def _complete(model, hyper, draws, batch, held, options, undo):
 
     total, _ = lax.scan(add, jnp.zeros_like(held.counts), draws)
     log_p = jnp.log(jnp.maximum(total / len(jax.tree.leaves(draws)[0]), FLOOR))
-    return (
-        jnp.zeros_like(batch.mask)
-        .at[held.rows]
-        .add(jnp.where(held.counts > 0, held.counts * log_p, 0))
-    )
-
-
-def _finite(stat: jax.Array) -> jax.Array:
-    return jnp.where(jnp.isneginf(stat), np.log(FLOOR), stat)
+    logs = jnp.where(held.counts > 0, held.counts * log_p, 0)
+    return jnp.zeros_like(batch.mask).at[held.rows].add(logs)
 
 
 def row_means(model, hyper, shared, batch, start, options):
-    """The local sites' means given values of the global ones. A word that none of these has is taken to be equally improbable under all."""
-    stats = {
-        site: jax.tree.map(_finite, model.families[site].stats(x)) for site, x in shared.items()
-    }
+    """The means of the local sites given values of the global ones.
+
+    A word that no topic has is equally improbable under all of them.
+    """
+
+    def finite(stat: jax.Array) -> jax.Array:
+        return jnp.where(jnp.isneginf(stat), np.log(FLOOR), stat)
+
+    stats = {s: jax.tree.map(finite, model.families[s].stats(x)) for s, x in shared.items()}
     part = obj.local_part(model, hyper, stats, batch, start, options)
     return {site: model.families[site].distribution(eta).mean for site, eta in part.natural.items()}
 
 
 class Plan(NamedTuple):
-    """How documents are scored. size, layout: rows of a batch, padding included, and its static sizes, which all batches share."""
+    """How documents are scored. size, layout: rows of a batch, and its static sizes."""
 
     size: int
     layout: Layout
@@ -152,59 +151,36 @@ class Plan(NamedTuple):
 def complete_rows(
     problem: obj.Problem, shared: dict[str, jax.Array], data: Data, rows: np.ndarray, plan: Plan
 ) -> np.ndarray:
-    """(rows,) log probability of all tokens of these rows, each predicted from the other folds of its document, given (draws, ...) global sites."""
-    some = data.select(rows)
-    logs = np.zeros(len(rows))
-    for observed, held in split_tokens(some, plan.folds, plan.seed):
-        batch = Data("counts", matrix=plan.scale.apply(observed)).pack(
-            np.arange(len(rows)), plan.size, layout=plan.layout
-        )
-        known = problem.model, problem.hyper
+    """(rows,) log probability of all tokens, each predicted from the other folds of its document.
+
+    shared: (draws, ...) values of the global sites.
+    """
+    logs, options = np.zeros(len(rows)), RowOptions(plan.num_local, 0.0)
+    for observed, held in split_tokens(data.select(rows), plan.folds, plan.seed):
+        known = Data("counts", matrix=plan.scale.apply(observed))
+        batch = known.pack(np.arange(len(rows)), plan.size, layout=plan.layout)
         entries = _pack_held(held, plan.layout.capacity["matrix"])
-        found = _complete(
-            *known, shared, batch, entries, RowOptions(plan.num_local, 0.0), plan.scale.undo
-        )
+        given = problem.hyper, shared, batch, entries
+        found = _complete(problem.model, *given, options, plan.scale.undo)
         logs += np.asarray(found, np.float64)[: len(rows)]
     return logs
 
 
-def global_sites(
-    posterior: Any, num_draws: int = 20, seed: int = 0, from_q: bool = False
-) -> dict[str, jax.Array]:
-    """(draws, ...) values of the global sites: draws of a Markov chain or a grid, or with `from_q` of a distribution; else the point or the mean."""
-    sites, kind = posterior.problem.model.shared, posterior.kind
-    if kind in ("draws", "mixture") or (kind == "variational" and from_q):
-        sampled = posterior.sample(jax.random.key(seed), num_draws)
-        return {site: jnp.asarray(sampled[site]) for site in sites}
-    return {site: jnp.asarray(posterior.mean(site))[None] for site in sites}
-
-
 def plan_for(data: Data, size: int, **options: Any) -> Plan:
-    """A plan for batches of rows one after the other, of one layout that has room for each of them."""
+    """A plan for consecutive batches of rows, whose layout has room for each of them."""
     layout = data.layout(size)
     used = np.add.reduceat(data.lengths, np.arange(0, data.num_rows, size))
-    return Plan(
-        size,
-        layout._replace(capacity={"matrix": max(layout.capacity["matrix"], int(used.max()))}),
-        **options,
-    )
+    capacity = {"matrix": max(layout.capacity["matrix"], int(used.max()))}
+    return Plan(size, layout._replace(capacity=capacity), **options)
 
 
 def score_batch(posterior: Any, data: Data, batches: Sequence[Batch], size: int) -> float | None:
-    """log p per word of a batch's documents by threefold completion given what was learned so far (P 11.6); None where they are empty."""
-    rows = np.concatenate(
-        [np.asarray(batch.positions)[np.asarray(batch.mask) > 0] for batch in batches]
-    )
+    """log p per word of a batch's documents, given the posterior so far; None if they are empty."""
+    parts = [np.asarray(batch.positions)[np.asarray(batch.mask) > 0] for batch in batches]
+    rows = np.concatenate(parts)
     logs, tokens = 0.0, float(data.totals[rows].sum())
     if tokens:
-        logs = float(
-            complete_rows(
-                posterior.problem,
-                global_sites(posterior),
-                data,
-                rows,
-                Plan(size, data.layout(size)),
-            ).sum()
-        )
+        plan, shared = Plan(size, data.layout(size)), posterior.global_values()
+        logs = float(complete_rows(posterior.problem, shared, data, rows, plan).sum())
     logs, tokens = devices.added(posterior.problem.devices, [logs, tokens]).tolist()
     return logs / tokens if tokens else None

@@ -1,9 +1,10 @@
-"""Where the work is done: the same program on every device of this process, and sums over all devices of all processes.
+"""Where the work is done: one program on every device, and sums over devices and processes.
 
-Rows are dealt out to the devices (`Data.shards`). What is to be done with them is compiled once for all devices, not once for each, and runs on all
-of them at the same time with nothing to exchange: on two CPU devices a collective inside a program can starve the threads that it waits for. Results
-are added up afterwards, on the first device. Where `jax.distributed` has joined several processes, each holds its own devices' rows and a copy of
-everything else; the sums of all processes are then one all-reduce, after which every process makes the same step.
+Rows are dealt out to the devices (`Data.shards`). A program is compiled once for all devices of a
+process and runs on them without exchanging anything: on two CPU devices a collective inside a
+program can starve the threads that it waits for. Results are added up on the first device. If
+`jax.distributed` has joined several processes, each holds the rows of its own devices and a copy of
+everything else; one all-reduce adds up the sums, and every process makes the same step.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,13 +22,15 @@ from pp_models.errors import InputError
 _AXIS = "devices"
 EVERYWHERE, EACH = PartitionSpec(), PartitionSpec(_AXIS)
 
+Devices = Sequence[Any]
 
-def mine(devices: Sequence[Any]) -> tuple[Any, ...]:
-    """Those of the devices that belong to this process."""
+
+def mine(devices: Devices) -> tuple[Any, ...]:
+    """The devices of this process."""
     return tuple(device for device in devices if device.process_index == jax.process_index())
 
 
-def one_each(devices: Sequence[Any]) -> tuple[Any, ...]:
+def one_each(devices: Devices) -> tuple[Any, ...]:
     """The first device of every process."""
     first: dict[int, Any] = {}
     for device in devices:
@@ -35,26 +38,24 @@ def one_each(devices: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(first.values())
 
 
-def is_shared(devices: Sequence[Any]) -> bool:
+def is_shared(devices: Devices) -> bool:
     """Whether several processes work together on these devices."""
     return len({device.process_index for device in devices}) > 1
 
 
-def placed(tree: Any, devices: Sequence[Any], spec: PartitionSpec) -> Any:
-    """Arrays on all of the devices: the same everywhere, or the first axis shared out. Every process must give the same ones."""
-    sharding = NamedSharding(_mesh(tuple(devices)), spec)
-    if not is_shared(devices):
-        return jax.device_put(tree, sharding)
+def check(devices: Devices) -> None:
+    """Refuse processes with different numbers of devices."""
+    owners = [device.process_index for device in devices]
+    counts = [owners.count(index) for index in range(jax.process_count())]
+    if len(set(counts)) > 1 and not (set(owners) == {jax.process_index()}):
+        raise InputError(
+            "Processes that fit together need the same number of devices each, but have "
+            f"{', '.join(map(str, counts))}: give the same --devices (or jax_num_cpu_devices) to "
+            "all of them."
+        )
 
-    def place(x: Any) -> Any:
-        if isinstance(x, jax.Array) and jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
-            return jax.random.wrap_key_data(
-                place(jax.random.key_data(x)), impl=jax.random.key_impl(x)
-            )
-        host = np.asarray(x)
-        return jax.make_array_from_callback(host.shape, sharding, lambda index: host[index])
 
-    return jax.tree.map(place, tree)
+# On the devices of this process ----------------------------------------------------------------
 
 
 @cache
@@ -62,14 +63,29 @@ def _mesh(devices: tuple[Any, ...]) -> Mesh:
     return Mesh(np.array(devices), (_AXIS,))
 
 
+def placed(tree: Any, devices: Devices, spec: PartitionSpec) -> Any:
+    """Arrays on all devices, replicated or with the first axis sharded.
+
+    Every process must give the same arrays.
+    """
+    sharding = NamedSharding(_mesh(tuple(devices)), spec)
+    if not is_shared(devices):
+        return jax.device_put(tree, sharding)
+
+    def place(x: Any) -> Any:
+        if isinstance(x, jax.Array) and jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
+            data = place(jax.random.key_data(x))
+            return jax.random.wrap_key_data(data, impl=jax.random.key_impl(x))
+        host = np.asarray(x)
+        return jax.make_array_from_callback(host.shape, sharding, lambda index: host[index])
+
+    return jax.tree.map(place, tree)
+
+
 class _Scalar(NamedTuple):
-    """A scalar that was given an axis, along which devices' parts can lie."""
+    """A scalar with an axis added, along which the devices' parts can lie."""
 
     value: Any
-
-
-def _is_scalar(x: Any) -> bool:
-    return isinstance(x, _Scalar)
 
 
 @jax.jit
@@ -78,68 +94,46 @@ def _bare(scalars):
 
 
 @lru_cache(maxsize=512)
-def program(
-    function: Callable[..., Any], setting: Any, devices: tuple[Any, ...]
-) -> Callable[..., Any]:
-    """`function(setting, common, own)` on every device, compiled once: `common` is the same everywhere, of `own` and the results each has a part.
+def program(function: Callable[..., Any], setting: Any, devices: tuple[Any, ...]) -> Any:
+    """`function(setting, common, own)` compiled for all devices.
 
-    Parts lie along the first axis; from several devices, results that are scalars come as `_Scalar`.
+    `common` is replicated; `own` and the results are sharded along the first axis. On several
+    devices, results that are scalars become `_Scalar`.
     """
-    if len(devices) == 1:
-
-        def alone(common, own):
-            return function(setting, common, own)
-
-        return jax.jit(_named(alone, function))
 
     def on_one(common, own):
-        return jax.tree.map(
-            lambda x: _Scalar(x[None]) if jnp.ndim(x) == 0 else x, function(setting, common, own)
-        )
+        found = function(setting, common, own)
+        if len(devices) == 1:
+            return found
+        return jax.tree.map(lambda x: _Scalar(x[None]) if jnp.ndim(x) == 0 else x, found)
 
-    each = jax.shard_map(
-        _named(on_one, function),
-        mesh=_mesh(devices),
-        in_specs=(EVERYWHERE, EACH),
-        out_specs=EACH,
-        check_vma=False,
-    )
-    return jax.jit(each)
-
-
-def _named(wrapper: Any, function: Any) -> Any:
-    """Called as what it does, in profiles and logs of compilations."""
-    wrapper.__name__ = wrapper.__qualname__ = function.__name__
-    return wrapper
+    on_one.__name__ = on_one.__qualname__ = function.__name__  # for profiles and logs
+    if len(devices) == 1:
+        return jax.jit(on_one)
+    specs = {"in_specs": (EVERYWHERE, EACH), "out_specs": EACH, "check_vma": False}
+    return jax.jit(jax.shard_map(on_one, mesh=_mesh(devices), **specs))
 
 
 def run(
-    function: Callable[..., Any],
-    setting: Any,
-    devices: Sequence[Any],
-    common: Any,
-    own: Sequence[Any],
+    function: Callable[..., Any], setting: Any, devices: Devices, common: Any, own: Sequence[Any]
 ) -> tuple[Any, ...]:
-    """`function(setting, common, own)` with every one of this process's devices' own arguments, at the same time; the results, device by device.
+    """`function(setting, common, own)` on every device of this process; returns their results.
 
-    setting is hashable, and what else the program is compiled for.
+    setting: hashable; the program is compiled for it. own: one argument per device.
     """
     here = mine(devices)
-    if len(here) == 1 or len(set(here)) < len(
-        here
-    ):  # a device that is named twice does one part after the other
+    if len(here) == 1 or len(set(here)) < len(here):  # a device named twice works twice
         return tuple(
             program(function, setting, (device,))(jax.device_put(common, device), part)
             for device, part in zip(here, own, strict=True)
         )
-    compiled = program(function, setting, here)
     sharding = NamedSharding(_mesh(here), EACH)
 
     def join(*leaves: Any) -> Any:
-        return jax.make_array_from_single_device_arrays(
-            (sum(len(x) for x in leaves), *leaves[0].shape[1:]), sharding, leaves
-        )
+        shape = (sum(len(x) for x in leaves), *leaves[0].shape[1:])
+        return jax.make_array_from_single_device_arrays(shape, sharding, leaves)
 
+    compiled = program(function, setting, here)
     result = compiled(placed(common, here, EVERYWHERE), jax.tree.map(join, *own))
     leaves, structure = jax.tree.flatten(result)
     parts = [{shard.device: shard.data for shard in leaf.addressable_shards} for leaf in leaves]
@@ -149,17 +143,27 @@ def run(
 
 
 def _without_axes(tree: Any) -> Any:
-    """Scalars as they were, all in one go."""
-    leaves, structure = jax.tree.flatten(tree, is_leaf=_is_scalar)
-    bare = iter(_bare([leaf for leaf in leaves if _is_scalar(leaf)]))
-    return structure.unflatten([next(bare) if _is_scalar(leaf) else leaf for leaf in leaves])
+    """Scalars as they were."""
+
+    def is_scalar(x: Any) -> bool:
+        return isinstance(x, _Scalar)
+
+    leaves, structure = jax.tree.flatten(tree, is_leaf=is_scalar)
+    bare = iter(_bare([leaf for leaf in leaves if is_scalar(leaf)]))
+    return structure.unflatten([next(bare) if is_scalar(leaf) else leaf for leaf in leaves])
 
 
-def gather(devices: Sequence[Any], parts: Sequence[Any]) -> list[Any]:
-    """This process's devices' results on its first one. Where several processes work together: one part, the sum over all devices of all of them."""
+# Over all processes ----------------------------------------------------------------------------
+
+
+def gather(devices: Devices, parts: Sequence[Any]) -> list[Any]:
+    """The results of this process's devices on its first one.
+
+    If several processes work together: one part, the sum over all devices of all processes.
+    """
     first = mine(devices)[0]
     here = [part if i == 0 else jax.device_put(part, first) for i, part in enumerate(parts)]
-    return [_sum_over_processes(devices, here)] if is_shared(devices) else here
+    return [_exchange(devices, _sum_with_axis(here), True)] if is_shared(devices) else here
 
 
 @jax.jit
@@ -169,114 +173,88 @@ def _sum_with_axis(parts):
 
 
 @lru_cache(maxsize=8)
-def _program_for_all(devices: tuple[Any, ...], add: bool) -> Any:
-    """Of trees with an axis for the processes: their sum, or as they are, known to all."""
+def _for_all(mesh: Mesh, add: bool = False) -> Any:
+    """Replicate trees on a mesh, first summed over their axis of processes if `add`."""
     return jax.jit(
         lambda tree: jax.tree.map(lambda x: jnp.sum(x, 0) if add else x, tree),
-        out_shardings=NamedSharding(_mesh(devices), EVERYWHERE),
+        out_shardings=NamedSharding(mesh, EVERYWHERE),
     )
 
 
-def _exchange(devices: Sequence[Any], tree: Any, add: bool) -> Any:
-    """Trees of arrays (1, ...) on the processes' first devices, added up or one after the other, on the first device of each."""
+def _exchange(devices: Devices, tree: Any, add: bool) -> Any:
+    """Arrays (1, ...) of all processes, summed or concatenated, on each process's first device."""
     firsts = one_each(devices)
     sharding = NamedSharding(_mesh(firsts), EACH)
-    joined = jax.tree.map(
-        lambda x: jax.make_array_from_single_device_arrays(
-            (len(firsts), *x.shape[1:]), sharding, [x]
-        ),
-        tree,
-    )
-    return jax.tree.map(lambda x: x.addressable_data(0), _program_for_all(firsts, add)(joined))
+
+    def join(x: Any) -> Any:
+        shape = (len(firsts), *x.shape[1:])
+        return jax.make_array_from_single_device_arrays(shape, sharding, [x])
+
+    everyone = _for_all(_mesh(firsts), add)(jax.tree.map(join, tree))
+    return jax.tree.map(lambda x: x.addressable_data(0), everyone)
 
 
-def _sum_over_processes(devices: Sequence[Any], parts: Sequence[Any]) -> Any:
-    return _exchange(devices, _sum_with_axis(list(parts)), True)
+def across(devices: Devices, x: Any) -> np.ndarray:
+    """(processes, ...) the values of all processes, on the host."""
+    here = jax.device_put(np.asarray(x)[None], mine(devices)[0])
+    return np.asarray(_exchange(devices, here, False))
 
 
-def across(devices: Sequence[Any], x: Any) -> np.ndarray:
-    """(processes, ...) what each of them gives, on the host."""
-    return np.asarray(
-        _exchange(devices, jax.device_put(np.asarray(x)[None], mine(devices)[0]), False)
-    )
-
-
-def total(terms: Any) -> float:
-    """Numbers, or arrays of them, added up in double precision."""
-    return float(sum(np.asarray(term, np.float64).sum() for term in jax.tree.leaves(terms)))
-
-
-def on_host(x: Any) -> np.ndarray:
-    """The whole of an array that may lie on several processes' devices, of which each has one part or more."""
-    if not isinstance(x, jax.Array) or x.is_fully_addressable or x.is_fully_replicated:
-        return np.asarray(x)
-    return np.asarray(_replicator(x.sharding.mesh)(x))
-
-
-@lru_cache(maxsize=8)
-def _replicator(mesh: Mesh) -> Any:
-    """Compiled once for arrays of one shape, not at every reading."""
-    return jax.jit(lambda x: x, out_shardings=NamedSharding(mesh, EVERYWHERE))
-
-
-def from_all(devices: Sequence[Any], parts: Sequence[Any]) -> tuple[Any, ...]:
-    """One part per device, of all processes, on the host: an array at a time, which no more than one device of each holds meanwhile."""
+def from_all(devices: Devices, parts: Sequence[Any]) -> tuple[Any, ...]:
+    """One part per device, of all processes, on the host; exchanged one array at a time."""
     if not is_shared(devices):
         return tuple(parts)
     gathered = [jax.tree.map(lambda x: across(devices, x), part) for part in parts]
-    return tuple(
-        jax.tree.map(lambda x, i=i: x[i], part)
-        for part in gathered
-        for i in range(len(one_each(devices)))
-    )
+    count = range(len(one_each(devices)))
+    return tuple(jax.tree.map(lambda x, i=i: x[i], part) for part in gathered for i in count)
 
 
-def agreed(devices: Sequence[Any], value: Any) -> np.ndarray:
-    """Numbers that processes may find differently, such as times, as the first of them has it: whoever decides by them decides alike."""
+def agreed(devices: Devices, value: Any) -> np.ndarray:
+    """The value of the first process, so that all processes decide alike."""
     return across(devices, value)[0] if is_shared(devices) else np.asarray(value)
 
 
-def added(devices: Sequence[Any], values: Any) -> np.ndarray:
-    """Numbers of this process added to those of all others."""
-    return (
-        across(devices, values).sum(0, dtype=np.float64)
-        if is_shared(devices)
-        else np.asarray(values, np.float64)
-    )
+def added(devices: Devices, values: Any) -> np.ndarray:
+    """The sum of the values of all processes."""
+    if is_shared(devices):
+        return across(devices, values).sum(0, dtype=np.float64)
+    return np.asarray(values, np.float64)
 
 
-def all_or_none(devices: Sequence[Any], action: Callable[[], Any]) -> Any:
-    """The action's result. Where it fails in one process, it fails in all of them: none is left waiting for one that has ended."""
+def all_or_none(devices: Devices, action: Callable[[], Any]) -> Any:
+    """The action's result. If it fails in one process it fails in all, so that none waits."""
     result, trouble = None, None
     try:
         result = action()
     except BaseException as error:
         trouble = error
     if is_shared(devices):
-        failed, signals = across(
-            devices, [int(trouble is not None), getattr(trouble, "signal", 0)]
-        ).T
+        told = [int(trouble is not None), getattr(trouble, "signal", 0)]
+        failed, signals = across(devices, told).T
         if trouble is None and signals.any():
             raise Stopped(int(signals.max()))
         if trouble is None and failed.any():
-            raise InputError(
-                f"Process {int(failed.argmax())} failed, and the others end with it: see what it says."
-            )
+            raise InputError(f"Process {int(failed.argmax())} failed: see its message.")
     if trouble is not None:
         raise trouble
     return result
 
 
-def check(devices: Sequence[Any]) -> None:
-    """Every process must have as many devices as any other, one at least."""
-    counts = {
-        index: sum(device.process_index == index for device in devices)
-        for index in range(jax.process_count())
-    }
-    if not is_shared(devices) and mine(devices):
-        return
-    if len(set(counts.values())) > 1:
-        raise InputError(
-            f"Processes that fit together need the same number of devices each, but have {', '.join(map(str, counts.values()))}: "
-            "give the same --devices (or jax_num_cpu_devices) to all of them."
-        )
+# On the host -----------------------------------------------------------------------------------
+
+
+def total(terms: Any) -> float:
+    """The sum of numbers or arrays in double precision."""
+    return float(sum(np.asarray(term, np.float64).sum() for term in jax.tree.leaves(terms)))
+
+
+def totals(terms: dict[str, Any]) -> dict[str, float]:
+    """The total of each."""
+    return {name: total(term) for name, term in terms.items()}
+
+
+def on_host(x: Any) -> np.ndarray:
+    """The whole of an array that may lie on the devices of several processes."""
+    if not isinstance(x, jax.Array) or x.is_fully_addressable or x.is_fully_replicated:
+        return np.asarray(x)
+    return np.asarray(_for_all(x.sharding.mesh)(x))

@@ -1,11 +1,18 @@
-"""The mean-field objective of any model, from its F alone.
+r"""The mean-field objective of any model, from its $F$ alone.
 
-    bound(q)   = F(mu) + entropy(q),  mu = E_q[t]         a lower bound of the evidence
-    target_s   = dF/dmu_s                                 the natural parameter that maximises it over block s (X 12-16, P 11.25-11.29)
-    target_s - natural_s                                  its natural gradient (X 25, P 11.20-11.22, T 10)
+$$ \begin{aligned}
+\text{bound}(q) &= F(\mu) + H(q), \quad \mu = E_q[t] \\
+\text{target}_s &= \partial F / \partial \mu_s \\
+\text{natural gradient}_s &= \text{target}_s - \eta_s
+\end{aligned} $$
 
-F is a sum over rows plus a part without data, so every engine works on `local_part`, one device's share of the rows with their own sites
-run to their fixed point, and adds the shares up. With `summary="mode"` the same code evaluates points instead of means: EM and MAP.
+The bound is a lower bound of the log marginal likelihood (ELBO), and the target is the natural
+parameter that maximises it over block $s$ (X 12-16, P 11.25-11.29; natural gradient: X 25,
+P 11.20-11.22, T 10; P: Paisley, Blei & Jordan, T: Theis & Hoffman, X: Fox's slides).
+
+$F$ is a sum over rows plus a part without data. Every engine adds up `local_part`, one batch's
+share of the rows with their own sites solved. With `summary="mode"` the same code evaluates points
+in place of means: EM and MAP.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,59 +36,50 @@ class Problem(NamedTuple):
     hyper: Any
     data: Any
     devices: tuple[Any, ...]
-    learn: tuple[
-        str, ...
-    ] = ()  # hyper-parameters learned by empirical Bayes; the rest stay as given
+    learn: tuple[str, ...] = ()  # hyper-parameters learned by empirical Bayes
 
 
 def summarise(
-    model: Model,
-    natural: Sites,
-    summary: str = "mean",
-    start: Sites | None = None,
-    sweeps: Any = None,
+    model: Model, natural: Sites, summary: str = "mean", start: Any = None, sweeps: Any = None
 ) -> Sites:
-    """Statistics standing for q at every given site. start: statistics to begin with where they are searched for, sweeps: how often."""
-    begin = start or {}
+    """The statistics that stand for q at every given site.
+
+    start, sweeps: where an iterative search for a mode begins, and how long it is.
+    """
+    begin, families = start or {}, model.families
     return {
-        site: fam.summarise(model.families[site], natural[site], summary, begin.get(site), sweeps)
-        for site in natural
+        site: fam.summarise(families[site], eta, summary, begin.get(site), sweeps)
+        for site, eta in natural.items()
     }
 
 
 def shorten(model: Model, stats: Sites, target: Any, site: str) -> Any:
-    """A site's target, or, where F is not linear in its statistics, one no further from them than a Newton step should go."""
+    """A site's target; of a site in which F is not linear, a damped Newton step towards it."""
     return fam.newton_step(stats[site], target) if site in model.damped else target
 
 
 @partial(jax.jit, static_argnames=("model",))
 def shared_bound(model: Model, hyper: Any, natural: Sites) -> jax.Array:
-    """The part of the bound without data: F's, and the entropy of the global sites."""
-    value = model.log_global(hyper, summarise(model, natural))
-    return value + sum(
-        jnp.sum(fam.entropy(model.families[site], natural[site])) for site in model.shared
-    )
+    """The part of the bound without data: that of F, and the entropy of the global sites."""
+    entropies = (jnp.sum(fam.entropy(model.families[s], natural[s])) for s in model.shared)
+    return model.log_global(hyper, summarise(model, natural)) + sum(entropies)
 
 
 @partial(jax.jit, static_argnames=("model", "summary"))
 def shared_value(model: Model, hyper: Any, stats: Sites, summary: str) -> jax.Array:
-    """The part without data of a point's log density: of x with "mode", of log x with "log_mode"."""
-    value = model.log_global(hyper, stats)
-    return value + sum(
-        jnp.sum(fam.log_measure(model.families[site], stats[site], summary)) for site in stats
-    )
+    """The part without data of the log density of x ("mode") or of log x ("log_mode")."""
+    measures = (jnp.sum(fam.log_measure(model.families[s], stats[s], summary)) for s in stats)
+    return model.log_global(hyper, stats) + sum(measures)
 
 
 class LocalPart(NamedTuple):
     """One batch's share of the objective with its local sites solved."""
 
     value: jax.Array  # log_local
-    entropy: (
-        jax.Array
-    )  # of the local sites (for a point: the log measure that its density is relative to)
+    entropy: jax.Array  # of the local sites; for a point, the log base measure
     gradient: Sites  # d log_local / d mu of the global sites
     natural: Sites  # of the local sites
-    stats: Sites  # standing for them
+    stats: Sites  # of the local sites
     info: RowInfo
 
 
@@ -95,54 +93,30 @@ def local_part(
     summary: str = "mean",
     key: Any = None,
 ) -> LocalPart:
-    """Solve the batch's local sites given the statistics of the global ones, then differentiate F with respect to those.
+    """Solve the batch's local sites given statistics of the global ones, and differentiate F.
 
-    start: statistics of the local sites to begin with. When F is evaluated, the allocations that the solver ended with are
-    known (`Solved`), so F and its gradient cost no second pass. key: how auxiliaries are eliminated; `UNIFORM` spreads them evenly.
+    start: statistics of the local sites to begin with. key: how auxiliaries are eliminated;
+    `UNIFORM` spreads them evenly. A model's own solver leaves its allocations in the batch, so
+    that F and its gradient need no second pass.
     """
     sweeps = None
     if model.solve_local and key is None:
         natural, info, batch = model.solve_local(hyper, stats, batch, start, options, summary)
-        sweeps = options.num_local  # of rows whose point has no closed form
+        sweeps = options.num_local  # of rows whose mode has no closed form
     else:
-        natural, info, start = _fixed_point(
-            model, hyper, stats, batch, start, options, summary, key
-        )
+        solved = _fixed_point(model, hyper, stats, batch, start, options, summary, key)
+        natural, info, start = solved
     local = jax.lax.stop_gradient(summarise(model, natural, summary, start, sweeps))
     value, gradient = jax.value_and_grad(
         lambda shared: model.log_local(hyper, {**shared, **local}, batch, key)
     )(stats)
-    return LocalPart(
-        value, _local_entropy(model, natural, local, batch, summary), gradient, natural, local, info
-    )
-
-
-def _local_entropy(
-    model: Model, natural: Sites, stats: Sites, batch: Batch, summary: str
-) -> jax.Array:
-    total = jnp.zeros(())
+    entropy = jnp.zeros(())
     for site, eta in natural.items():
         family = model.families[site]
-        total += batch.sum(
-            fam.entropy(family, eta)
-            if summary == "mean"
-            else fam.log_measure(family, stats[site], summary)
-        )
-    return total
-
-
-def _iterate(
-    model: Model,
-    hyper: Any,
-    stats: Sites,
-    batch: Batch,
-    start: Sites,
-    options: RowOptions,
-    summary: str,
-    key: Any = None,
-) -> tuple[Sites, RowInfo, Batch]:
-    """`_fixed_point` as a model's own `solve_local` would answer."""
-    return *_fixed_point(model, hyper, stats, batch, start, options, summary, key)[:2], batch
+        mean = summary == "mean"
+        term = fam.entropy(family, eta) if mean else fam.log_measure(family, local[site], summary)
+        entropy += batch.sum(term)
+    return LocalPart(value, entropy, gradient, natural, local, info)
 
 
 def _fixed_point(
@@ -155,90 +129,69 @@ def _fixed_point(
     summary: str,
     key: Any = None,
 ) -> tuple[Sites, RowInfo, Sites]:
-    """The local fixed point of any model, one site after the other by the gradient of F; and the statistics there.
+    """Iterate the local sites of any model by the gradient of F; also the statistics there.
 
-    Every row stops for itself: who else is in the batch, padding included, changes nothing for it. What rows have in common (a precision that is the
-    same for all) has no row of its own and depends on none.
+    Every row stops for itself, independently of the batch and its padding. Parameters that rows
+    share (a common precision) depend on no row.
     """
     sites = [site for site in model.families if site in model.local]
     if not sites:
         nothing = jnp.zeros(batch.num_rows)
         return {}, RowInfo(nothing.astype(int), nothing), {}
     first = model.init(jax.random.key(0), hyper, batch)
+    # sites whose statistics go on moving when their target rests
+    settling = [site for site in sites if model.families[site].settles]
 
-    def as_rows(condition: jax.Array, new: Any, old: Any) -> Any:
-        """Row by row one or the other; the new where there are no rows."""
-        return jax.tree.map(
-            lambda a, b: (
-                jnp.where(condition.reshape(-1, *(1,) * (a.ndim - 1)), a, b)
-                if len(a) == batch.num_rows
-                else a
-            ),
-            new,
-            old,
-        )
+    def choose(condition: jax.Array, new: Any, old: Any) -> Any:
+        """The new or the old row; the new parameter if it has no rows."""
+
+        def pick(a: jax.Array, b: jax.Array) -> jax.Array:
+            rows = condition.reshape(-1, *(1,) * (a.ndim - 1))
+            return jnp.where(rows, a, b) if len(a) == batch.num_rows else a
+
+        return jax.tree.map(pick, new, old)
 
     def target(site: str, local: Sites) -> Any:
-        gradient = jax.grad(
-            lambda t: model.log_local(hyper, {**stats, **local, site: t}, batch, key)
-        )(local[site])
-        # padding has no gradient: it keeps the starting point, which is a distribution, so that nothing there becomes NaN
-        return as_rows(batch.mask > 0, gradient, first[site])
+        def value(t: Any) -> jax.Array:
+            return model.log_local(hyper, {**stats, **local, site: t}, batch, key)
+
+        # padding has no gradient: it keeps the start, which is a distribution, against NaNs
+        return choose(batch.mask > 0, jax.grad(value)(local[site]), first[site])
 
     def improve(state):
         step, iterations, local, natural, moves = state
         going = moves > options.tolerance
         new, before = dict(natural), local
         for site in sites:
-            new[site] = as_rows(
-                going, shorten(model, local, target(site, local), site), natural[site]
-            )
-            local = {
-                **local,
-                site: as_rows(
-                    going,
-                    fam.summarise(model.families[site], new[site], summary, local[site]),
-                    local[site],
-                ),
-            }
-        settling = [
-            site for site in sites if model.families[site].settles
-        ]  # which go on moving when their target rests
-        pairs = zip(
-            jax.tree.leaves((new, [local[s].first for s in settling])),
-            jax.tree.leaves((natural, [before[s].first for s in settling])),
-            strict=True,
-        )
+            goal = shorten(model, local, target(site, local), site)
+            new[site] = choose(going, goal, natural[site])
+            found = fam.summarise(model.families[site], new[site], summary, local[site])
+            local = {**local, site: choose(going, found, local[site])}
+        after = jax.tree.leaves((new, [local[s].first for s in settling]))
+        old = jax.tree.leaves((natural, [before[s].first for s in settling]))
         moved = [
             jnp.mean(jnp.abs(a - b).reshape(len(a), -1), 1) * jnp.ones(batch.num_rows)
-            for a, b in pairs
+            for a, b in zip(after, old, strict=True)
         ]
-        return (
-            step + 1,
-            iterations + going,
-            local,
-            new,
-            jnp.where(going, jnp.max(jnp.stack(moved), 0), moves),
-        )
+        moves = jnp.where(going, jnp.max(jnp.stack(moved), 0), moves)
+        return step + 1, iterations + going, local, new, moves
 
-    begin = (
-        0,
-        jnp.zeros(batch.num_rows, int),
-        start,
-        {site: first[site] for site in sites},
-        jnp.where(batch.mask > 0, jnp.inf, 0.0),
-    )
+    natural = {site: first[site] for site in sites}
+    moves = jnp.where(batch.mask > 0, jnp.inf, 0.0)
     _, iterations, local, natural, moves = jax.lax.while_loop(
         lambda state: (state[0] < options.num_local) & jnp.any(state[4] > options.tolerance),
         improve,
-        begin,
+        (0, jnp.zeros(batch.num_rows, int), start, natural, moves),
     )
     return natural, RowInfo(iterations, moves), local
 
 
 class Block(NamedTuple):
-    """What `block_gradient` and `local_value` are compiled for. local: (model, rows' own) -> their statistics. summary: of the global sites, natural
-    parameters, or None where they are statistics already."""
+    """What `block_gradient` and `local_value` are compiled for.
+
+    local: (model, own part of the rows) -> their statistics. summary: of the global sites, given
+    as natural parameters; None if they are statistics already.
+    """
 
     model: Model
     local: Callable[[Model, Sites], Sites]
@@ -253,11 +206,10 @@ class Block(NamedTuple):
 
 
 def block_gradient(block: Block, common: Any, own: Any) -> Any:
-    """d log_local / d mu of one global site with everything else as it is now: for blocks after the first."""
+    """d log_local / d mu of one global site at the current statistics of all others."""
     hyper, stats, batch = block.given(common, own)
-    return jax.grad(lambda t: block.model.log_local(hyper, {**stats, block.site: t}, batch))(
-        stats[block.site]
-    )
+    site = block.site
+    return jax.grad(lambda t: block.model.log_local(hyper, {**stats, site: t}, batch))(stats[site])
 
 
 def local_value(block: Block, common: Any, own: Any) -> jax.Array:
@@ -270,58 +222,13 @@ def local_value(block: Block, common: Any, own: Any) -> jax.Array:
 def block_target(
     model: Model, hyper: Any, shared: Sites, gradients: Any, site: str, summary: str | None
 ) -> Any:
-    """dF/dmu of one global site, shortened where it is damped: the prior's part and the devices' shares. `shared` is natural, or, with no
-    summary, statistics.
+    """dF/dmu of one global site from the prior and the devices' gradients, damped if it must be.
 
-    A conjugate prior's gradient does not depend on the statistics, and compiled in one piece it never computes them.
+    shared: natural parameters, or statistics if `summary` is None. The gradient of a conjugate
+    prior does not depend on the statistics, which XLA then never computes.
     """
     stats = shared if summary is None else summarise(model, shared, summary)
     return shorten(model, stats, add(prior_gradient(model, hyper, stats)[site], *gradients), site)
-
-
-def blend(old: Any, new: Any, rate: Any) -> Any:
-    """(1 - rate) old + rate new, leaf by leaf."""
-    return jax.tree.map(lambda a, b: (1 - rate) * a + rate * b, old, new)
-
-
-FRACTIONS = (
-    1.0,
-    0.5,
-    0.25,
-    0.125,
-    0.03,
-    0.005,
-)  # of a damped site's way to its target that are tried in turn
-
-
-def advance(old: Any, move: Callable[[float], Any], height: Callable[[Any], Any]) -> Any:
-    """The first `move(fraction)` that does not lower the objective, rounding aside, or `old`. `height` gives it as terms to be added up."""
-    terms = height(old)
-    before, sizes = devices.total(terms), devices.total(jax.tree.map(jnp.abs, terms))
-    rounding = 4 * max(jnp.finfo(term.dtype).eps for term in jax.tree.leaves(terms)) * sizes
-    for fraction in FRACTIONS:
-        new = move(fraction)
-        if devices.total(height(new)) >= before - rounding:
-            return new
-    return old
-
-
-def start_local(model: Model, hyper: Any, batch: Batch, summary: str = "mean") -> Sites:
-    """The statistics at which the local sites of a fresh batch begin: those of the model's starting point."""
-    natural = model.init(jax.random.key(0), hyper, batch)
-    return summarise(
-        model, {site: natural[site] for site in natural if site in model.local}, summary
-    )
-
-
-def _first(model, hyper, batch):
-    natural = model.init(jax.random.key(0), hyper, batch)
-    return {site: natural[site] for site in natural if site in model.local}
-
-
-def first_rows(problem: Problem, hyper: Any, batches: Sequence[Batch]) -> tuple[Sites, ...]:
-    """Natural parameters of the local sites at the model's starting point, device by device."""
-    return devices.run(_first, problem.model, problem.devices, hyper, batches)
 
 
 def prior_gradient(model: Model, hyper: Any, stats: Sites) -> Sites:
@@ -332,3 +239,41 @@ def prior_gradient(model: Model, hyper: Any, stats: Sites) -> Sites:
 def add(*sites: Any) -> Any:
     """Sum of gradients, leaf by leaf."""
     return jax.tree.map(lambda *parts: sum(parts[1:], parts[0]), *sites)
+
+
+def blend(old: Any, new: Any, rate: Any) -> Any:
+    """(1 - rate) old + rate new, leaf by leaf."""
+    return jax.tree.map(lambda a, b: (1 - rate) * a + rate * b, old, new)
+
+
+FRACTIONS = (1.0, 0.5, 0.25, 0.125, 0.03, 0.005)  # of the way to a target that are tried in turn
+
+
+def advance(old: Any, move: Callable[[float], Any], height: Callable[[Any], Any]) -> Any:
+    """Backtracking: the first `move(fraction)` that does not lower the objective, or `old`.
+
+    height: gives the objective as terms to be added up. Falls within rounding are accepted.
+    """
+    terms = height(old)
+    before, sizes = devices.total(terms), devices.total(jax.tree.map(jnp.abs, terms))
+    rounding = 4 * max(jnp.finfo(term.dtype).eps for term in jax.tree.leaves(terms)) * sizes
+    for fraction in FRACTIONS:
+        new = move(fraction)
+        if devices.total(height(new)) >= before - rounding:
+            return new
+    return old
+
+
+def _first(model, hyper, batch):
+    natural = model.init(jax.random.key(0), hyper, batch)
+    return {site: natural[site] for site in natural if site in model.local}
+
+
+def start_local(model: Model, hyper: Any, batch: Batch, summary: str = "mean") -> Sites:
+    """The statistics at which the local sites of a fresh batch begin."""
+    return summarise(model, _first(model, hyper, batch), summary)
+
+
+def first_rows(problem: Problem, hyper: Any, batches: Sequence[Batch]) -> tuple[Sites, ...]:
+    """Natural parameters of the local sites at the model's starting point, device by device."""
+    return devices.run(_first, problem.model, problem.devices, hyper, batches)

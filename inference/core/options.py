@@ -33,12 +33,9 @@ Group = Mapping[str, Option]
 
 def compose(*groups: Group, **own: Option) -> Any:
     """A NamedTuple type of the groups' options and an engine's own, in this order."""
-    described: dict[str, Option] = {}
-    for group in (*groups, own):
-        described |= group
-    defaults = [option.default for option in described.values()]
+    described = dict(collections.ChainMap(own, *reversed(groups)))
     make: Any = collections.namedtuple  # mypy wants its fields spelled out
-    kind = make("Options", described, defaults=defaults)
+    kind = make("Options", described, defaults=[x.default for x in described.values()])
     kind.described = described
     kind.__doc__ = "\n\n".join(f"{name}: {option.about}." for name, option in described.items())
     return kind
@@ -46,23 +43,20 @@ def compose(*groups: Group, **own: Option) -> Any:
 
 def read_options(Options: Any, engine: str, given: Mapping[str, Any]) -> Any:
     """The options with the given ones checked: names, types, words and least numbers."""
+    described = Options.described
     for name, value in given.items():
-        if name not in Options.described:
-            raise unknown(f"option of engine {engine}", name, Options.described)
-        _check(engine, name, Options.described[name], value)
-    defaults = Options()
-    kinds = {name: type(option.default) for name, option in Options.described.items()}
-    return defaults._replace(**{name: kinds[name](value) for name, value in given.items()})
+        if name not in described:
+            raise unknown(f"option of engine {engine}", name, described)
+        _check(engine, name, described[name], value)
+    return Options(**{name: type(described[name].default)(x) for name, x in given.items()})
 
 
 def _check(engine: str, name: str, option: Option, value: Any) -> None:
-    if option.choices and isinstance(value, str):
-        if value not in option.choices:
-            raise unknown(name, value, option.choices)
-        return
     least = option.least
     if least is None:
         least = 0 if option.default == 0 or isinstance(option.default, float) else 1
+    if option.choices and isinstance(value, str) and value not in option.choices:
+        raise unknown(name, value, option.choices)
     if isinstance(option.default, str):
         good, kind = isinstance(value, str), "text"
     elif isinstance(option.default, int):
@@ -113,7 +107,8 @@ WEIGHTS = Option(
 )
 BASIS = Option(
     "auto",
-    'the density that is maximised: of x ("identity"), of log x ("log"), or of x where that has a mode ("auto")',
+    'the density that is maximised: of x ("identity"), of log x ("log"), or of x where that has '
+    'a mode ("auto")',
     choices=("auto", "identity", "log"),
 )
 
@@ -137,7 +132,8 @@ def trust(num_inner: int) -> Group:
         ),
         "start": Option(
             "uniform",
-            'where inner steps begin: beliefs spread evenly ("uniform", phi = 1/K) or the "current" parameters',
+            'where inner steps begin: beliefs spread evenly ("uniform", phi = 1/K) or the '
+            '"current" parameters',
             choices=("uniform", "current"),
         ),
     }

@@ -1,99 +1,30 @@
-"""What an engine found: a distribution, draws, a point, or a grid of hyper-parameters, all answering the same questions.
+"""The posteriors that engines return: a distribution, a point, draws, or a grid.
 
 mean(site), sd(site)     arrays of the site's shape
 sample(key, n)           site -> (n, ...) values
-log_density(draws)       log q of such values (distributions only; sites that q holds as a point count nothing where the values are at the point)
+log_density(draws)       log q of such values, where `has_density`
+chains(key, n)           site -> (chains, draws, ...) values to summarise or convert
+
+Callers ask for traits (`has_spread`, `has_chains`, `has_density`, `is_sampled`), not for the class.
 """
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from inference.core import devices
 from inference.core import objective as obj
 from inference.core.blocks import over_draws
+from inference.core.posterior import Names, Posterior, Stored, Values, rows_of_all, solve_rows
+from inference.core.summaries import summary_of
 from pp_models import families as fam
-from pp_models.elimination.row_solver import RowOptions
-from pp_models.errors import InputError, unknown
 from pp_models.families import positive_normal as pos
 from pp_models.model import Sites
 
-
-class Posterior(Protocol):
-    """The questions above; `kind` is variational, draws, point or mixture."""
-
-    kind: str
-    problem: Any
-
-    @property
-    def sites(self) -> list[str]: ...
-    def mean(self, site: str) -> np.ndarray: ...
-    def sd(self, site: str) -> np.ndarray: ...
-    def sample(self, key: jax.Array, num_draws: int) -> dict[str, np.ndarray]: ...
-    def log_density(self, draws: dict[str, Any]) -> np.ndarray: ...
-
-
-def rows_of_all(problem: obj.Problem, parts: Any, positions: Any) -> Any:
-    """The devices' rows, of all processes, put back into the order of the data."""
-    everyone = devices.from_all(problem.devices, list(zip(parts, positions, strict=True)))
-    return in_row_order(
-        tuple(part for part, _ in everyone),
-        tuple(place for _, place in everyone),
-        problem.data.num_rows,
-    )
-
-
-def in_row_order(parts: tuple[Any, ...], positions: tuple[Any, ...], num_rows: int) -> Any:
-    """Parts of the rows put back into the order of the data. Padding is written past the last row and dropped."""
-
-    def merge(*leaves: Any) -> np.ndarray:
-        out = np.empty((num_rows + 1, *leaves[0].shape[1:]), np.asarray(leaves[0]).dtype)
-        for leaf, place in zip(leaves, positions, strict=True):
-            out[np.asarray(place)] = np.asarray(leaf)
-        return out[:num_rows]
-
-    return jax.tree.map(merge, *parts)
-
-
-@partial(jax.jit, static_argnames=("model", "summary"))
-def _solve(model, hyper, shared, batch, options, summary):
-    start = obj.start_local(model, hyper, batch, summary)
-    stats = obj.summarise(model, shared) if summary == "mean" else shared
-    part = obj.local_part(model, hyper, stats, batch, start, options, summary)
-    return (
-        part.natural
-        if summary == "mean"
-        else {site: model.families[site].value(t) for site, t in part.stats.items()}
-    )
-
-
-def check_rows(problem: obj.Problem, site: str) -> None:
-    """Rows are solved from the data, which a fit that was loaded may be without."""
-    if problem.data is None:
-        raise InputError(
-            f"This fit was stored without {site}, which has a row for each row of the data: pass data= to inference.load."
-        )
-
-
-def solve_rows(
-    problem: obj.Problem, shared: Sites, summary: str = "mean", batch_size: int = 1024
-) -> Sites:
-    """Natural parameters of all rows' local sites given those of the global ones; of points, values of the former given statistics of the latter."""
-    size = min(batch_size, problem.data.num_rows)
-    parts, positions = [], []
-    for first in range(0, problem.data.num_rows, size):  # batches of rows
-        rows = np.arange(first, min(first + size, problem.data.num_rows))
-        batch = problem.data.pack(rows, size)
-        here = jax.device_put((problem.hyper, shared), batch.mask.sharding)
-        found = _solve(problem.model, *here, batch, RowOptions(100, 1e-4), summary)
-        keep = slice(len(rows))
-        parts.append(jax.tree.map(lambda x, keep=keep: np.asarray(x[keep]), found))
-        positions.append(rows)
-    return in_row_order(tuple(parts), tuple(positions), problem.data.num_rows)
+__all__ = ["KINDS", "Draws", "Mixture", "Point", "Posterior", "Variational", "solve_rows"]
 
 
 @partial(jax.jit, static_argnames=("family",))
@@ -106,46 +37,26 @@ def _sample(family, keys, natural):
     return jax.lax.map(lambda k: family.value(family.sample(k, natural)), keys)
 
 
-class _Sites:
-    """Shared by all posteriors: the problem and checked site names."""
+class Variational(Posterior):
+    """A product of exponential families.
 
-    def __init__(self, problem: obj.Problem) -> None:
-        self.problem = problem
+    local: natural parameters of the rows, either of all in order or of each device with their
+    `positions`. Without any, rows are solved when first asked for.
+    """
 
-    @property
-    def sites(self) -> list[str]:
-        """Names of the latent sites."""
-        return list(self.problem.model.families)
-
-    def _check(self, site: str) -> str:
-        if site not in self.problem.model.families:
-            raise unknown(f"site of {self.problem.model.name}", site, self.problem.model.families)
-        return site
-
-
-class Variational(_Sites):
-    """A product of exponential families. Local sites of engines that visit rows only in passing are solved when first asked for."""
-
-    kind = "variational"
+    kind, has_density = "variational", True
 
     def __init__(
-        self,
-        problem: obj.Problem,
-        shared: Sites,
-        local: tuple[Sites, ...] | Sites = (),
-        positions: tuple[Any, ...] = (),
+        self, problem: obj.Problem, shared: Sites, local: Any = (), positions: Any = ()
     ) -> None:
         super().__init__(problem)
         self._shared = shared
-        self._local: Sites | None = None
-        if isinstance(local, dict):
-            self._local = local
-        elif positions:
+        self._local: Sites | None = local if isinstance(local, dict) else None
+        if positions:
             self._local = rows_of_all(problem, local, positions)
 
     @property
     def at_hand(self) -> list[str]:
-        """The sites that need not be solved for first."""
         return [site for site in self.sites if site in self._shared or self._local is not None]
 
     def natural(self, site: str) -> Any:
@@ -153,15 +64,18 @@ class Variational(_Sites):
         if self._check(site) in self._shared:
             return self._shared[site]
         if self._local is None:
-            check_rows(self.problem, site)
             self._local = solve_rows(self.problem, self._shared)
         return self._local[site]
 
+    def statistics(self, site: str) -> Any:
+        """The expected sufficient statistics of a site."""
+        family = self.problem.model.families[self._check(site)]
+        return family.mean(jax.tree.map(jnp.asarray, self.natural(site)))
+
     def distribution(self, site: str) -> Any:
         """The NumPyro distribution of a site."""
-        return self.problem.model.families[self._check(site)].distribution(
-            jax.tree.map(jnp.asarray, self.natural(site))
-        )
+        family = self.problem.model.families[self._check(site)]
+        return family.distribution(jax.tree.map(jnp.asarray, self.natural(site)))
 
     def mean(self, site: str) -> np.ndarray:
         return np.asarray(self.distribution(site).mean)
@@ -169,23 +83,17 @@ class Variational(_Sites):
     def sd(self, site: str) -> np.ndarray:
         return np.sqrt(np.asarray(self.distribution(site).variance))
 
-    def sample(
-        self, key: jax.Array, num_draws: int, sites: Sequence[str] | None = None
-    ) -> dict[str, np.ndarray]:
-        """Of all sites, or of those named: the same draws of each whichever others are asked for."""
+    def sample(self, key: jax.Array, num_draws: int, sites: Names = None) -> Values:
         families = self.problem.model.families
-        keys = jax.random.split(key, len(families))
-        draws = {
-            s: jax.random.split(k, num_draws)
-            for s, k in zip(families, keys, strict=True)
-            if sites is None or s in sites
-        }
-        return {
-            s: over_draws(partial(_sample, families[s], natural=self.natural(s)), k)
-            for s, k in draws.items()
-        }
+        keys = dict(zip(families, jax.random.split(key, len(families)), strict=True))
+        drawn = {}
+        for site in self.sites if sites is None else sites:
+            draw = partial(_sample, families[site], natural=self.natural(site))
+            drawn[site] = over_draws(draw, jax.random.split(keys[site], num_draws))
+        return drawn
 
     def log_density(self, draws: dict[str, Any]) -> np.ndarray:
+        """log q of draws. A site that q holds at a point adds 0 there and -inf elsewhere."""
         families = self.problem.model.families
         terms = [
             over_draws(partial(_log_density, families[s], self.natural(s)), np.asarray(x))
@@ -196,28 +104,41 @@ class Variational(_Sites):
         return np.sum([np.asarray(term, np.float64) for term in terms], axis=0)
 
     def _at_point(self, site: str, values: Any) -> np.ndarray:
-        """As of NumPyro's Delta: 0 for values at the point, to rounding, and nothing elsewhere."""
         point = self.mean(site)
-        away = np.abs(np.asarray(values) - point) > 100 * np.finfo(point.dtype).eps * (
-            1 + np.abs(point)
-        )
+        rounding = 100 * np.finfo(point.dtype).eps * (1 + np.abs(point))
+        away = np.abs(np.asarray(values) - point) > rounding
         return np.where(away.reshape(len(values), -1).any(1), -np.inf, 0.0)
 
+    def _tree(self, site: str) -> Any:
+        return self.natural(site)
 
-class Point(_Sites):
-    """A single value per site, from the global sites' statistics and the devices' values of the local ones.
+    @classmethod
+    def restored(cls, problem: obj.Problem, stored: Stored) -> "Posterior":
+        model = problem.model
+        trees = {
+            site: jax.tree.unflatten(jax.tree.structure(model.families[site].base), parts)
+            for site, parts in stored.leaves.items()
+            if parts
+        }
+        rows = {site: trees[site] for site in model.local} if model.local <= trees.keys() else ()
+        return cls(problem, {site: trees[site] for site in model.shared}, rows)
 
-    solve: () -> values of local sites that are found when first asked for.
+
+class Point(Posterior):
+    """One value for each site.
+
+    shared: statistics of the global sites. local, positions: values of the rows on each device.
+    solve: () -> values of the local sites, called when they are first asked for.
     """
 
-    kind = "point"
+    kind, has_spread = "point", False
 
     def __init__(
         self,
         problem: obj.Problem,
         shared: Sites,
-        local: tuple[Sites, ...] = (),
-        positions: tuple[Any, ...] = (),
+        local: Any = (),
+        positions: Any = (),
         solve: Callable[[], Sites] | None = None,
     ) -> None:
         super().__init__(problem)
@@ -228,19 +149,17 @@ class Point(_Sites):
 
     @property
     def at_hand(self) -> list[str]:
-        """The sites that need not be solved for first."""
         return [site for site in self.sites if site in self._values]
 
     @property
-    def values(self) -> dict[str, np.ndarray]:
-        """Of all sites."""
+    def values(self) -> Values:
+        """The values of all sites."""
         if self._solve is not None:
-            check_rows(self.problem, next(iter(self.problem.model.local)))
             self._values, self._solve = {**self._values, **self._solve()}, None
         return self._values
 
     @values.setter
-    def values(self, values: dict[str, np.ndarray]) -> None:
+    def values(self, values: Values) -> None:
         self._values, self._solve = values, None
 
     def mean(self, site: str) -> np.ndarray:
@@ -249,68 +168,87 @@ class Point(_Sites):
     def sd(self, site: str) -> np.ndarray:
         return np.zeros_like(self.mean(site))
 
-    def sample(
-        self, key: jax.Array, num_draws: int, sites: Sequence[str] | None = None
-    ) -> dict[str, np.ndarray]:
-        return {
-            site: np.broadcast_to(x, (num_draws, *x.shape))
-            for site in sites or self.sites
-            for x in [self.mean(site)]
-        }
+    def num_draws(self, wanted: int) -> int:
+        return 1
 
-    def log_density(self, draws: dict[str, Any]) -> np.ndarray:
-        raise InputError(
-            "A point estimate has no density: use fit.log_joint(draws) for the model's."
-        )
+    def sample(self, key: jax.Array, num_draws: int, sites: Names = None) -> Values:
+        values = {site: self.mean(site) for site in (self.sites if sites is None else sites)}
+        return {site: np.broadcast_to(x, (num_draws, *x.shape)) for site, x in values.items()}
+
+    @classmethod
+    def restored(cls, problem: obj.Problem, stored: Stored) -> "Posterior":
+        families = problem.model.families
+        known = {site: parts[0] for site, parts in stored.leaves.items() if parts}
+        if len(known) == len(stored.leaves):
+            point = cls(problem, {})
+            point.values = known
+            return point
+        stats = {site: families[site].stats(jnp.asarray(x)) for site, x in known.items()}
+
+        def solve() -> Any:
+            return solve_rows(problem, stats, summary_of(problem, stored.options["basis"]))
+
+        return cls(problem, stats, solve=solve)
 
 
-class Draws(_Sites):
-    """Draws of a Markov chain: site -> (chains, draws, ...)."""
+class Draws(Posterior):
+    """Draws of Markov chains: site -> (chains, draws, ...)."""
 
-    kind = "draws"
+    kind, has_chains, is_sampled = "draws", True, True
 
     def __init__(
-        self,
-        problem: obj.Problem,
-        draws: dict[str, np.ndarray],
-        sample_stats: dict[str, np.ndarray] | None = None,
+        self, problem: obj.Problem, draws: Values, sample_stats: Values | None = None
     ) -> None:
         super().__init__(problem)
-        self.draws = draws
-        self.sample_stats = sample_stats or {}
+        self.draws, self.sample_stats = draws, sample_stats or {}
 
-    def _flat(self, site: str) -> np.ndarray:
+    def flat(self, site: str) -> np.ndarray:
+        """(draws, ...) values of a site, the chains one after the other."""
         x = self.draws[self._check(site)]
         return x.reshape(-1, *x.shape[2:])
 
     def mean(self, site: str) -> np.ndarray:
-        return self._flat(site).mean(0)
+        return self.flat(site).mean(0)
 
     def sd(self, site: str) -> np.ndarray:
-        return self._flat(site).std(0)
+        return self.flat(site).std(0)
 
-    def sample(self, key: jax.Array, num_draws: int) -> dict[str, np.ndarray]:
+    def num_draws(self, wanted: int) -> int:
+        return min(wanted, len(self.flat(self.sites[0])))
+
+    def sample(self, key: jax.Array, num_draws: int, sites: Names = None) -> Values:
         """Draws picked at random, without repetition while there are enough."""
-        size = self._flat(self.sites[0]).shape[0]
+        size = len(self.flat(self.sites[0]))
         pick = np.asarray(jax.random.choice(key, size, (num_draws,), replace=num_draws > size))
-        return {site: self._flat(site)[pick] for site in self.sites}
+        return {site: self.flat(site)[pick] for site in (self.sites if sites is None else sites)}
 
-    def log_density(self, draws: dict[str, Any]) -> np.ndarray:
-        raise InputError(
-            "A Markov chain has draws but no density: use fit.log_joint(draws) for the model's."
-        )
+    def chains(self, key: jax.Array, num_draws: int, sites: Names = None) -> Values:
+        """The chains' own draws, evenly thinned to about `num_draws` in total."""
+        number, length = np.shape(self.draws[self.sites[0]])[:2]
+        most = min(length, max(1, num_draws // number))
+        kept = np.linspace(0, length - 1, most).round().astype(int)
+        return {site: self.draws[site][:, kept] for site in sites or self.sites}
+
+    def _tree(self, site: str) -> Any:
+        return self.draws[site]
+
+    @classmethod
+    def restored(cls, problem: obj.Problem, stored: Stored) -> "Posterior":
+        draws = {site: parts[0] for site, parts in stored.leaves.items()}
+        return cls(problem, draws, stored.sample_stats)
 
 
-class Mixture(_Sites):
-    """Hyper-parameters on a grid with weights, and at each of its points a product of rows' factors (H 13).
+class Mixture(Posterior):
+    """Hyper-parameters on a grid with weights, and at each point a product of the rows' factors.
 
-    theta:   (M, d) log hyper-parameters; names: which
-    natural: at each point, site -> (b, p) of independent positive normals or (P m, -P / 2) of normal rows
-    weights: (M,) adding up to one
-    log_evidence: log p(D), the integral of p~ over the grid; nan for a single point
+    theta:   (M, d) log hyper-parameters (H 13); names: their sites
+    natural: for each point, site -> (b, p) of independent positive normals, or (P m, -P / 2) of
+             normal rows
+    weights: (M,), which sum to one
+    log_evidence: the log marginal likelihood by the grid's integral; nan for a single point
     """
 
-    kind = "mixture"
+    kind, is_sampled = "mixture", True
 
     def __init__(
         self,
@@ -325,89 +263,83 @@ class Mixture(_Sites):
         self.names, self.natural, self.weights = names, natural, np.asarray(weights)
         self.theta = np.asarray(theta, float).reshape(len(natural), len(names))
         self.log_evidence = log_evidence
-        self._moments: dict[tuple[int, str], tuple[np.ndarray, np.ndarray]] = {}
+        self._moments: dict[str, tuple[np.ndarray, np.ndarray]] = {}
 
-    def _at(self, m: int, site: str) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and variance of a site at a grid point."""
-        if (m, site) not in self._moments:
-            found = _factor_moments(
-                self.problem.model.families[site].settles, self.natural[m][site]
-            )
-            self._moments[m, site] = np.asarray(found[0]), np.asarray(found[1])
-        return self._moments[m, site]
-
-    def values(self, m: int) -> dict[str, np.ndarray]:
-        """Means of all sites at a grid point."""
-        known = {name: np.exp(self.theta[m, [i]]) for i, name in enumerate(self.names)}
-        return {
-            site: known[site] if site in known else np.asarray(self._at(m, site)[0])
-            for site in self.sites
-        }
-
-    def mean(self, site: str) -> np.ndarray:
+    def _at_points(self, site: str) -> tuple[np.ndarray, np.ndarray]:
+        """Means and variances (M, ...) of a site at all grid points."""
         if self._check(site) in self.names:
-            return np.average(
-                np.exp(self.theta[:, [self.names.index(site)]]), axis=0, weights=self.weights
-            ).astype(self._dtype)
-        return np.asarray(
-            sum(w * self._at(m, site)[0] for m, w in enumerate(self.weights)), self._dtype
-        )
+            value = np.exp(self.theta[:, [self.names.index(site)]])
+            return value, np.zeros_like(value)
+        if site not in self._moments:
+            settles = self.problem.model.families[site].settles
+            found = [_factor_moments(settles, natural[site]) for natural in self.natural]
+            means, variances = (np.stack(parts) for parts in zip(*found, strict=True))
+            self._moments[site] = means, variances
+        return self._moments[site]
+
+    def values(self, m: int) -> Values:
+        """Means of all sites at a grid point."""
+        return {site: self._at_points(site)[0][m] for site in self.sites}
+
+    def _average(self, values: np.ndarray) -> np.ndarray:
+        return np.tensordot(self.weights, values, 1)
 
     @property
     def _dtype(self) -> Any:
         return jax.tree.leaves(self.natural)[0].dtype
 
-    def sd(self, site: str) -> np.ndarray:
-        mean = self.mean(site)
-        if site in self.names:
-            squares = np.average(
-                np.exp(2 * self.theta[:, [self.names.index(site)]]), axis=0, weights=self.weights
-            )
-        else:
-            squares = sum(
-                w * (self._at(m, site)[1] + self._at(m, site)[0] ** 2)
-                for m, w in enumerate(self.weights)
-            )
-        return np.sqrt(np.maximum(squares - mean**2, 0)).astype(self._dtype)
+    def mean(self, site: str) -> np.ndarray:
+        return self._average(self._at_points(site)[0]).astype(self._dtype)
 
-    def sample(self, key: jax.Array, num_draws: int) -> dict[str, np.ndarray]:
+    def sd(self, site: str) -> np.ndarray:
+        means, variances = self._at_points(site)
+        squares = self._average(variances + means**2)
+        return np.sqrt(np.maximum(squares - self._average(means) ** 2, 0)).astype(self._dtype)
+
+    def sample(self, key: jax.Array, num_draws: int, sites: Names = None) -> Values:
         """Grid points drawn with their weights, and rows from their factors there."""
         pick_key, *keys = jax.random.split(key, 1 + len(self.sites))
-        picked = jax.random.choice(
-            pick_key, len(self.weights), (num_draws,), p=jnp.asarray(self.weights)
-        )
+        weights = jnp.asarray(self.weights)
+        picked = jax.random.choice(pick_key, len(weights), (num_draws,), p=weights)
         out = {}
         for site, site_key in zip(self.sites, keys, strict=True):
             if site in self.names:
-                out[site] = np.exp(
-                    self.theta[np.asarray(picked)][:, [self.names.index(site)]]
-                ).astype(self._dtype)
+                values = self._at_points(site)[0][np.asarray(picked)]
+                out[site] = values.astype(self._dtype)
             else:
-                stacked = jax.tree.map(
-                    lambda *parts: jnp.stack(parts), *(natural[site] for natural in self.natural)
-                )
-                out[site] = np.asarray(
-                    _draw_factors(
-                        self.problem.model.families[site].settles,
-                        jax.random.split(site_key, num_draws),
-                        picked,
-                        stacked,
-                    )
-                )
-        return out
+                stacked = jax.tree.map(lambda *x: jnp.stack(x), *(n[site] for n in self.natural))
+                draw_keys = jax.random.split(site_key, num_draws)
+                settles = self.problem.model.families[site].settles
+                out[site] = np.asarray(_draw_factors(settles, draw_keys, picked, stacked))
+        return {site: out[site] for site in (self.sites if sites is None else sites)}
 
-    def log_density(self, draws: dict[str, Any]) -> np.ndarray:
-        raise InputError(
-            "A grid of hyper-parameters has weights but no density: use fit.log_joint(draws) for the model's."
-        )
+    def stored(self, sites: Sequence[str], options: dict[str, Any]) -> Stored:
+        stacked = jax.tree.map(lambda *parts: np.stack(parts), *self.natural)
+        leaves = {site: jax.tree.leaves(tree) for site, tree in stacked.items()}
+        evidence = np.asarray(self.log_evidence)
+        grid = {"theta": self.theta, "weights": self.weights, "log_evidence": evidence}
+        return Stored(leaves, grid, {}, options)
+
+    @classmethod
+    def restored(cls, problem: obj.Problem, stored: Stored) -> "Posterior":
+        grid = stored.grid
+        natural = [
+            {
+                s: fam.Pair(*(part[m] for part in parts))
+                for s, parts in stored.leaves.items()
+                if parts
+            }
+            for m in range(len(grid["weights"]))
+        ]
+        names = tuple(site for site, parts in stored.leaves.items() if not parts)
+        evidence = float(grid["log_evidence"])
+        return cls(problem, names, grid["theta"], natural, grid["weights"], evidence)
 
 
 def _full(natural):
     """Normal rows with a precision each."""
-    return fam.Pair(
-        natural.first,
-        jnp.broadcast_to(natural.second, (len(natural.first), *natural.second.shape[1:])),
-    )
+    shape = (len(natural.first), *natural.second.shape[1:])
+    return fam.Pair(natural.first, jnp.broadcast_to(natural.second, shape))
 
 
 @partial(jax.jit, static_argnames=("settles",))
@@ -425,10 +357,13 @@ def _draw_factors(settles, keys, picked, stacked):
 
     def one(each):
         natural = jax.tree.map(lambda x: x[each[1]], stacked)
-        return (
-            pos.draw(each[0], natural.first, natural.second)
-            if settles
-            else fam.normal.sample(each[0], _full(natural)).first
-        )
+        if settles:
+            return pos.draw(each[0], natural.first, natural.second)
+        return fam.normal.sample(each[0], _full(natural)).first
 
     return jax.lax.map(one, (keys, picked))
+
+
+KINDS: dict[str, type[Posterior]] = {
+    one.kind: one for one in (Variational, Point, Mixture, Draws)
+}  # in the order in which engines are compared

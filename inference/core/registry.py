@@ -5,14 +5,12 @@ import functools
 import importlib
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from inference.core.engine import Engine
 from inference.core.options import read_options
 from pp_models import discovery
 from pp_models.errors import InputError, unknown
-
-if TYPE_CHECKING:
-    from inference.core.engine import Engine
 
 PACKAGE = Path(__file__).parents[1] / "engines"
 
@@ -28,7 +26,7 @@ def engines() -> list[str]:
     return sorted(_files(os.environ.get("PP_MODELS_PATH", "")))
 
 
-def load_engine(name: str) -> "Engine":
+def load_engine(name: str) -> Engine:
     """The engine of that name."""
     if name not in engines():
         raise unknown("engine", name, engines())
@@ -47,39 +45,33 @@ KINDS = ("variational", "point", "mixture", "draws")  # the order in which engin
 
 
 def default_reference(model: Any, hyper: Any = None, quick: bool = False) -> str | None:
-    """The sampler to judge other engines by; None where there is no posterior to sample from.
+    """The sampler to judge other engines by: the first that a comparison takes.
 
-    Of those that a comparison takes and that suit the model, the one with a sampler of the model's
-    own conditionals before the generic one; for a quick comparison the generic one, of which a few
-    hundred draws of a small problem are worth as many.
+    None if the posterior is not proper.
     """
     if hyper is not None and not model.proper(hyper):
         return None
-    samplers = [name for name in default_engines(model, hyper, quick) if _kind(name) == "draws"]
-    return samplers[0] if samplers else None
+    taken = default_engines(model, hyper, quick)
+    return next((name for name in taken if load_engine(name).kind == "draws"), None)
 
 
 def default_engines(model: Any, hyper: Any, quick: bool = False) -> list[str]:
-    """The engines that a comparison is made of where none are named.
+    """The engines of a comparison that names none.
 
     Those that are `compared` (for a quick one `is_quick`) and suit the model; without a proper
     prior all that find a point.
     """
     proper = hyper is None or model.proper(hyper)
-    taken = []
-    for name in engines():
-        engine = load_engine(name)
+
+    def is_wanted(engine: Engine) -> bool:
         wanted = engine.is_quick if quick else engine.compared
-        if (wanted if proper else engine.kind == "point") and not engine.suits(model):
-            taken.append(name)
-    return sorted(taken, key=lambda name: (KINDS.index(_kind(name)), name))
+        return (wanted if proper else engine.kind == "point") and not engine.suits(model)
+
+    taken = [engine for engine in map(load_engine, engines()) if is_wanted(engine)]
+    return [x.name for x in sorted(taken, key=lambda x: (KINDS.index(x.kind), x.name))]
 
 
-def _kind(name: str) -> str:
-    return load_engine(name).kind
-
-
-def make_options(engine: "Engine", given: dict[str, Any]) -> Any:
+def make_options(engine: Engine, given: dict[str, Any]) -> Any:
     """The engine's options with the given ones checked."""
     options = read_options(engine.Options, engine.name, given)
     engine.check(options)

@@ -14,7 +14,7 @@ from pp_models.data.types import Data
 
 
 def _mix(x: Any) -> np.ndarray:
-    """64-bit numbers whose every bit depends on every bit of the given ones (the finaliser of Steele, Lea & Flood's SplitMix)."""
+    """Hash of 64-bit numbers: the finaliser of SplitMix (Steele, Lea & Flood)."""
     x = np.asarray(x).astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -27,61 +27,51 @@ def rows_of_entries(matrix: Any) -> np.ndarray:
 
 
 def fingerprints(matrix: Any, seed: int) -> np.ndarray:
-    """(rows,) 64-bit numbers that depend on a row's counts and the seed, and on nothing else: not even on how its entries are ordered."""
+    """(rows,) hashes of the rows' counts and the seed, whatever the order of the entries."""
     with np.errstate(over="ignore"):
-        terms = np.where(
-            matrix.data > 0,
-            _mix(_mix(matrix.indices) + matrix.data.astype(np.uint64)),
-            np.uint64(0),
-        )
+        terms = _mix(_mix(matrix.indices) + matrix.data.astype(np.uint64))
+        terms = np.where(matrix.data > 0, terms, np.uint64(0))
         running = np.concatenate([np.zeros(1, np.uint64), np.cumsum(terms, dtype=np.uint64)])
-        return _mix(
-            running[matrix.indptr[1:]]
-            - running[matrix.indptr[:-1]]
-            + _mix(np.array([seed], np.int64).view(np.uint64))
-        )
+        sums = running[matrix.indptr[1:]] - running[matrix.indptr[:-1]]
+        return _mix(sums + _mix(np.array([seed], np.int64).view(np.uint64)))
 
 
 class Tokens(NamedTuple):
-    """The tokens of a corpus, row after row, in the order that each row's fingerprint gives. entry: of the matrix. place: within the row."""
+    """The tokens of a corpus, row after row, shuffled within rows.
+
+    entry: the entry of the matrix. place: the position within the row.
+    """
 
     entry: np.ndarray
     place: np.ndarray
 
 
 def shuffled_tokens(matrix: Any, seed: int, counts: np.ndarray | None = None) -> Tokens:
-    """Every token once. counts: in place of the matrix's own; ones make whole entries the tokens."""
+    """Every token once. counts: default the matrix's own; with ones the tokens are entries."""
     counts = matrix.data.astype(np.int64) if counts is None else counts
     entry = np.repeat(np.arange(len(counts)), counts)
     occurrence = np.arange(len(entry)) - np.repeat(np.cumsum(counts) - counts, counts)
     row = rows_of_entries(matrix)[entry]
     with np.errstate(over="ignore"):
-        number = _mix(
-            _mix(fingerprints(matrix, seed)[row] + _mix(matrix.indices)[entry])
-            + occurrence.astype(np.uint64)
-        )
+        word = _mix(fingerprints(matrix, seed)[row] + _mix(matrix.indices)[entry])
+        number = _mix(word + occurrence.astype(np.uint64))
     order = np.lexsort((number, row))
     first = np.searchsorted(row, np.arange(matrix.shape[0]))  # rows stand in order before and after
     return Tokens(entry[order], np.arange(len(entry)) - first[row])
 
 
 def split_tokens(data: Data, folds: int, seed: int = 0) -> list[tuple[Any, Any]]:
-    """For each fold, the corpus without that fold's tokens, and those tokens: every token is in one fold, and documents are split evenly."""
+    """For each fold, the corpus without that fold's tokens, and those tokens."""
     matrix = data.matrix
     tokens = shuffled_tokens(matrix, seed)
-    share = np.bincount(
-        tokens.entry * folds + tokens.place % folds, minlength=matrix.nnz * folds
-    ).reshape(matrix.nnz, folds)
-    return [
-        (with_values(matrix, matrix.data - share[:, fold]), with_values(matrix, share[:, fold]))
-        for fold in range(folds)
-    ]
+    places = tokens.entry * folds + tokens.place % folds
+    shares = np.bincount(places, minlength=matrix.nnz * folds).reshape(matrix.nnz, folds).T
+    return [(with_values(matrix, matrix.data - x), with_values(matrix, x)) for x in shares]
 
 
 def with_values(matrix: Any, values: np.ndarray) -> Any:
     """The same rows with other values, zeros left out."""
     kept = values > 0
     indptr = np.concatenate([[0], np.cumsum(kept)])[matrix.indptr]
-    return scipy.sparse.csr_array(
-        (values[kept].astype(np.float32), matrix.indices[kept], indptr), shape=matrix.shape
-    )
+    parts = values[kept].astype(np.float32), matrix.indices[kept], indptr
+    return scipy.sparse.csr_array(parts, shape=matrix.shape)

@@ -12,7 +12,7 @@ over all rows refine them.
    undone. Then these rows join the others, and all rows begin once more.
 
 The means of the global sites replace their geometric means throughout. Which weights of the rows
-predict better depends on the corpus ("The race" in docs/calibration.md).
+predict better depends on the corpus (docs/experiments.md).
 
 Use it for the best topics in a given time, with nothing to set but the number of topics. It needs
 counts with Dirichlet or gamma weights: `lda` and `bayesian_nmf`. It has no bound:
@@ -147,7 +147,7 @@ def _scorer(problem: obj.Problem, aside: np.ndarray) -> Any:
 
     def score(state):
         now = problem._replace(hyper=state.hyper)
-        sites = completion.global_sites(Variational(now, state.shared))
+        sites = Variational(now, state.shared).global_values()
         logs = completion.complete_rows(now, sites, data, aside, plan())
         return float(devices.agreed(places, logs.sum() / data.totals[aside].sum()))
 

@@ -11,7 +11,6 @@ from inference.core.completion import (
     Scale,
     _same,
     complete_rows,
-    global_sites,
     has_topics,
     plan_for,
     row_means,
@@ -33,7 +32,6 @@ __all__ = [
     "Split",
     "complete_rows",
     "document_completion",
-    "global_sites",
     "hold_out",
     "perplexity",
     "plan_for",
@@ -89,7 +87,7 @@ def document_completion(
         num_local=num_local,
         scale=scale,
     )
-    shared, logs = global_sites(fit.posterior, num_draws, seed), np.zeros(heldout.num_rows)
+    shared, logs = fit.posterior.global_values(num_draws, seed), np.zeros(heldout.num_rows)
     for first in range(0, heldout.num_rows, plan.size):  # batches of rows
         rows = np.arange(first, min(first + plan.size, heldout.num_rows))
         logs[rows] = complete_rows(fit.problem, shared, heldout, rows, plan)

@@ -30,7 +30,7 @@ import scipy.sparse
 from jax import lax
 from jax.scipy.special import gammaln
 
-from inference.evaluation.completion import FLOOR, check_documents, global_sites
+from inference.evaluation.completion import FLOOR, check_documents
 from inference.evaluation.scores import ratio
 from inference.evaluation.splits import fingerprints, shuffled_tokens
 from pp_models import families as fam
@@ -397,7 +397,7 @@ def log_evidence(
         check_count(name, number)
     if num_draws is not None:
         check_count("num_draws", num_draws)
-    shared = global_sites(fit.posterior, num_draws or 20, seed, from_q=num_draws is not None)
+    shared = fit.posterior.global_values(num_draws or 20, seed, from_q=num_draws is not None)
     given = [
         _judge(fit, {site: x[m] for site, x in shared.items()}, heldout.num_columns)
         for m in range(len(shared["beta"]))

@@ -18,7 +18,6 @@ from inference.core import objective as obj
 from inference.evaluation.completion import (
     MOST_CELLS,
     check_documents,
-    global_sites,
     plan_for,
     row_means,
 )
@@ -88,7 +87,7 @@ def precision_recall_at(
         raise InputError(
             "A column that is held out is also observed in the same row: leave it out of one of the two."
         )
-    shared, problem = global_sites(fit.posterior, num_draws, seed), fit.problem
+    shared, problem = fit.posterior.global_values(num_draws, seed), fit.problem
     plan = plan_for(observed, min(observed.num_rows, max(1, MOST_CELLS // observed.num_columns)))
     number = min(M, observed.num_columns)
     hits, size = np.zeros(observed.num_rows), np.zeros(observed.num_rows)

@@ -12,7 +12,7 @@ weights s_j are inferred, the other members are held at their values there. `row
 | "nested"   | the second Laplace approximation, INLA's: see `_odds`                                                                           |
 
 By default a point estimate plugs itself in, which on the House's missing votes is better calibrated than the spread that Laplace guesses for it
-(docs/calibration.md), and everything else, which has a spread of its own, is "gaussian". In cases small enough to integrate (test_votes.py: a
+(docs/experiments.md), and everything else, which has a spread of its own, is "gaussian". In cases small enough to integrate (test_votes.py: a
 dozen votes) "nested" is nearest, at the cost of a Newton search of 2 K numbers for each vote; of the other two now one and now the other is.
 
 Where a vote is known, what is predicted is another vote of that member on that bill.

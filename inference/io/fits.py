@@ -10,56 +10,29 @@ grid/NAME         log hyper-parameters, weights and log evidence of a mixture
 sample_stats/NAME of a sampler
 """
 
-import dataclasses
 import functools
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from inference.core import objective as obj
 from inference.core.blocks import over_draws
-from inference.core.posteriors import Draws, Mixture, Point, Posterior, Variational, solve_rows
+from inference.core.posterior import Posterior, Stored
+from inference.core.posteriors import KINDS
 from inference.core.provenance import hash_of_names
-from inference.core.summaries import summary_of
 from inference.io import archives
-from inference.io.contents import (
-    check_header,
-    check_history,
-    check_leaves,
-    check_shared,
-    check_sizes,
-    expected_shapes,
-    groups_of,
-    is_time,
-    is_whole,
-    require,
-    usable,
-)
+from inference.io.archives import check_sizes, is_whole, require, usable
 from pp_models import discovery
 from pp_models.data.files import write_whole
 from pp_models.data.types import Data
 from pp_models.errors import InputError
-from pp_models.families import Pair
 from pp_models.model import as_arrays, declare, log_joint, value_shapes
 
-__all__ = [
-    "Fit",
-    "check_history",
-    "check_shared",
-    "check_sizes",
-    "is_time",
-    "is_whole",
-    "load",
-    "require",
-    "save",
-    "stored_sites",
-    "usable",
-]
+__all__ = ["Fit", "check_sizes", "is_whole", "load", "require", "save", "stored_sites", "usable"]
 
 FORMAT = 1
 MOST_SOLVED = 20_000_000  # numbers of rows that are solved only to be stored
@@ -164,16 +137,14 @@ def _log_joints(model, hyper, draws, batch):
 
 
 def stored_sites(fit: Fit) -> list[str]:
-    """All sites, or only those at hand where the rows left would be too many to solve."""
+    """All sites, or only those at hand where the other rows are too many to solve."""
     posterior = fit.posterior
-    if not isinstance(posterior, Variational | Point):
-        return posterior.sites
-    if fit.data is None:
-        return posterior.at_hand
-    shapes = value_shapes(fit.model, fit.hyper, fit.data)
-    missing = [site for site in posterior.sites if site not in posterior.at_hand]
-    few = sum(math.prod(shapes[site]) for site in missing) <= MOST_SOLVED
-    return posterior.sites if few else posterior.at_hand
+    missing = set(posterior.sites) - set(posterior.at_hand)
+    if missing and fit.data is not None:
+        shapes = value_shapes(fit.model, fit.hyper, fit.data)
+        if sum(math.prod(shapes[site]) for site in missing) <= MOST_SOLVED:
+            return posterior.sites
+    return posterior.at_hand
 
 
 def save(fit: Fit, path: str | Path) -> Path:
@@ -181,16 +152,12 @@ def save(fit: Fit, path: str | Path) -> Path:
     path = Path(path)
     if path.suffix != ".npz":
         path = path.with_name(path.name + ".npz")
-    sites, grid = _contents(fit)
-    arrays = {
-        f"{site}/{i}": np.asarray(leaf)
-        for site, tree in sites.items()
-        for i, leaf in enumerate(jax.tree.leaves(tree))
+    stored = fit.posterior.stored(stored_sites(fit), fit.options)
+    arrays: dict[str, Any] = {
+        f"{site}/{i}": x for site, leaves in stored.leaves.items() for i, x in enumerate(leaves)
     }
-    arrays |= {f"grid/{name}": x for name, x in grid.items()}
-    arrays |= {f"history/{name}": column for name, column in fit.history.items()}
-    stats = getattr(fit.posterior, "sample_stats", {})
-    arrays |= {f"sample_stats/{name}": x for name, x in stats.items()}
+    groups = {"grid": stored.grid, "history": fit.history, "sample_stats": stored.sample_stats}
+    arrays |= {f"{name}/{x}": y for name, columns in groups.items() for x, y in columns.items()}
     hyper = fit.hyper._asdict().items()
     header = {
         "format": FORMAT,
@@ -205,26 +172,10 @@ def save(fit: Fit, path: str | Path) -> Path:
     return write_whole(path, lambda file: archives.write(file, header, arrays))
 
 
-def _contents(fit: Fit) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """What is stored of a posterior: trees of arrays by site, and the grid of a mixture."""
-    posterior = fit.posterior
-    if isinstance(posterior, Variational):
-        return {site: posterior.natural(site) for site in stored_sites(fit)}, {}
-    if isinstance(posterior, Point):
-        return {site: posterior.mean(site) for site in stored_sites(fit)}, {}
-    if isinstance(posterior, Mixture):
-        log_evidence = np.asarray(posterior.log_evidence)
-        grid = {"theta": posterior.theta, "weights": posterior.weights}
-        stacked = jax.tree.map(lambda *parts: np.stack(parts), *posterior.natural)
-        return stacked, {**grid, "log_evidence": log_evidence}
-    return posterior.draws, {}  # type: ignore[attr-defined]
-
-
 # Reading --------------------------------------------------------------------------------------
 
 
-@dataclasses.dataclass(frozen=True)
-class _Shape:
+class _Shape(NamedTuple):
     """The size of the data of a fit that is loaded without them."""
 
     kind: str
@@ -239,7 +190,7 @@ def load(path: str | Path, data: Data | None = None) -> Fit:
         path = path.with_name(path.name + ".npz")
     header, arrays = archives.read(path, "fit", FORMAT)
     with usable(path, "fit"):
-        about = check_header(header)
+        about = header["data"]
         model = discovery.load(header["model"])
         if data is not None and data.hash != about["hash"]:
             raise InputError(
@@ -250,58 +201,10 @@ def load(path: str | Path, data: Data | None = None) -> Fit:
         known: Any = data or _Shape(about["kind"], about["rows"], about["columns"])
         model, hyper = declare(model, header["hyper"], known)
         problem = obj.Problem(model, as_arrays(hyper), data, tuple(jax.local_devices()))
-        groups = groups_of(arrays, [*model.families, "history", "sample_stats", "grid"])
-        leaves = {
-            site: [groups[site][str(i)] for i in range(len(groups[site]))]
-            for site in model.families
-        }
-        check_leaves(model, header, leaves, groups["grid"], expected_shapes(model, hyper, about))
-        history = groups["history"]
-        check_history(history)
-        posterior, seconds = _posterior(problem, header, leaves, groups), float(header["seconds"])
+        leaves = {site: list(archives.group(arrays, site).values()) for site in model.families}
+        grid, stats = (archives.group(arrays, name) for name in ("grid", "sample_stats"))
+        posterior = KINDS[header["kind"]].restored(
+            problem, Stored(leaves, grid, stats, header["options"])
+        )
+        history, seconds = archives.group(arrays, "history"), float(header["seconds"])
         return Fit(problem, header["engine"], header["options"], posterior, history, seconds, about)
-
-
-def _posterior(
-    problem: obj.Problem,
-    header: dict[str, Any],
-    leaves: dict[str, list[np.ndarray]],
-    groups: dict[str, dict[str, np.ndarray]],
-) -> Any:
-    model, kind = problem.model, header["kind"]
-    if kind == "draws":
-        draws = {site: parts[0] for site, parts in leaves.items()}
-        return Draws(problem, draws, groups["sample_stats"])
-    if kind == "point":
-        return _point(problem, header["options"], leaves)
-    if kind == "mixture":
-        grid = groups["grid"]
-        natural = [
-            {site: Pair(*(part[m] for part in parts)) for site, parts in leaves.items() if parts}
-            for m in range(len(grid["weights"]))
-        ]
-        names = tuple(site for site, parts in leaves.items() if not parts)
-        evidence = float(grid["log_evidence"])
-        return Mixture(problem, names, grid["theta"], natural, grid["weights"], evidence)
-    structures = {site: jax.tree.structure(family.base) for site, family in model.families.items()}
-    trees = {s: jax.tree.unflatten(structures[s], parts) for s, parts in leaves.items() if parts}
-    rows = {s: trees[s] for s in model.local} if model.local <= trees.keys() else ()
-    return Variational(problem, {s: trees[s] for s in model.shared}, rows)
-
-
-def _point(
-    problem: obj.Problem, options: dict[str, Any], leaves: dict[str, list[np.ndarray]]
-) -> Point:
-    """A point; rows that were not stored are solved when asked for."""
-    known = {site: parts[0] for site, parts in leaves.items() if parts}
-    if len(known) == len(leaves):
-        point = Point(problem, {})
-        point.values = known
-        return point
-    model = problem.model
-    stats = {site: model.families[site].stats(jnp.asarray(known[site])) for site in model.shared}
-
-    def solve() -> Any:
-        return solve_rows(problem, stats, summary_of(problem, options["basis"]))
-
-    return Point(problem, stats, solve=solve)

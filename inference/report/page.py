@@ -20,6 +20,7 @@ from markupsafe import Markup
 
 from inference.comparison import verdicts
 from inference.comparison.compare import Comparison
+from inference.comparison.record import read_row
 from inference.core import registry
 from inference.report import markup, palette, selection, tables
 from inference.report.figures import agreement, chains, grids, latent, parameters, progress
@@ -72,7 +73,7 @@ def _not_converged(comparison: Comparison) -> str:
     if comparison.summary.get("converged") is not False:
         return ""
     row = comparison.summary["engines"].get(comparison.reference, {})
-    return verdicts.advice(str(comparison.reference), verdicts.trouble(row, row.get("draws") or 0))
+    return verdicts.advice(str(comparison.reference), verdicts.trouble(read_row(row)))
 
 
 def _no_reference(comparison: Comparison) -> str:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from inference.comparison.compare import Comparison
+from inference.comparison.record import Agreement, Column, columns
 from inference.evaluation import topics
 from inference.report import selection, svg
 from inference.report.markup import symbol
@@ -14,42 +15,8 @@ NUM_WORDS = 8
 MOST_TOPICS = 40
 
 
-class Column(NamedTuple):
-    """A figure of a row of the summary: its key, heading, format and meaning."""
-
-    key: str
-    heading: str
-    form: str
-    meaning: str
-
-
-_SD, _RIGHT = "in reference sd", "is right"
-COLUMNS = {
-    key: Column(key, *rest)
-    for key, *rest in (
-        ("wasserstein_sd", "W1", ".2f", f"mean Wasserstein distance, {_SD}; 0 {_RIGHT}"),
-        ("mean_error_sd", "mean error", ".2f", f"mean distance of means, {_SD}; 0 {_RIGHT}"),
-        ("sd_ratio", "sd ratio", ".2f", f"median sd over the reference's; 1 {_RIGHT}"),
-        ("coverage50", "cover 50%", ".2f", f"reference draws in the 50% interval; 0.50 {_RIGHT}"),
-        ("coverage90", "cover 90%", ".2f", f"reference draws in the 90% interval; 0.90 {_RIGHT}"),
-        ("tail_error_sd", "tail error", ".2f", f"distance of tail quantiles, {_SD}; 0 {_RIGHT}"),
-        ("correlation_error", "corr. error", ".2f", f"mean error of correlations; 0 {_RIGHT}"),
-        ("quantities", "quantities", ",.0f", "how many numbers were compared"),
-        ("seconds", "seconds", ".1f", "wall time of the fit, compilation included"),
-        ("seconds_to_1pct", "s to 1%", ".1f", "seconds until the bound was within 1% of its end"),
-        ("heldout", "held-out", ".3f", "log probability per held-out entry; larger is better"),
-        ("bound", "bound", ",.1f", "last lower bound of the log evidence (ELBO)"),
-        ("bound_gap", "gap", ",.1f", "log evidence minus bound: KL(q || posterior) in nats"),
-        ("log_joint", "log joint", ",.1f", "log joint density, mean over draws"),
-        ("khat", "k-hat", ".2f", "Pareto k of importance ratios; above 0.7 q cannot be repaired"),
-        ("rhat", "R-hat", ".3f", "worst rank-normalised R-hat of functionals; 1.00 is converged"),
-        ("ess_bulk", "ESS bulk", ",.0f", "smallest effective sample size of functionals"),
-        ("ess_tail", "ESS tail", ",.0f", "the same for 5% and 95% quantiles"),
-        ("divergences", "divergences", ",.0f", f"divergent transitions; 0 {_RIGHT}"),
-        ("ebfmi", "E-BFMI", ".2f", "energy fraction of missing information; below 0.3 is bad"),
-    )
-}
-AGREEMENT = tuple(COLUMNS)[:8]  # up to quantities
+COLUMNS = columns()
+AGREEMENT = tuple(columns(Agreement))
 MAIN = (
     *("wasserstein_sd", "mean_error_sd", "sd_ratio", "coverage90", "khat"),
     *("heldout", "bound", "bound_gap", "seconds"),

@@ -1,28 +1,23 @@
 """A run's state on disk, so that it can go on, bit for bit, after whatever ended it.
 
-    keeper = Checkpoints(plan, recipe, title)
-    saved = keeper.read()                  # None, or where the run was
-    if keeper.due(step):
-        keeper.write(Saved(...))
+    keeper = Checkpoints(plan, recipe, title, devices)     # a callback that writes
+    saved = keeper.read()                                  # None, or where the run was
 
-The file is an archive (`inference.io.archives`). Its header holds the recipe (everything that the
-run's numbers depend on), versions, the step, and the outline of the state. Then follow the state's
-arrays (`snapshots`) and the history's columns. The file is written whole or not at all. A file of
-another recipe is refused; other versions of packages are warned of. A disk that cannot be written
-to ends the run with a sentence, and the last good checkpoint stays.
+The file is an archive (`inference.io.archives`) of the recipe (everything that the run's numbers
+depend on), versions, the step, the state (`inference.io.snapshots`) and the history. It is written
+whole or not at all. A file of another recipe is refused; other versions are warned of. If the disk
+is full the run ends, and the last good checkpoint stays.
 
-Of several processes each writes what it holds, into two files in turn. None writes its next file
-before all have written this one, so there is always a step that all have. One file each would not
-do: a process that is killed before it has replaced its file has another step than the rest.
+Several processes write one file each, named by its step. A file is removed when all processes have
+written the next one, so there is always a step that all have.
 """
 
 import hashlib
-import json
 import re
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,13 +26,17 @@ import jax
 import numpy as np
 
 from inference.core import devices as devices_
+from inference.core.engine import Engine
+from inference.core.interruption import Interruption, Stopped
+from inference.core.objective import Problem
 from inference.core.provenance import plain, versions
 from inference.io import archives, snapshots
-from inference.io.contents import usable
+from inference.run.guards import check_state
+from inference.run.loop import Callback, Run, columns_of, rows_of
 from pp_models.data.files import write_whole
 from pp_models.errors import InputError
 
-FORMAT = 3  # 2: states name the files that engines moved to; 3: digests of hyper-parameters
+FORMAT = 4  # 2, 3: states name files and digests that changed; 4: one file per process and step
 SHARE = 20  # a checkpoint that took a second to write is not written again for so many
 
 
@@ -54,34 +53,33 @@ class Foreign(InputError):
 
 
 class Saved(NamedTuple):
-    """Where a run is: steps made, their seconds, state, history, and what callbacks remember."""
+    """Where a run is: state, history, steps made, their seconds, and memory of callbacks."""
 
-    step: int
-    seconds: float
     state: Any
     history: list[dict[str, Any]]
+    step: int
+    seconds: float
     memory: Any = None
     finished: bool = False
-    versions: dict[str, str] | None = None  # of packages, of one that was read
 
 
 # Files ----------------------------------------------------------------------------------------
 
 
 def files_of(path: Path) -> list[Path]:
-    """All files of the checkpoint that are there, of whatever number of processes."""
+    """All files of the checkpoint, of whatever number of processes."""
     stem, suffix = re.escape(path.stem), re.escape(path.suffix)
-    names = re.compile(rf"{re.escape(path.name)}|{stem}\.\d+-of-\d+\.[ab]{suffix}")
+    names = re.compile(rf"{re.escape(path.name)}|{stem}\.\d+-of-\d+\.\d+{suffix}")
     there = sorted(path.parent.iterdir()) if path.parent.is_dir() else []
     return [file for file in there if names.fullmatch(file.name) and file.is_file()]
 
 
-def own_files(path: Path) -> list[Path]:
-    """The files that this process writes, in turn."""
+def own_file(path: Path, step: int) -> Path:
+    """The file that this process writes at a step."""
     if jax.process_count() == 1:
-        return [path]
-    stem = f"{path.stem}.{jax.process_index()}-of-{jax.process_count()}"
-    return [path.with_name(f"{stem}.{turn}{path.suffix}") for turn in "ab"]
+        return path
+    process = f"{jax.process_index()}-of-{jax.process_count()}"
+    return path.with_name(f"{path.stem}.{process}.{step}{path.suffix}")
 
 
 def remove(path: Path) -> None:
@@ -109,19 +107,14 @@ def persist(
 
 
 def recipe_of(
-    problem: Any,
-    engine: str,
-    options: dict[str, Any],
-    key: jax.Array,
-    init: dict[str, Any],
-    evaluate_every: int,
+    problem: Problem, engine: Engine, options: Any, key: jax.Array, init: Any, every: int
 ) -> dict[str, Any]:
-    """Everything that a run's numbers depend on, versions aside."""
+    """Everything that a run's numbers depend on, versions aside. every: `evaluate_every`."""
     hyper = problem.hyper._asdict().items()
     recipe = {
         "model": problem.model.name,
-        "engine": engine,
-        "options": options,
+        "engine": engine.name,
+        "options": options._asdict(),
         "hyper-parameters": {name: _digest(x) if hasattr(x, "shape") else x for name, x in hyper},
         "hyper-parameters to learn": problem.learn,
         "data": problem.data.hash,
@@ -129,7 +122,7 @@ def recipe_of(
         "init": _digest(init) if init else None,
         "precision": str(jax.numpy.result_type(float)),
         "number of devices": len(problem.devices),
-        "evaluate_every": evaluate_every,
+        "evaluate_every": every,
     }
     return plain(recipe)
 
@@ -148,130 +141,122 @@ def made_with() -> dict[str, str]:
     return {**versions(), "jaxlib": metadata.version("jaxlib"), "device": device}
 
 
-# Reading and writing --------------------------------------------------------------------------
+# The callback ----------------------------------------------------------------------------------
 
 
-class Checkpoints:
-    """The checkpoint of one run. Without a plan nothing is read or written.
+class Checkpoints(Callback):
+    """Write checkpoints when they are due, at the end, and when a signal asks to stop.
 
-    devices: those that the run is shared out to.
+    A state that is not finite never replaces one that was. The clock stands meanwhile.
+    devices: those that the run is shared out to. asked: the signals noted while it is entered.
     """
 
     def __init__(
-        self,
-        plan: Plan | None,
-        recipe: Callable[[], dict[str, Any]],
-        title: str,
-        devices: Sequence[Any] = (),
+        self, plan: Plan, recipe: dict[str, Any], title: str, devices: Sequence[Any] = ()
     ) -> None:
-        self.plan, self._title, self._devices = plan, title, devices
-        self._recipe = {} if plan is None else recipe()
-        self._files = [] if plan is None else own_files(plan.path)  # the next one to write first
-        self._last_step, self._next_time = 0, 0.0
-        self._written: int | None = None
-
-    @property
-    def where(self) -> str:
-        """Where the state is, as a user is told."""
-        return f"its state is safe in {self._files[-1]}" if self.plan else "its state is not kept"
+        self.plan, self._recipe, self._title, self._devices = plan, recipe, title, devices
+        self.asked = Interruption(True)
+        self._written: int | None = None  # the step of the last checkpoint
+        self._next_time = time.perf_counter() + plan.seconds
 
     def read(self) -> Saved | None:
         """Where the run was left; None where there is no file."""
-        if self.plan is None:
-            return None
-        self._next_time = time.perf_counter() + self.plan.seconds
         found = devices_.all_or_none(self._devices, self._look)
-        mark = self._agree(list(found))
-        if mark is None:
-            for file, _ in found.values():  # of a beginning that not all processes have
-                file.unlink()
+        if devices_.is_shared(self._devices):
+            found = self._in_common(found)
+        if not found:
             return None
-        file, saved = found[mark]
-        _warn_of_versions(saved.versions)
-        self._files = [*(other for other in self._files if other != file), file]
-        self._last_step = self._written = saved.step
-        return saved
+        self._written = max(found)
+        return found[self._written]
 
-    def _look(self) -> dict[int, tuple[Path, Saved]]:
-        """The checkpoints of this process with their files, by mark, in order.
-
-        A mark is twice the number of steps, and one more where the run is over.
-        """
-        path = self.plan.path  # type: ignore[union-attr]
+    def _look(self) -> dict[int, Saved]:
+        """The checkpoints of this process by their steps."""
+        path = self.plan.path
         _check_writable(path)
-        ours, found = f"-of-{jax.process_count()}.", {}
+        found = []
         for file in files_of(path):
-            if file in self._files:
-                saved = _read(file, self._recipe)
-                found[2 * saved.step + saved.finished] = file, saved
-            elif len(self._files) == 1 or ours not in file.name.removeprefix(path.stem):
+            numbered = re.search(r"\.(\d+)-of-(\d+)\.\d+$", file.name.removesuffix(path.suffix))
+            process, count = map(int, numbered.groups()) if numbered and file != path else (0, 1)
+            if count != jax.process_count():
                 raise Foreign(
                     f"{file} is a checkpoint of another number of processes: go on with as many "
                     "as it was begun with, or remove it."
                 )
-        return dict(sorted(found.items()))
+            if process == jax.process_index():
+                found.append(_read(file, self._recipe))
+        return {saved.step: saved for saved in found}
 
-    def _agree(self, marks: list[int]) -> int | None:
-        """The last mark that every process has; None where the run begins."""
-        if not devices_.is_shared(self._devices):
-            return marks[-1] if marks else None
-        sees_any = bool(files_of(self.plan.path))  # type: ignore[union-attr]
-        everyone = devices_.across(self._devices, [*[*marks, -1, -1][:2], int(sees_any)])
-        held = [set(row[row >= 0].tolist()) for row in everyone[:, :2]]
-        if common := set.intersection(*held):
-            return max(common)
-        known = set.union(*held)
-        if len(known) > 1 or (not known and everyone[:, 2].any()):
+    def _in_common(self, found: dict[int, Saved]) -> dict[int, Saved]:
+        """Those of steps that every process has. The run is over if it is in all of them."""
+        held = [*sorted(found), -1, -1][:2]
+        over = [int(step in found and found[step].finished) for step in held]
+        everyone = devices_.across(self._devices, [held, over])
+        common = set.intersection(*(set(row.tolist()) for row in everyone[:, 0])) - {-1}
+        if not common and (everyone[:, 0] >= 0).any():
             raise InputError(
-                f"{self._title} cannot go on: the processes' checkpoints have no step in common. A "
-                f"file like {self._files[0]} is missing, or processes have other numbers than "
-                "before: put it right, or remove all of them, and the run begins anew."
+                f"{self._title} cannot go on: the processes' checkpoints in "
+                f"{self.plan.path.parent} have no step in common: restore the missing ones, or "
+                "remove all of them to begin anew."
             )
-        if known:
-            warnings.warn(
-                f"{self._title} begins anew: it was ended before all processes had written their "
-                "first checkpoint.",
-                stacklevel=4,
-            )
-        return None
+        all_over = bool(everyone[:, 1].any(1).all())
+        return {step: found[step]._replace(finished=all_over) for step in common}
 
-    def due(self, step: int) -> bool:
-        """Whether so many steps, or so much time, have passed since the last one."""
-        if self.plan is None:
-            return False
+    def after_step(self, run: Run) -> bool:
+        due, signal = self._agree(self._is_due(len(run.history)))
+        if due or signal:
+            run.wait()
+            check_state(run)
+            self._write(run)
+            self._stop(run, signal)
+        return False
+
+    def end(self, run: Run) -> None:
+        if not run.was_over:
+            try:
+                self._write(run, finished=run.stopped is None)
+            except InputError as error:  # the result is not lost
+                told = f"The run is over, but its checkpoint is not written: {error}"
+                warnings.warn(told, stacklevel=5)
+        self._stop(run, self._agree(False)[1])
+
+    def _is_due(self, step: int) -> bool:
         if self.plan.steps:
-            return step - self._last_step >= self.plan.steps
+            return step - (self._written or 0) >= self.plan.steps
         return time.perf_counter() >= self._next_time
 
-    def write(self, saved: Saved) -> None:
-        """Replace the file."""
-        if self.plan is None or (saved.step == self._written and not saved.finished):
+    def _agree(self, due: bool) -> tuple[bool, int]:
+        """Whether a checkpoint is due in all processes, and the signal sent to any, or 0."""
+        signal = self.asked.signal or 0
+        if not devices_.is_shared(self._devices):
+            return due, signal
+        everyone = devices_.across(self._devices, [int(due), signal])
+        return bool(everyone[:, 0].all()), int(everyone[:, 1].max())
+
+    def _write(self, run: Run, finished: bool = False) -> None:
+        """Write the state, in all processes, then remove the checkpoint before."""
+        step, before, begin = len(run.history), self._written, time.perf_counter()
+        if step == before and not finished:
             return
-        begin = time.perf_counter()
-        outline, arrays = snapshots.pack(saved.state)
-        names = saved.history[0] if saved.history else ()
-        columns = {name: np.array([row[name] for row in saved.history]) for name in names}
-        arrays |= {f"history/{name}": column for name, column in columns.items()}
-        header = {"format": FORMAT, "recipe": self._recipe, "versions": made_with()}
-        told = saved._asdict()
-        header |= {
-            "state": outline,
-            **{n: told[n] for n in ("step", "seconds", "memory", "finished")},
-        }
-        most = archives.HEADER_BYTES - 1000
-        if len(arrays) >= archives.MOST_MEMBERS or len(json.dumps(header)) > most:
-            warnings.warn(
-                f"The state of {self._title} has too many parts for a checkpoint: the run goes on "
-                "without.",
-                stacklevel=4,
-            )
-            self.plan = None
-            return
-        persist(self._files[0], header, arrays, self._title, saved.step, self._written)
-        self._files = [*self._files[1:], self._files[0]]
-        self._last_step = self._written = saved.step
-        spent = time.perf_counter() - begin
-        self._next_time = time.perf_counter() + max(self.plan.seconds, SHARE * spent)
+        with run.clock.standing():
+            outline, arrays = snapshots.pack(run.state)
+            history = columns_of(run.history)
+            arrays |= {f"history/{name}": column for name, column in history.items()}
+            seconds = run.history[-1]["seconds"] if run.history else 0.0
+            told = Saved(outline, [], step, seconds, run.memory, finished)._asdict()
+            header = {"format": FORMAT, "recipe": self._recipe, "versions": made_with(), **told}
+            file = own_file(self.plan.path, step)
+            everything = file, header, arrays, self._title, step, before
+            devices_.all_or_none(self._devices, lambda: persist(*everything))
+            if before is not None and (old := own_file(self.plan.path, before)) != file:
+                old.unlink(missing_ok=True)
+        self._written, now = step, time.perf_counter()
+        self._next_time = now + max(self.plan.seconds, SHARE * (now - begin))
+
+    def _stop(self, run: Run, signal: int) -> None:
+        if signal:
+            step, file = len(run.history), own_file(self.plan.path, len(run.history))
+            told = f"was stopped after step {step - 1}, and its state is safe in {file}"
+            raise Stopped(signal, f"{run.title} {told}.")
 
 
 def _check_writable(path: Path) -> None:
@@ -291,30 +276,26 @@ def _read(file: Path, recipe: dict[str, Any]) -> Saved:
     """A checkpoint of this recipe. A damaged one, or one of another run, is refused and stays."""
     try:
         header, arrays = archives.read(file, "checkpoint", FORMAT)
-        with usable(file, "checkpoint"):
+        with archives.usable(file, "checkpoint"):
             differs = [name for name in recipe if header["recipe"].get(name) != recipe[name]]
             if differs:
                 raise InputError(
                     f"{file} is the checkpoint of a run that differs in {' and '.join(differs)}: "
                     "go on with what it was begun with, or remove it."
                 )
-            columns = {n.split("/", 1)[1]: x for n, x in arrays.items() if n.startswith("history/")}
-            values = zip(*(x.tolist() for x in columns.values()), strict=True)
-            history = [dict(zip(columns, row, strict=True)) for row in values]
-            state = snapshots.unpack(header["state"], arrays)
-            step, seconds, finished = header["step"], header["seconds"], header["finished"]
-            told = header["memory"], bool(finished), dict(header["versions"])
-            return Saved(int(step), float(seconds), state, history, *told)
+            history = rows_of(archives.group(arrays, "history"))
+            kept = {name: header[name] for name in ("step", "seconds", "memory", "finished")}
+            saved = Saved(snapshots.unpack(header["state"], arrays), history, **kept)
+            versions = header["versions"]
     except InputError as error:
         raise Foreign(str(error)) from error
+    _warn_of_versions(versions)
+    return saved
 
 
-def _warn_of_versions(before: Any) -> None:
-    changed = [
-        f"{name} {before.get(name)} instead of {found}"
-        for name, found in made_with().items()
-        if before.get(name) != found
-    ]
+def _warn_of_versions(before: dict[str, str]) -> None:
+    found = made_with().items()
+    changed = [f"{n} {before.get(n)} instead of {now}" for n, now in found if before.get(n) != now]
     if changed:
         warnings.warn(
             f"The run was begun with {', '.join(changed)}: it goes on, but may not end with the "

@@ -1,5 +1,6 @@
 """`fit`: a model, data and an engine in; batches, steps, callbacks; a `Fit` out."""
 
+import contextlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -8,36 +9,34 @@ import jax
 
 from inference.core import devices as devices_
 from inference.core.engine import Engine
-from inference.core.interruption import Interruption
 from inference.core.objective import Problem
-from inference.core.posteriors import Posterior
+from inference.core.posterior import Posterior
 from inference.core.problem import make_problem
 from inference.core.registry import load_engine, make_options
 from inference.io.fits import Fit
-from inference.run import callbacks as on
-from inference.run import checkpoint as checkpoints
-from inference.run.checks import check_evaluation, check_init, check_loop, check_suits, make_plan
-from inference.run.clock import Clock
-from inference.run.feed import feed, run_length, stream_rows
+from inference.run.callbacks import Convergence, Limit, Progress, Score, Watch
+from inference.run.checkpoint import Checkpoints, Plan, recipe_of
+from inference.run.checks import check_init, check_suits, check_wishes
 from inference.run.guards import Guard
-from inference.run.loop import Callback, Run, advance
-from inference.run.progress import Progress
-from inference.run.saving import Resume, Save
+from inference.run.loop import Callback, Run, advance, feed, run_length, stream_rows
 from pp_models.data.types import Data
 
-__all__ = [
-    "Fit",
-    "check_suits",
-    "feed",
-    "fit",
-    "load_engine",
-    "make_options",
-    "make_problem",
-    "run_length",
-    "stream_rows",
-]
+__all__ = ["Fit", "feed", "fit", "load_engine", "make_options", "make_problem", "run_length"]
+__all__ += ["stream_rows"]
 
 FEW_ENTRIES = 20_000  # a pass over so few takes milliseconds, as does handing them out
+
+
+class Wishes(NamedTuple):
+    """What a user asked for beside the fit itself: see `fit`."""
+
+    progress: bool | str | None
+    evaluate_every: int
+    max_seconds: float | None
+    watch: Any
+    checkpoint: str | Path | None
+    checkpoint_seconds: float
+    checkpoint_steps: int
 
 
 def fit(
@@ -93,87 +92,62 @@ def fit(
     """
     chosen = load_engine(engine)
     checked = make_options(chosen, options)
-    check_loop(max_seconds, watch, progress)
-    plan = make_plan(checkpoint, checkpoint_seconds, checkpoint_steps)
-    wishes = Wishes(progress, evaluate_every, max_seconds, watch, plan)
+    when = checkpoint, checkpoint_seconds, checkpoint_steps
+    wishes = Wishes(progress, evaluate_every, max_seconds, watch, *when)
+    check_wishes(wishes)
     problem = make_problem(model, data, hyper, devices)
-    return _run_checked(chosen, checked, problem, devices is None, key, init, wishes)
-
-
-class Wishes(NamedTuple):
-    """What a user asked for beside the fit itself: see `fit`."""
-
-    progress: bool | str | None
-    evaluate_every: int
-    max_seconds: float | None
-    watch: Any
-    plan: checkpoints.Plan | None
-
-
-def _run_checked(
-    engine: Engine,
-    options: Any,
-    problem: Problem,
-    all_devices: bool,
-    key: jax.Array | None,
-    init: Mapping[str, Any] | None,
-    wishes: Wishes,
-) -> Fit:
-    """Check what depends on engine and problem, choose the devices, and run."""
-    if not engine.sharded:  # every process does everything, and the first one keeps it
+    if not chosen.sharded:  # every process does everything, and the first one keeps it
         problem = problem._replace(devices=devices_.mine(problem.devices)[:1])
-        wishes = wishes if jax.process_index() == 0 else wishes._replace(plan=None)
-    elif all_devices and fits_one_device(engine, problem.data):
+        wishes = wishes if jax.process_index() == 0 else wishes._replace(checkpoint=None)
+    elif devices is None and fits_one_device(chosen, data):
         problem = problem._replace(devices=devices_.one_each(problem.devices))
-    options = engine.settle(options, problem.data)
-    check_suits(engine, problem)
-    check_evaluation(engine, problem, wishes.evaluate_every)
-    start = check_init(engine, problem, dict(init or {}))
+    checked = chosen.settle(checked, data)
+    check_suits(chosen, problem, evaluate_every)
+    if init:
+        check_init(chosen, problem, dict(init))
     key = jax.random.key(0) if key is None else key
-    return _run(engine, options, problem, key, start, wishes)
+    return _run(chosen, checked, problem, key, dict(init or {}), wishes)
 
 
 def _run(
     engine: Engine, options: Any, problem: Problem, key: jax.Array, start: Any, wishes: Wishes
 ) -> Fit:
     """Everything is checked: read the checkpoint, build the engine, and step."""
-
-    def recipe() -> dict[str, Any]:
-        chosen, every = options._asdict(), wishes.evaluate_every
-        return checkpoints.recipe_of(problem, engine.name, chosen, key, start, every)
-
-    title = f"{problem.model.name} by {engine.name}"
-    keeper = checkpoints.Checkpoints(wishes.plan, recipe, title, problem.devices)
-    saved = keeper.read()
-    clock = Clock(saved.seconds if saved else 0.0)
+    data, title, first = problem.data, f"{problem.model.name} by {engine.name}", 0
+    keeper = saved = None
+    if wishes.checkpoint is not None:
+        when = float(wishes.checkpoint_seconds), int(wishes.checkpoint_steps)
+        recipe = recipe_of(problem, engine, options, key, start, wishes.evaluate_every)
+        plan = Plan(Path(wishes.checkpoint), *when)
+        keeper = Checkpoints(plan, recipe, title, problem.devices)
+        saved = keeper.read()
     init_key, batch_key, step_key = jax.random.split(key, 3)
-    run = Run(problem, engine.build(problem, options), engine.name, options, clock)
+    run = Run(problem, engine.build(problem, options), engine.name, options)
     if saved is None:
         run.state = run.algorithm.init(init_key, start)
+    else:
+        first = saved.step
     num_steps, window = run_length(engine, options, problem)
-    first = saved.step if saved else 0
-    shown = wishes.progress if jax.process_index() == 0 else False
-    data = problem.data
+    batches = feed(engine, options, problem, batch_key, num_steps, first)
     terms = float(max(data.num_entries, data.total if data.kind == "counts" else 0))
-    guard, limit = Guard(terms, engine.ascends), on.Limit(wishes.max_seconds, num_steps)
-    with (
-        Progress(title, num_steps, shown, first) as bar,
-        Interruption(wishes.plan is not None) as asked,
-    ):
+    limit, tolerance = wishes.max_seconds, getattr(options, "tolerance", 0.0)
+    shown = wishes.progress if jax.process_index() == 0 else False
+    safe = keeper.asked if keeper else contextlib.nullcontext()
+    with Progress(title, num_steps, shown, first) as bar, safe:
         callbacks: list[Callback | None] = [
-            Resume(saved, limit, wishes.watch) if saved else None,
-            guard,
-            on.Show(bar),
-            on.Score(wishes.evaluate_every) if wishes.evaluate_every else None,
-            on.Watch(wishes.watch) if wishes.watch else None,
-            on.Convergence(window, getattr(options, "tolerance", 0.0)),
-            limit,
-            Save(keeper, guard, limit, wishes.watch, asked),
+            Guard(terms, engine.ascends),
+            bar if bar.is_visible else None,
+            Score(wishes.evaluate_every) if wishes.evaluate_every else None,
+            Watch(wishes.watch) if wishes.watch else None,
+            Convergence(window, tolerance) if tolerance > 0 else None,
+            Limit(limit, num_steps) if limit else None,
+            keeper,
         ]
         run.callbacks = [callback for callback in callbacks if callback is not None]
-        advance(run, feed(engine, options, problem, batch_key, num_steps, first), step_key)
-    seconds = saved.seconds if saved and saved.finished else clock.seconds
-    return run.as_fit(run.state, seconds, limit.stopped)
+        if saved:
+            run.resume(saved)
+        advance(run, batches, step_key)
+    return run.as_fit(run.state, run.stopped)
 
 
 def fits_one_device(engine: Engine, data: Data) -> bool:

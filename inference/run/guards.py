@@ -4,7 +4,7 @@ The error names the step, the block and the likely cause, and carries the last g
 (`Diverged.fit`).
 """
 
-from collections.abc import Iterable
+import contextlib
 from typing import Any, NoReturn
 
 import jax
@@ -19,9 +19,8 @@ from pp_models.errors import Diverged
 __all__ = ["Guard", "bad_sites", "check_row", "explained", "likely_cause"]
 
 FALL = {"float32": 1e-4, "float64": 1e-8}  # of the size of the bound's terms: far above rounding
-UNSEEN = ("kept", "last")  # parts of states that hold draws; their log joint density is checked
+UNSEEN = {"kept", "last"}  # parts of states that hold draws; their log joint density is checked
 NAMED = {"hyper": "hyper-parameters", "parameters": "the guide's parameters"}  # no site's fields
-LARGE_STATE = 500_000_000  # bytes; of larger states only one is held, not two
 
 
 class Guard(Callback):
@@ -29,73 +28,58 @@ class Guard(Callback):
 
     def __init__(self, size: float, ascends: bool) -> None:
         """size: the number of terms of the bound. ascends: whether the bound cannot fall."""
-        self._size, self._ascends, self._highest = size, ascends, -np.inf
-        self._before: list[Any] = []  # states that the last steps began with
-
-    def begin(self, run: Run) -> bool:
-        bounds = [row["bound"] for row in run.history if np.isfinite(row["bound"])]
-        self._highest = max(bounds, default=-np.inf)
-        return False
-
-    def after_step(self, run: Run) -> bool:
-        bytes_ = sum(getattr(x, "nbytes", 0) for x in jax.tree.leaves(run.before))
-        self._before = [*(self._before[-1:] if bytes_ < LARGE_STATE else ()), run.before]
-        return False
+        self._size, self._ascends = size, ascends
+        self._highest: float | None = None
 
     def settled(self, run: Run, numbers: dict[str, float]) -> None:
-        step, highest = run.history[-1]["step"], self._highest if self._ascends else None
+        if self._ascends and self._highest is None:  # a run that goes on has a history
+            bounds = [row["bound"] for row in run.history[:-1]]
+            self._highest = max((x for x in bounds if np.isfinite(x)), default=-np.inf)
         try:
-            check_row(step, numbers, highest, self._size)
+            check_row(run.history[-1]["step"], numbers, self._highest, self._size)
         except Diverged as error:
-            self._stop(run, str(error))
-        if np.isfinite(numbers.get("bound", np.nan)):
-            self._highest = max(self._highest, numbers["bound"])
-
-    def check_state(self, run: Run) -> None:
-        """Stop the run, in all processes, where the state holds numbers that are not finite."""
-        found = len(bad_sites(run.problem.model, run.state))
-        if devices.added(run.problem.devices, [found]).sum():
-            self._stop(run, f"numbers are not finite after step {len(run.history) - 1}")
+            _stop(run, str(error))
+        if self._highest is not None:
+            self._highest = max(self._highest, numbers.get("bound", -np.inf))
 
     def end(self, run: Run) -> None:
         if not run.was_over:
-            self.check_state(run)
+            check_state(run)
 
-    def _stop(self, run: Run, what: str) -> NoReturn:
-        error, good = explained(run.title, run.problem, [*self._before, run.state], what)
-        try:
-            known = good is not None
-            stopped = "numbers went wrong after this"
-            error.fit = run.as_fit(good, run.clock.seconds, stopped) if known else None
-        except Exception:  # a sampler may have no draw yet
-            error.fit = None
-        raise error from None
+
+def check_state(run: Run) -> None:
+    """Stop the run, in all processes, where the state holds numbers that are not finite."""
+    found = len(bad_sites(run.problem.model, run.state))
+    if devices.added(run.problem.devices, [found]).sum():
+        _stop(run, f"numbers are not finite after step {len(run.history) - 1}")
+
+
+def _stop(run: Run, what: str) -> NoReturn:
+    error, good = explained(run.title, run.problem, [*run.earlier, run.state], what)
+    with contextlib.suppress(Exception):  # a sampler may have no draw yet
+        if good is not None:
+            error.fit = run.as_fit(good, "numbers went wrong after this")
+    raise error from None
 
 
 def bad_sites(model: Any, state: Any) -> list[str]:
     """Sites, or other named parts, whose numbers in the state of this process are not finite."""
-    found = dict.fromkeys(_bad(set(model.families) | set(NAMED), state, ""))
-    return [NAMED.get(name, name) for name in found]
+    names, found = set(model.families) | set(NAMED), {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(state):
+        keys = [getattr(key, "name", getattr(key, "key", None)) for key in path]
+        site = next((key for key in keys if key in names), None)
+        if site is not None and not UNSEEN & set(keys) and not _is_finite(leaf):
+            found[NAMED.get(site, site)] = True
+    return list(found)
 
 
-def _bad(names: set[str], tree: Any, site: str) -> Iterable[str]:
+def _is_finite(x: Any) -> bool:
     """Minus infinity is good: the logarithm of a zero, or of a draw too small to hold."""
-    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
-        fields = zip(tree._fields, tree, strict=True)
-        parts = [(name, part) for name, part in fields if name not in UNSEEN]
-    elif isinstance(tree, dict):
-        parts = list(tree.items())
-    elif isinstance(tree, tuple | list):
-        parts = [("", part) for part in tree]
-    else:
-        if site and hasattr(tree, "dtype") and jnp.issubdtype(tree.dtype, jnp.inexact):
-            here = isinstance(tree, jax.Array)
-            arrays = [shard.data for shard in tree.addressable_shards] if here else [tree]
-            if not all(np.all(np.isfinite(x) | np.isneginf(x)) for x in map(np.asarray, arrays)):
-                yield site
-        return
-    for name, part in parts:
-        yield from _bad(names, part, site or (name if name in names else ""))
+    if not hasattr(x, "dtype") or not jnp.issubdtype(x.dtype, jnp.inexact):
+        return True
+    here = isinstance(x, jax.Array)
+    arrays = [shard.data for shard in x.addressable_shards] if here else [x]
+    return all(np.all(np.isfinite(part) | np.isneginf(part)) for part in map(np.asarray, arrays))
 
 
 def check_row(
@@ -135,9 +119,10 @@ def most_changed(model: Any, before: Any, after: Any) -> list[str]:
     """The global site that a step changed most, relative to its size."""
     if not isinstance(getattr(before, "shared", None), dict):
         return []
-    moved = {}
-    for site in model.shared:
+
+    def change(site: str) -> float:
         trees = [jax.tree.leaves(state.shared[site]) for state in (before, after)]
         old, new = (np.concatenate([np.ravel(np.asarray(x, float)) for x in t]) for t in trees)
-        moved[site] = float(np.linalg.norm(new - old) / (np.linalg.norm(old) or 1.0))
-    return [max(moved, key=moved.__getitem__)] if moved else []
+        return float(np.linalg.norm(new - old) / (np.linalg.norm(old) or 1.0))
+
+    return [max(model.shared, key=change)] if model.shared else []

@@ -1,14 +1,15 @@
-"""Learning from data that keep coming (T 3): a growing database and an engine that works on what is there.
+"""Learning from data that keep coming: a growing database, and an engine that follows it.
 
-    stream = inference.stream("lda", num_columns=8000, hyper={"num_topics": 100, "alpha": "learn"}, path="wiki")
+    stream = inference.stream("lda", 8000, hyper={"num_topics": 100, "alpha": "learn"}, path="wiki")
     ids = stream.append(X)                     # new rows
     stream.extend(ids, more)                   # further words for rows already there
     stream.step(10)                            # ten updates on the present contents
-    stream.partial_fit(X)                      # append, then as many updates as there are batches in X
+    stream.partial_fit(X)                      # append, then one update for each batch of X
     stream.fit().posterior.mean("beta")        # what was learned so far, as a Fit
 
-With a path, rows are on disk as soon as a call returns, and the learned state at every `checkpoint` and on closing: opening the folder again goes on
-bit for bit. Which rows a step sees, and every random number in it, depends on the key and the number of the step alone.
+With a path, rows are on disk as soon as a call returns, and the learned state at every `checkpoint`
+and on closing. Opening the folder again goes on bit for bit: the rows of a step, and every random
+number in it, depend only on the key and the number of the step. See Theis & Hoffman (T), section 3.
 """
 
 import time
@@ -24,31 +25,22 @@ from inference.core.interruption import Interruption, Stopped
 from inference.core.posteriors import Variational
 from inference.core.problem import make_problem
 from inference.core.registry import engines, load_engine, make_options
-from inference.io import archives
-from inference.io.contents import (
-    check_history,
-    check_shared,
-    check_sizes,
-    is_time,
-    is_whole,
-    require,
-    usable,
-)
+from inference.io import archives, snapshots
 from inference.io.fits import Fit
 from inference.run import checkpoint as checkpoints
 from inference.run import guards
-from inference.run.checks import check_suits, check_when
-from inference.run.loop import columns_of, read_numbers
-from inference.run.progress import Progress
+from inference.run.callbacks import Progress
+from inference.run.checks import check_suits, check_when, check_whole
+from inference.run.loop import columns_of, pick_rows, read_numbers, rows_of
 from pp_models import discovery
 from pp_models.data import types as data_
 from pp_models.data.batches import growing_layout, power_of_two
 from pp_models.data.database import Database
 from pp_models.errors import Diverged, InputError, unknown
-from pp_models.model import choose_variant, split_learned, structure_of, values_of
+from pp_models.model import choose_variant, split_learned
 
-FORMAT = 2  # 2: states name the files that engines moved to
-MOST_HISTORY = 4_000  # rows of the history: of a stream that has made more steps every second one is kept, then every fourth, and so on
+FORMAT = 3  # 2: states name the files that engines moved to; 3: states as in checkpoints
+MOST_HISTORY = 4_000  # rows of the history; of more steps every second, fourth, ... one is kept
 MOST_FIRST = 10_000  # rows that the starting point and data-dependent defaults are taken from
 
 
@@ -72,19 +64,45 @@ def stream(
     checkpoint_seconds: float = 60.0,
     **options: Any,
 ) -> "Stream":
-    """Open a stream: a growing database of rows with `num_columns` columns, and an engine to learn from it.
+    """Open a stream: a growing database of rows, and an engine to learn from it.
 
     model, hyper, key, devices, options: as for `inference.fit`
     engine:           streaming, svb or streaming_batch
     path:             a folder, made or opened again; without one everything is kept in memory
-    checkpoint_every, checkpoint_seconds: between checkpoints, in steps, or, where these are 0, in seconds; one is made on closing, too. With a path,
-                      Ctrl-C and SIGTERM end `step` after the update under way with everything safe, and a full disk ends it with an InputError
+    checkpoint_every, checkpoint_seconds: between checkpoints, in steps, or, where these are 0, in
+                      seconds; one is made on closing, too. With a path, Ctrl-C and SIGTERM end
+                      `step` after the update under way with everything safe, and a full disk ends
+                      it with an InputError
     """
     check_when(checkpoint_seconds, checkpoint_every, "checkpoint_every")
     when = checkpoints.Plan(Path(path or ""), checkpoint_seconds, checkpoint_every)
-    return Stream(
-        model, num_columns, engine, hyper, key, path, column_names, devices, when, options
-    )
+    chosen = load_engine(engine)
+    if chosen.stream is None:
+        able = ", ".join(name for name in engines() if load_engine(name).stream)
+        raise InputError(
+            f"Engine {engine!r} needs all its data at once and cannot follow a stream: use one of "
+            f"{able}."
+        )
+    if idle := sorted({"num_steps", "num_present", "arrivals", "num_epochs"} & set(options)):
+        raise InputError(
+            f"{', '.join(idle)} belong to inference.fit, which plays a stream from a data set: "
+            "here rows come by append."
+        )
+    key = jax.random.key(0) if key is None else key
+    if not (hasattr(key, "dtype") and jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key)):
+        raise InputError(f"key must be a JAX random key, such as jax.random.key(0), not {key!r}.")
+    declared = discovery.load(model)
+    for name in split_learned(declared, hyper)[0] or {}:
+        if name not in declared.Hyper._fields:
+            raise unknown(f"hyper-parameter of {model}", name, declared.Hyper._fields)
+    settled = chosen.settle(make_options(chosen, options), _Endless())
+    here = tuple(devices or jax.local_devices())
+    database = Database(num_columns, declared.kind, path, column_names, tags={"model": model})
+    try:
+        return Stream(declared, chosen, settled, hyper, key, here, database, when)
+    except BaseException:
+        database.close()
+        raise
 
 
 class Stream:
@@ -92,41 +110,25 @@ class Stream:
 
     def __init__(
         self,
-        model: str,
-        num_columns: int,
-        engine: str,
+        model: Any,
+        engine: Any,
+        options: Any,
         hyper: Any,
-        key: Any,
-        path: Any,
-        names: Any,
-        devices: Any,
+        key: jax.Array,
+        devices: tuple[Any, ...],
+        database: Database,
         when: checkpoints.Plan,
-        options: dict[str, Any],
     ) -> None:
-        self.model = discovery.load(model)
-        self.engine = load_engine(engine)
-        if self.engine.stream is None:
-            able = ", ".join(name for name in engines() if load_engine(name).stream)
-            raise InputError(
-                f"Engine {engine!r} needs all its data at once and cannot follow a stream: use one of {able}."
-            )
-        idle = sorted({"num_steps", "num_present", "arrivals", "num_epochs"} & set(options))
-        if idle:
-            raise InputError(
-                f"{', '.join(idle)} belong to inference.fit, which plays a stream from a data set: here rows come by append."
-            )
-        if key is not None and not (
-            hasattr(key, "dtype") and jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key)
-        ):
-            raise InputError(
-                f"key must be a JAX random key, such as jax.random.key(0), not {key!r}."
-            )
-        self.options = self.engine.settle(make_options(self.engine, options), _Endless())
-        for name in split_learned(self.model, hyper)[0] or {}:
-            if name not in self.model.Hyper._fields:
-                raise unknown(f"hyper-parameter of {model}", name, self.model.Hyper._fields)
-        self._hyper, self._key = hyper, jax.random.key(0) if key is None else key
-        self._devices, self._when = tuple(devices or jax.local_devices()), when
+        self.model, self.engine, self.options, self.database = model, engine, options, database
+        self._hyper, self._key, self._devices, self._when = hyper, key, devices, when
+        self._title = f"{model.name} by {engine.name}"
+        self._recipe = {  # everything that a stream must be opened with again
+            "model": model.name,
+            "engine": engine.name,
+            "options": options._asdict(),
+            "hyper": _plain(hyper),
+            "key": np.asarray(jax.random.key_data(key)).tolist(),
+        }
         self._written: int | None = None  # the step of the last checkpoint
         self._next_time = time.perf_counter() + when.seconds
         self.problem: obj.Problem | None = None
@@ -134,15 +136,10 @@ class Stream:
         self._first_rows, self._seen, self._seconds = 0, 0, 0.0
         self._history: list[dict[str, Any]] = []
         self._open = True
-        self.database = Database(num_columns, self.model.kind, path, names, tags={"model": model})
-        try:
-            self._resume()
-        except BaseException:
-            self.database.close()
-            raise
+        self._resume()
 
     def __repr__(self) -> str:
-        return f"<Stream {self.model.name} by {self.engine.name}: {self.num_rows} rows, {self.num_steps} steps>"
+        return f"<Stream {self._title}: {self.num_rows} rows, {self.num_steps} steps>"
 
     @property
     def num_rows(self) -> int:
@@ -156,21 +153,24 @@ class Stream:
 
     @property
     def history(self) -> dict[str, np.ndarray]:
-        """step, seconds of learning, bound and what else the engine reports, as for a fit. Of long streams, steps at even distances and the last."""
+        """step, seconds of learning, bound and further columns, as for a fit.
+
+        A long stream keeps evenly spaced steps and the last one.
+        """
         return columns_of(self._history)
 
-    # Data come in -------------------------------------------------------------------------------------------------------------
+    # Data come in -----------------------------------------------------------------------------
 
     def append(self, rows: Any) -> np.ndarray:
-        """Add new rows; returns their ids. Rows that the model cannot explain are refused before anything is written."""
+        """Add new rows; returns their ids. Rows that do not suit the model are refused first."""
         data = rows if isinstance(rows, data_.Data) else getattr(data_, self.model.kind)(rows)
         self.model.check_rows(data)
         return self.database.append(data)
 
     def extend(self, ids: Any, rows: Any) -> None:
-        """Add the counts of `rows` to the rows named by `ids`: further words of unfinished documents.
+        """Add the counts of `rows` to the rows `ids`: further words of unfinished documents.
 
-        svb learns from a row once, when its turn comes: what is added to it later is kept but not learned (T 23).
+        svb learns from a row once, when its turn comes. Words added later are not learned (T 23).
         """
         self.database.extend(ids, rows)
 
@@ -184,87 +184,56 @@ class Stream:
         self.step(-(-len(ids) // self.options.batch_size))
         return self
 
-    # Learning -----------------------------------------------------------------------------------------------------------------
+    # Learning ---------------------------------------------------------------------------------
 
     def step(
         self, num_steps: int = 1, *, flush: bool = False, progress: bool | None = False
     ) -> int:
         """Make updates on what is in the database; returns how many were made.
 
-        svb makes one for each batch of rows it has not seen yet, and waits for a batch to fill; `flush` takes what there is.
+        svb makes one for each full batch of rows that it has not seen; `flush` takes what there is.
         """
-        _check_whole("num_steps", num_steps)
+        check_whole("num_steps", num_steps)
         made = 0
-        with (
-            Progress(self._title, num_steps, progress) as bar,
-            Interruption(self.database.path is not None) as asked,
-        ):
-            while made < num_steps:
-                rows = self._choose(flush)
-                if not len(rows):
-                    break
+        safe = Interruption(self.database.path is not None)
+        with Progress(self._title, num_steps, progress) as bar, safe as asked:
+            while made < num_steps and len(rows := self._choose(flush)):
                 bar.update(self._update(rows))
                 made += 1
                 if asked.signal or self._due():
                     self.checkpoint()
                 if asked.signal:
-                    raise Stopped(
-                        asked.signal,
-                        f"{self._title} was stopped after step {self.num_steps - 1}, and is safe in {self.database.path}.",
-                    )
+                    where = f"after step {self.num_steps - 1}, and is safe in {self.database.path}"
+                    raise Stopped(asked.signal, f"{self._title} was stopped {where}.")
         return made
 
-    @property
-    def _title(self) -> str:
-        return f"{self.model.name} by {self.engine.name}"
-
     def _due(self) -> bool:
-        return (
-            self.num_steps % self._when.steps == 0
-            if self._when.steps
-            else time.perf_counter() >= self._next_time
-        )
+        if self._when.steps:
+            return self.num_steps % self._when.steps == 0
+        return time.perf_counter() >= self._next_time
 
     def _choose(self, flush: bool) -> np.ndarray:
+        """The rows of the next step; none where there is nothing to learn from."""
         size, present = self.options.batch_size, self.num_rows
         if self.engine.order == "next":
             waiting = present - self._seen
-            return (
-                np.arange(self._seen, self._seen + min(size, waiting))
-                if waiting >= size or flush
-                else np.empty(0, np.int64)
-            )
-        seed = np.asarray(
-            jax.random.key_data(jax.random.fold_in(self._key, self.num_steps))
-        ).ravel()
-        return (
-            np.sort(np.random.default_rng(seed).choice(present, min(size, present), replace=False))
-            if present
-            else np.empty(0, np.int64)
-        )
+            return self._seen + np.arange(min(size, waiting) if waiting >= size or flush else 0)
+        key = jax.random.fold_in(self._key, self.num_steps)
+        return pick_rows(key, present, size) if present else np.empty(0, np.int64)
 
     def _update(self, rows: np.ndarray) -> dict[str, Any]:
         begin = time.perf_counter()
         if self.problem is None:
             self._begin()
-        assert self.problem is not None
-        assert self.engine.stream is not None
-        data, present = self.database.data(rows), self.num_rows
-        layout = growing_layout(
-            self.database.sizes if data.kind == "counts" else np.zeros((2, 0), int),
-            self.options.batch_size,
-        )
-        batches = data.shards(
-            np.arange(len(rows)),
-            min(self.options.batch_size, max(64, power_of_two(len(rows)))),
-            self._devices,
-            layout,
-        )
+        data, present, size = self.database.data(rows), self.num_rows, self.options.batch_size
+        sizes = self.database.sizes if data.kind == "counts" else np.zeros((2, 0), int)
+        room = min(size, max(64, power_of_two(len(rows))))
+        layout = growing_layout(sizes, size)
+        batches = data.shards(np.arange(len(rows)), room, self._devices, layout)
         key = jax.random.fold_in(jax.random.fold_in(self._key, self.num_steps), 1)
-        here = self.problem._replace(data=data)
-        state, info = self.engine.stream(
-            here, self.options, key, self._state, batches, present, present - self._first_rows
-        )
+        here = self.problem._replace(data=data)  # type: ignore[union-attr]
+        given = self._state, batches, present, present - self._first_rows
+        state, info = self.engine.stream(here, self.options, key, *given)
         row = {"step": self.num_steps, **info._asdict(), "rows": float(present)}
         numbers = read_numbers(row)  # waits for the step
         row["seconds"] = self._seconds + time.perf_counter() - begin
@@ -274,55 +243,39 @@ class Stream:
             told, good = guards.explained(self._title, here, [self._state, state], str(error))
             told.fit = self.fit(rows) if good is self._state else None
             raise told from None
-        self._state, self._seconds, self._seen = (
-            state,
-            row["seconds"],
-            max(self._seen, int(rows[-1]) + 1),
-        )
+        self._state, self._seconds = state, row["seconds"]
+        self._seen = max(self._seen, int(rows[-1]) + 1)
         self._remember(row)
         return row
 
     def _remember(self, row: dict[str, Any]) -> None:
-        """Into the history, which does not grow for ever: what is kept depends on the number of steps alone."""
-        stride, kept = self._stride, self._history
+        """Add a row to the history. The rows that are kept depend on the number of steps alone."""
+        stride = 1 << max(0, (self.num_steps - 1) // MOST_HISTORY).bit_length()
+        kept = self._history
         if kept and kept[-1]["step"] % stride:  # it was kept as the last one
             kept.pop()
         if len(kept) > 1 and kept[1]["step"] % stride:  # from now on at twice the distance
             kept[:] = [one for one in kept if one["step"] % stride == 0]
         kept.append(row)
 
-    @property
-    def _stride(self) -> int:
-        """Between the steps that are kept."""
-        return 1 << max(0, (self.num_steps - 1) // MOST_HISTORY).bit_length()
-
     def _begin(self) -> None:
-        """The starting point, and defaults that depend on the data, from the rows there are before the first step."""
+        """Take the starting point, and defaults that depend on the data, from the first rows."""
         first = self.database.data(np.arange(min(self.num_rows, MOST_FIRST)))
         problem = make_problem(self.model.name, first, self._hyper, self._devices)
         check_suits(self.engine, problem)
-        state = self.engine.build(problem, self.options).init(
-            jax.random.fold_in(self._key, 2**31 - 1), {}
-        )
-        self.problem, self._state, self._first_rows = problem, state, self.num_rows
-
-    # What was learned ---------------------------------------------------------------------------------------------------------
+        key = jax.random.fold_in(self._key, 2**31 - 1)
+        self._state = self.engine.build(problem, self.options).init(key, {})
+        self.problem, self._first_rows = problem, self.num_rows
 
     def fit(self, rows: Any = None) -> Fit:
-        """What was learned so far, with the present contents of these rows (default: all) as its data."""
+        """What was learned so far, with these rows (default: all) as they are now as its data."""
         if self.problem is None:
             raise InputError("Nothing has been learned yet: append rows and call step.")
         problem = self.problem._replace(data=self.database.data(rows), hyper=self._state.hyper)
-        return Fit(
-            problem,
-            self.engine.name,
-            self.options._asdict(),
-            Variational(problem, self._state.shared),
-            self.history,
-            self._seconds,
-        )
+        posterior, options = Variational(problem, self._state.shared), self.options._asdict()
+        return Fit(problem, self.engine.name, options, posterior, self.history, self._seconds)
 
-    # On disk ------------------------------------------------------------------------------------------------------------------
+    # On disk ----------------------------------------------------------------------------------
 
     def checkpoint(self) -> None:
         """Make everything safe: rows and learned state. In memory there is nothing to do."""
@@ -330,51 +283,22 @@ class Stream:
         self.database.flush()
         if self.database.path is None or self.problem is None:
             return
-        problem, state = self.problem, self._state._asdict()
+        problem, step = self.problem, self.num_steps - 1
         if bad := guards.bad_sites(problem.model, self._state):
             raise Diverged(
-                f"What was learned of {' and '.join(bad)} is not finite any more: the last checkpoint in {self.database.path} is kept."
+                f"What was learned of {' and '.join(bad)} is not finite any more: the last "
+                f"checkpoint in {self.database.path} is kept."
             )
-        header = {
-            "format": FORMAT,
-            "model": self.model.name,
-            "engine": self.engine.name,
-            "options": self.options._asdict(),
-            "structure": structure_of(problem.hyper),
-            "learn": problem.learn,
-            "hyper": _plain(self._hyper),
-            "key": np.asarray(jax.random.key_data(self._key)).tolist(),
-            "numbers": {name: value for name, value in state.items() if isinstance(value, int)},
-            "first_rows": self._first_rows,
-            "seen": self._seen,
-            "seconds": self._seconds,
-        }
-        arrays = {
-            f"problem/{name}/0": np.asarray(x) for name, x in values_of(problem.hyper).items()
-        }
-        arrays |= {
-            f"hyper/{name}/0": np.asarray(x) for name, x in values_of(self._state.hyper).items()
-        }
+        kept = jax.tree.map(_on_host, (problem.hyper, self._state))
+        outline, arrays = snapshots.pack((*kept, problem.learn))
         arrays |= {f"history/{name}": column for name, column in self.history.items()}
-        for field, sites in state.items():
-            if isinstance(sites, dict):
-                arrays |= {
-                    f"{field}/{site}/{i}": np.asarray(leaf)
-                    for site, tree in sites.items()
-                    for i, leaf in enumerate(jax.tree.leaves(tree))
-                }
-        checkpoints.persist(
-            self.database.path / "learned.npz",
-            header,
-            arrays,
-            self._title,
-            self.num_steps - 1,
-            self._written,
-        )
-        self._written = self.num_steps - 1
-        self._next_time = time.perf_counter() + max(
-            self._when.seconds, checkpoints.SHARE * (time.perf_counter() - begin)
-        )
+        counted = {"first_rows": self._first_rows, "seen": self._seen, "seconds": self._seconds}
+        header = {"format": FORMAT, **self._recipe, **counted, "state": outline}
+        file = self.database.path / "learned.npz"
+        checkpoints.persist(file, header, arrays, self._title, step, self._written)
+        self._written, spent = step, time.perf_counter() - begin
+        pause = max(self._when.seconds, checkpoints.SHARE * spent)
+        self._next_time = time.perf_counter() + pause
 
     def _resume(self) -> None:
         """Go on from the folder's last checkpoint, if there is one."""
@@ -382,94 +306,29 @@ class Stream:
         if file is None or not file.exists():
             return
         header, arrays = archives.read(file, "stream", FORMAT)
-        with usable(file, "state of a stream"):
-            self._go_on(file, header, arrays)
+        with archives.usable(file, "state of a stream"):
+            self._restore(file.parent, header, arrays)
 
-    def _go_on(self, file: Path, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
-        for name, kind in {
-            "options": dict,
-            "structure": dict,
-            "learn": list,
-            "key": list,
-            "numbers": dict,
-        }.items():
-            require(isinstance(header.get(name), kind), f"its header has no {name}")
-        asked = {
-            "model": self.model.name,
-            "engine": self.engine.name,
-            "options": self.options._asdict(),
-            "hyper": _plain(self._hyper),
-        }
-        for name, value in asked.items():
-            if header.get(name) != value and not (name == "hyper" and value is None):
+    def _restore(self, folder: Path, header: dict[str, Any], arrays: archives.Arrays) -> None:
+        for name, value in self._recipe.items():
+            if header[name] != value and not (name == "hyper" and value is None):
                 raise InputError(
-                    f"{file.parent} was learned with {name} {header.get(name)}, but now {name} is {value}: open it with the same."
+                    f"{folder} was learned with {name} {header[name]}, but now {name} is {value}: "
+                    "open it with the same."
                 )
-        if header["key"] != np.asarray(jax.random.key_data(self._key)).tolist():
-            raise InputError(
-                f"{file.parent} was learned with another key: open it with the same, so that it goes on as it began."
-            )
-        require(
-            is_whole(header.get("first_rows"))
-            and is_whole(header.get("seen"))
-            and is_time(header.get("seconds")),
-            "its header is not complete",
-        )
         known = max(header["first_rows"], header["seen"])
         if known > self.num_rows:
             raise InputError(
-                f"{file.parent} was learned from {known} rows, but the database holds {self.num_rows}: restore it."
+                f"{folder} was learned from {known} rows, but the database holds {self.num_rows}: "
+                "restore it."
             )
-
-        def sites(field: str) -> dict[str, Any] | None:
-            found: dict[str, list[Any]] = {}
-            for name, array in arrays.items():
-                parts = name.split("/")
-                if parts[0] == field and len(parts) == 3:
-                    found.setdefault(parts[1], []).append(jnp.asarray(array))
-            if field in ("problem", "hyper"):  # hyper-parameters, one array each
-                return {name: leaves[0] for name, leaves in found.items()}
-            trees = {
-                name: jax.tree.structure(family.base)
-                for name, family in self.model.families.items()
-            }
-            return {
-                name: jax.tree.unflatten(trees[name], leaves) for name, leaves in found.items()
-            } or None
-
-        values = sites("problem") or {}
-        check_sizes(header["structure"], arrays)
-        hyper = self.model.Hyper(**header["structure"], **values)
+        hyper, state, learn = snapshots.unpack(header["state"], arrays)
+        hyper, self._state = jax.tree.map(_on_device, (hyper, state))
         model = choose_variant(self.model, hyper, self.model.kind)
-        self.problem = obj.Problem(model, hyper, None, self._devices, tuple(header["learn"]))
-        require(
-            all(is_whole(number) for number in header["numbers"].values()),
-            "its numbers of steps are odd",
-        )
-        now = sites("hyper") or {}
-        found = {name: x.shape for name, x in now.items() if np.all(np.isfinite(x))}
-        parts = {
-            name: header["numbers"].get(name, sites(name)) for name in self.engine.State._fields
-        }
-        self._state = self.engine.State(**parts | {"hyper": hyper._replace(**now)})
-        require(
-            is_whole(self._state.step) and found == {name: x.shape for name, x in values.items()},
-            "its hyper-parameters are not complete",
-        )
-        check_shared(model, self.problem.hyper, self._state.shared, self.database)
-        self._first_rows, self._seen, self._seconds = (
-            header["first_rows"],
-            header["seen"],
-            header["seconds"],
-        )
-        self._written = self._state.step - 1
-        columns = {
-            name.split("/", 1)[1]: x for name, x in arrays.items() if name.startswith("history/")
-        }
-        check_history(columns)
-        self._history = [
-            dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)
-        ]
+        self.problem = obj.Problem(model, hyper, None, self._devices, learn)
+        self._first_rows, self._seen = header["first_rows"], header["seen"]
+        self._seconds, self._written = header["seconds"], self._state.step - 1
+        self._history = rows_of(archives.group(arrays, "history"))
 
     def close(self) -> None:
         """Checkpoint and close the database. Closing twice is no error."""
@@ -487,8 +346,16 @@ class Stream:
         self.close()
 
 
+def _on_host(x: Any) -> Any:
+    return np.asarray(x) if isinstance(x, jax.Array) else x
+
+
+def _on_device(x: Any) -> Any:
+    return jnp.asarray(x) if isinstance(x, np.ndarray) else x
+
+
 def _plain(hyper: Any) -> Any:
-    """Hyper-parameters as asked for, in what JSON can hold: what a stream that is opened again is compared by."""
+    """Hyper-parameters as asked for, in what JSON can hold."""
     if hasattr(hyper, "_asdict"):
         hyper = hyper._asdict()
     if isinstance(hyper, dict):
@@ -496,8 +363,3 @@ def _plain(hyper: Any) -> Any:
     if isinstance(hyper, tuple | list):
         return [_plain(value) for value in hyper]
     return np.asarray(hyper).tolist() if hasattr(hyper, "dtype") else hyper
-
-
-def _check_whole(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 0:
-        raise InputError(f"{name} must be a whole number, 0 or more, not {value!r}.")

@@ -1,7 +1,7 @@
 """Initial topics, found by short fits of simpler models.
 
 In models whose documents are coupled (correlated NMF, CTM) a topic that starts in the wrong place
-cannot leave it, if the documents' weights lie in few dimensions (docs/calibration.md). `topics`
+cannot leave it, if the documents' weights lie in few dimensions (docs/experiments.md). `topics`
 fits a mixture of topics in free proportions by maximum likelihood (probabilistic latent semantic
 analysis; the divergence NMF of C18 with normalised rows), by EM on a sample of the rows: theta and
 beta are the shares of the expected counts plus SMOOTH, in turn. It starts from several random sets

@@ -32,7 +32,6 @@ from pp_models.model.hyper import (
     fill_in,
     positive_number,
     split_learned,
-    structure_of,
     values_of,
 )
 
@@ -41,6 +40,6 @@ __all__ = [
     "Rotation", "Sites", "Tokens", "Topics", "as_arrays", "check_count", "check_declaration",
     "check_finite", "check_positive", "choose_variant", "declare", "documents", "factor_axes",
     "fill_in", "guide_of", "joint", "learnable", "log_joint", "make_hyper", "number_of_factors",
-    "positive_number", "simulate", "split_learned", "structure_of", "value_shapes", "values_of",
+    "positive_number", "simulate", "split_learned", "value_shapes", "values_of",
     "with_hyper",
 ]  # fmt: skip

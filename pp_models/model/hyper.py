@@ -183,29 +183,15 @@ def static_fields(Hyper: Any) -> frozenset[str]:
 @functools.cache
 def register_hyper(Hyper: Any) -> None:
     """Make `Hyper` a pytree: static fields in its structure, the others as leaves."""
-    static = static_fields(Hyper)
-    fixed = [name for name in Hyper._fields if name in static]
+    static = [name for name in Hyper._fields if name in static_fields(Hyper)]
     traced = [name for name in Hyper._fields if name not in static]
-
-    def flatten(hyper: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-        return tuple(getattr(hyper, n) for n in traced), tuple(getattr(hyper, n) for n in fixed)
-
-    def unflatten(known: tuple[Any, ...], leaves: Any) -> Any:
-        return Hyper(**dict(zip((*fixed, *traced), (*known, *leaves), strict=True)))
-
-    jax.tree_util.register_pytree_node(Hyper, flatten, unflatten)
+    jax.tree_util.register_dataclass(Hyper, traced, static)
 
 
 def values_of(hyper: Any) -> dict[str, Any]:
     """The given fields that may change without a new compilation."""
     static = static_fields(type(hyper))
     return {n: x for n, x in hyper._asdict().items() if n not in static and x is not None}
-
-
-def structure_of(hyper: Any) -> dict[str, Any]:
-    """The other fields."""
-    values = values_of(hyper)
-    return {name: x for name, x in hyper._asdict().items() if name not in values}
 
 
 def as_arrays(hyper: Any) -> Any:

@@ -1,9 +1,11 @@
-"""Run in a process of its own by `test_docs`: the Python blocks of Markdown files, each file as one program, and then docstrings' examples.
+"""Run in a process of its own by `test_docs`: the Python blocks of Markdown files, each file as one
+program, and then docstrings' examples.
 
     python examples.py FILE.md ... --modules MODULE ...
 
-One process for all, for starting JAX and compiling cost more than the examples do. It prints a line with its seconds for each, and ends with 1 where
-one fails; the traceback names the line of the Markdown file.
+One process for all, for starting JAX and compiling cost more than the examples do. It prints a line
+with its seconds for each, and ends with 1 where one fails; the traceback names the line of the
+Markdown file.
 """
 
 import argparse

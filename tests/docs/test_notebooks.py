@@ -31,7 +31,9 @@ def test_there_are_eight():
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_lesson_has_what_lessons_have(path):
-    """Text with equations, code that compiles, eight checks with an assertion in each, exercises with solutions; no path of a machine."""
+    """Text with equations, code that compiles, eight checks with an assertion in each, exercises
+    with solutions; no path of a machine.
+    """
     found = cells(path)
     text = [body for marker, body in found if "[markdown]" in marker]
     code = [(marker, body) for marker, body in found if "[markdown]" not in marker]
@@ -61,7 +63,9 @@ def test_a_lesson_has_what_lessons_have(path):
 @pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_what_a_lesson_claims_holds(build, path):
-    """Every cell runs, the checks among them; figures are there; checks are not in what readers see."""
+    """Every cell runs, the checks among them; figures are there; checks are not in what readers
+    see.
+    """
     pytest.importorskip("jupytext")
     notebook, _ = build.execute(path)
     images = [

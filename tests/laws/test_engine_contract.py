@@ -47,7 +47,9 @@ def fitted(problem, engine_name, quick):
 
 
 def test_posterior_answers(problem, fitted):
-    """mean, sd and sample have the sites' shapes, are finite, and draws average to the mean (six standard errors). Chains know their log density."""
+    """mean, sd and sample have the sites' shapes, are finite, and draws average to the mean (six
+    standard errors). Chains know their log density.
+    """
     shapes = {site: np.shape(x) for site, x in _example_values(problem).items()}
     draws = fitted.posterior.sample(jax.random.key(0), 40)
     for site in problem.model.families:
@@ -68,7 +70,9 @@ def test_posterior_answers(problem, fitted):
 
 
 def _log_densities(fit):
-    """The log joint density of every draw of the chains; of nuts, which moves in unconstrained coordinates, the density there."""
+    """The log joint density of every draw of the chains; of nuts, which moves in unconstrained
+    coordinates, the density there.
+    """
     draws = {site: x.reshape(-1, *x.shape[2:]) for site, x in fit.posterior.draws.items()}
     found = np.asarray(fit.log_joint(draws))
     for site, support in coordinates.supports(fit).items() if fit.engine == "nuts" else ():
@@ -91,7 +95,9 @@ class Killed(BaseException):
 
 
 def test_an_interrupted_run_ends_with_the_same_bits(problem, engine_name, fitted, quick, tmp_path):
-    """Whatever the moment: after the second step, or after the last one; and a run that is over is not run again."""
+    """Whatever the moment: after the second step, or after the last one; and a run that is over is
+    not run again.
+    """
     last = len(fitted.history["step"]) - 1
     checkpoint, steps = tmp_path / "run.checkpoint", []
 
@@ -146,7 +152,9 @@ def assert_same_bits(one, other):
 
 
 def test_history(problem, fitted):
-    """Every step leaves a row; time moves forward; bounds of the evidence of whole numbers are below zero, as no probability is above one."""
+    """Every step leaves a row; time moves forward; bounds of the evidence of whole numbers are
+    below zero, as no probability is above one.
+    """
     assert {"step", "seconds", "bound"} <= set(fitted.history)
     bounds = fitted.history["bound"]
     if fitted.posterior.kind == "variational" and _is_discrete(problem.model):
@@ -181,7 +189,9 @@ def test_save_and_load(problem, fitted, tmp_path):
 
 
 def test_to_arviz(problem, fitted, tmp_path):
-    """The ArviZ object has the posterior, with a proper prior per-row log likelihoods and the observations, and survives the disk."""
+    """The ArviZ object has the posterior, with a proper prior per-row log likelihoods and the
+    observations, and survives the disk.
+    """
     tree = fitted.to_arviz(num_draws=20)
     names = (
         {str(name).strip("/") for name in tree.groups}
@@ -240,7 +250,9 @@ def test_cavi_optimum_is_a_fixed_point(problem):
 
 
 def test_full_batch_svi_with_rate_one_is_cavi(problem):
-    """kappa = 0 makes rho = 1: with all rows in the batch, a step is a sweep, as long as global sites do not meet in the rows' part of F."""
+    """kappa = 0 makes rho = 1: with all rows in the batch, a step is a sweep, as long as global
+    sites do not meet in the rows' part of F.
+    """
     local = {"num_local": 15, "local_tolerance": 0.0}
     sweep = run(problem, "cavi", num_epochs=1, **local)
     step = run(problem, "svi", num_epochs=1, batch_size=problem.data.num_rows, kappa=0.0, **local)
@@ -271,7 +283,8 @@ def test_svi_rates(problem):
 
 
 def test_svi_reaches_cavis_neighbourhood(problem):
-    """From the same random start, long SVI with a decaying rate ends within 2 % of CAVI's bound, well above where it began.
+    """From the same random start, long SVI with a decaying rate ends within 2 % of CAVI's bound,
+    well above where it began.
 
     Locations (`damped`) grow with one another, in many small steps: their rate decays more slowly.
     """
@@ -298,7 +311,8 @@ def test_svi_reaches_cavis_neighbourhood(problem):
 def test_single_precision_bound_rises(problem):
     """In float32 a sweep may lower the bound by rounding only.
 
-    The bound is what is left of terms of both signs whose sizes add up to several times its own, each good to 6e-8: 3e-6 of it is some ten roundings.
+    The bound is what is left of terms of both signs whose sizes add up to several times its own,
+    each good to 6e-8: 3e-6 of it is some ten roundings.
     """
     with jax.enable_x64(False):
         bounds = inference.fit(
@@ -313,16 +327,19 @@ def test_single_precision_bound_rises(problem):
     assert np.all(np.diff(bounds) > -3e-6 * np.abs(bounds[1:])), np.diff(bounds).min()
 
 
-@pytest.mark.slow
 def test_numpyro_svi_reaches_cavis_neighbourhood(problem):
-    """Stock SVI on the guide ends with an ELBO no lower than CAVI's bound (3 % for Monte-Carlo noise and local optima)."""
+    """Stock SVI on the guide ends with an ELBO no lower than CAVI's bound (3 % for Monte-Carlo
+    noise and local optima).
+    """
     best = run(problem, "cavi", num_epochs=1000).bound
     stock = run(problem, "numpyro_svi", num_epochs=1500, num_particles=1)
     assert stock.history["bound"][-300:].mean() > best - 0.03 * abs(best)
 
 
 def test_nothing_recompiles_per_batch(problem):
-    """After the first steps of an epoch, further batches, epochs and local iterations compile nothing."""
+    """After the first steps of an epoch, further batches, epochs and local iterations compile
+    nothing.
+    """
     compiled = []
     jax.monitoring.register_event_duration_secs_listener(
         lambda name, *_, **__: compiled.append(name) if "backend_compile" in name else None
@@ -341,7 +358,9 @@ def test_nothing_recompiles_per_batch(problem):
 
 
 def test_devices_change_nothing(problem):
-    """Rows dealt out to three shares, some of them padded, give the same fit as one share (all shares on this device)."""
+    """Rows dealt out to three shares, some of them padded, give the same fit as one share (all
+    shares on this device).
+    """
     shared = {"num_epochs": 3, "num_local": 20, "progress": False}
     fits = [
         inference.fit(
@@ -365,11 +384,13 @@ def test_devices_change_nothing(problem):
     ("name", "hyper", "tied"),
     [
         ("pmf", {"rank": 3}, False),
-        pytest.param("lg_nmf", {"num_topics": 3, "alpha1": 1.0}, True, marks=pytest.mark.slow),
+        ("lg_nmf", {"num_topics": 3, "alpha1": 1.0}, True),
     ],
 )
 def test_map_shares_out_the_columns(name, hyper, tied):
-    """A site with many rows is solved by three devices as by one, statistics that are sums over the rows included (sums in another order: 1e-9)."""
+    """A site with many rows is solved by three devices as by one, statistics that are sums over the
+    rows included (sums in another order: 1e-9).
+    """
     rng = np.random.default_rng(0)
     size = 2 * ascent.FEW_ROWS + 1
     counts = rng.poisson(0.3, (12, size))
@@ -392,7 +413,9 @@ def test_map_shares_out_the_columns(name, hyper, tied):
 
 
 def test_lazy_local_sites_are_solved_for_all_rows(problem):
-    """SVI keeps no rows; asking for a local site solves every row given the topics, in the data's order."""
+    """SVI keeps no rows; asking for a local site solves every row given the topics, in the data's
+    order.
+    """
     fit = run(problem, "svi", num_epochs=3, batch_size=5)
     model, hyper, batch = problem.model, problem.hyper, problem.data.pack()
     stats = obj.summarise(model, {site: fit.posterior.natural(site) for site in model.shared})
@@ -413,7 +436,9 @@ def test_lazy_local_sites_are_solved_for_all_rows(problem):
     "ignore:.*(cut short|come to rest):UserWarning",
 )
 def test_degenerate_data_in_single_precision(problem, engine_name, quick):
-    """One factor and an empty row, in single precision, the default: every engine runs and stays finite."""
+    """One factor and an empty row, in single precision, the default: every engine runs and stays
+    finite.
+    """
     model = problem.model
     size = base.number_of_factors(model)
     with jax.enable_x64(False):
@@ -438,7 +463,9 @@ def test_degenerate_data_in_single_precision(problem, engine_name, quick):
 
 
 def test_starting_points_are_checked(problem, engine_name, quick):
-    """An unknown site or a wrong shape is refused in a sentence, as is any start by engines that choose their own."""
+    """An unknown site or a wrong shape is refused in a sentence, as is any start by engines that
+    choose their own.
+    """
     for start in ({"betaa": np.ones(3)}, {problem.model.shared[0]: np.ones((1, 1, 1))}):
         with pytest.raises(InputError):
             run(problem, engine_name, init=start, **quick[engine_name])

@@ -1,4 +1,7 @@
-"""The laws of MODEL_CONTRACT.md, for every discovered model. Double precision: equalities hold to rounding."""
+"""The laws of MODEL_CONTRACT.md, for every discovered model.
+
+Double precision: equalities hold to rounding.
+"""
 
 import dataclasses
 from functools import partial
@@ -16,7 +19,9 @@ from pp_models import model as base
 from pp_models.data import Data
 from pp_models.elimination.row_solver import RowOptions
 
-_KNOWN = {}  # draws and starting points that several tests begin with; compiled in one piece, which is faster than operation by operation
+# Draws and starting points that several tests begin with; compiled in one piece, which is faster
+# than operation by operation.
+_KNOWN = {}
 
 
 def prior_draw(problem, seed):
@@ -69,7 +74,10 @@ def _solved(model, hyper, stats, batch, options):
 
 
 def solved(model, hyper, stats, batch, options=ROUNDS):
-    """The batch's local sites at their fixed point, and F's gradient there. Compiled once for all tests with batches of one shape."""
+    """The batch's local sites at their fixed point, and F's gradient there.
+
+    Compiled once for all tests with batches of one shape.
+    """
     return _solved(model, base.as_arrays(hyper), stats, batch, options)
 
 
@@ -107,7 +115,9 @@ def test_guide_density_is_the_families(problem):
 
 
 def test_natural_gradient_identity(problem):
-    """Fisher information times (target - natural) is the ordinary gradient of the bound, for every block (X 25, P 11.20-11.22)."""
+    """Fisher information times (target - natural) is the ordinary gradient of the bound, for every
+    block (X 25, P 11.20-11.22).
+    """
     model = problem.model
     natural = some_natural(problem)
     batch = problem.data.pack()
@@ -131,7 +141,8 @@ def _inner(a, b):
 def test_bound_is_below_numpyros_elbo(problem):
     """Eliminating auxiliaries by their bound can only lower the ELBO of the same q.
 
-    The ELBO is a mean over 4,000 draws; five standard errors leave one chance in a million of a false alarm.
+    The ELBO is a mean over 4,000 draws; five standard errors leave one chance in a million of a
+    false alarm.
     """
     model, batch = problem.model, problem.data.pack()
     natural = some_natural(problem)
@@ -159,7 +170,9 @@ def test_bound_is_below_numpyros_elbo(problem):
 
 
 def test_rows_are_exchangeable_and_padding_is_nothing(problem):
-    """The objective does not depend on row order, on how rows are split into batches, nor on padding."""
+    """The objective does not depend on row order, on how rows are split into batches, nor on
+    padding.
+    """
     model, hyper, data = problem.model, problem.hyper, problem.data
     natural = some_natural(problem)
     stats = obj.summarise(model, natural)
@@ -190,9 +203,11 @@ def test_rows_are_exchangeable_and_padding_is_nothing(problem):
 
 
 def test_fused_local_solver_is_the_gradient_iterated(problem):
-    """`solve_local`, where a model has one, ends where iterating dF/dmu ends, and the allocations it reports are F's own.
+    """`solve_local`, where a model has one, ends where iterating dF/dmu ends, and the allocations
+    it reports are F's own.
 
-    Where iterations are damped Newton steps there are many ways to the end: both get there (1e-7: what is left of the slower's way), not together.
+    Where iterations are damped Newton steps there are many ways to the end: both get there (1e-7:
+    what is left of the slower's way), not together.
     """
     model, hyper, batch = problem.model, problem.hyper, problem.data.pack()
     if model.solve_local is None:
@@ -211,7 +226,7 @@ def test_fused_local_solver_is_the_gradient_iterated(problem):
             lambda s=start, m=summary: model.solve_local(hyper, stats, batch, s, options, m)
         )()
         generic, _, _ = jax.jit(
-            lambda s=start, m=summary: obj._iterate(model, hyper, stats, batch, s, options, m)
+            lambda s=start, m=summary: obj._fixed_point(model, hyper, stats, batch, s, options, m)
         )()
         for a, b in zip(jax.tree.leaves(natural), jax.tree.leaves(generic), strict=True):
             a, b = np.broadcast_arrays(a, b)  # a precision that all rows share may be there once
@@ -225,7 +240,9 @@ def test_fused_local_solver_is_the_gradient_iterated(problem):
 
 
 def test_padded_rows_change_no_local_solution(problem):
-    """A batch with padding solves its rows, and differentiates F, as the batch without, fused or generic."""
+    """A batch with padding solves its rows, and differentiates F, as the batch without, fused or
+    generic.
+    """
     model, hyper, data = problem.model, problem.hyper, problem.data
     stats = obj.summarise(model, {site: some_natural(problem)[site] for site in model.shared})
     for variant in (model, dataclasses.replace(model, solve_local=None)):
@@ -242,7 +259,9 @@ def test_padded_rows_change_no_local_solution(problem):
 
 
 def test_rows_stop_for_themselves(problem):
-    """With a tolerance, too, a row ends where it would with other rows, or more padding, beside it, after as many iterations, fused or generic."""
+    """With a tolerance, too, a row ends where it would with other rows, or more padding, beside it,
+    after as many iterations, fused or generic.
+    """
     model, hyper, data = problem.model, problem.hyper, problem.data
     stats = obj.summarise(model, {site: some_natural(problem)[site] for site in model.shared})
     options, size = RowOptions(60, 1e-3), data.num_rows
@@ -261,7 +280,9 @@ def test_rows_stop_for_themselves(problem):
 
 
 def test_batches_average_to_the_full_target(problem):
-    """The mean of N/|B|-scaled targets over a partition into batches is the full-batch target: SVI's gradient is unbiased (P 11.19)."""
+    """The mean of N/|B|-scaled targets over a partition into batches is the full-batch target:
+    SVI's gradient is unbiased (P 11.19).
+    """
     model, hyper, data = problem.model, problem.hyper, problem.data
     natural = some_natural(problem)
     stats = {site: obj.summarise(model, natural)[site] for site in model.shared}
@@ -318,7 +339,9 @@ def test_single_precision(problem):
 
 
 def test_predict_is_the_mean_of_the_observations(problem):
-    """`predict` gives expected observations, of counts up to each row's total: averages of simulated data agree with it (five standard errors)."""
+    """`predict` gives expected observations, of counts up to each row's total: averages of
+    simulated data agree with it (five standard errors).
+    """
     values = prior_draw(problem, 5)
     batch = problem.data.pack()
     simulate = jax.jit(

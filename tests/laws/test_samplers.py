@@ -1,6 +1,8 @@
-"""Gibbs, and with rows' weights integrated out, is right: Geweke's joint-distribution test on every model, and agreement with NUTS.
+"""Gibbs, and with rows' weights integrated out, is right: Geweke's joint-distribution test on every
+model, and agreement with NUTS.
 
-NUTS shares no code with F."""
+NUTS shares no code with F.
+"""
 
 import dataclasses
 
@@ -26,7 +28,9 @@ CHAINS, ROUNDS = 1500, 2
 
 @pytest.fixture(autouse=True)
 def has_conditionals(problem):
-    """Where a site has no complete conditional in closed form, gibbs refuses in a sentence that names an engine for it: there is nothing to test."""
+    """Where a site has no complete conditional in closed form, gibbs refuses in a sentence that
+    names an engine for it: there is nothing to test.
+    """
     if reason := gibbs.suits(problem.model):
         with pytest.raises(InputError, match=r"none in closed form .* use nuts"):
             inference.fit(problem.model.name, problem.data, "gibbs", problem.hyper)
@@ -34,7 +38,9 @@ def has_conditionals(problem):
 
 
 def small(problem):
-    """A few rows of the example; of counts and ratings, with every cell an entry, so that new ones fit into the same shapes."""
+    """A few rows of the example; of counts and ratings, with every cell an entry, so that new ones
+    fit into the same shapes.
+    """
     rows = problem.data.select(np.arange(4))
     if rows.kind == "dense":
         return rows.pack()
@@ -94,7 +100,9 @@ def row_likelihoods(model, hyper, batch, values):
 
 
 def functionals(model, hyper, values, batch, drawn):
-    """First and second moments of every site and of the rates, and how data and parameters go together."""
+    """First and second moments of every site and of the rates, and how data and parameters go
+    together.
+    """
     rates = model.predict(hyper, values)
     parts = [values[site].ravel() for site in model.families] + [rates.ravel()]
     x = jnp.concatenate(parts)
@@ -108,10 +116,12 @@ def functionals(model, hyper, values, batch, drawn):
 
 
 def scores(problem, sweep):
-    """z scores between the marginal-conditional and the successive-conditional simulators (Geweke 2004).
+    """z scores between the marginal-conditional and the successive-conditional simulators (Geweke
+    2004).
 
-    Both are run as independent chains: parameters and data from the prior, then, on one side, rounds of a Gibbs sweep given the data and new data
-    given the parameters. If the sweep leaves the posterior invariant, both sides have the same distribution.
+    Both are run as independent chains: parameters and data from the prior, then, on one side,
+    rounds of a Gibbs sweep given the data and new data given the parameters. If the sweep leaves
+    the posterior invariant, both sides have the same distribution.
     """
     model, hyper, template = problem.model, problem.hyper, small(problem)
 
@@ -141,13 +151,16 @@ def scores(problem, sweep):
     return (marginal.mean(0) - chained.mean(0)) / np.maximum(error, 1e-12)
 
 
-MOST_STEPS = 256  # tokens of a simulated row; the examples' Poisson rows have about 30, and have not been seen with more than 120
+# Tokens of a simulated row; the examples' Poisson rows have about 30, and have not been seen with
+# more than 120.
+MOST_STEPS = 256
 
 
 def collapsed_sweep(model, hyper, key, stats, batch):
     """A sweep of collapsed_gibbs that begins at allocations drawn given everything.
 
-    A token that counts itself is too small an error for Geweke's functionals (|z| up to 2.7 on LDA): `test_collapsed_gibbs` finds it.
+    A token that counts itself is too small an error for Geweke's functionals (|z| up to 2.7 on
+    LDA): `test_collapsed_gibbs` finds it.
     """
     token_key, sweep_key = jax.random.split(key)
     tokens = tk.arrange(batch.entries, batch.num_columns, MOST_STEPS)
@@ -175,7 +188,8 @@ def sampler(problem, request):
     return request.param
 
 
-# 200-odd functionals, most of them correlated: |z| < 4.5 has a false-alarm chance of about 1e-3 over all of them.
+# 200-odd functionals, most of them correlated: |z| < 4.5 has a false-alarm chance of about 1e-3
+# over all of them.
 LIMIT = 4.5
 
 
@@ -197,9 +211,11 @@ def test_geweke_catches_a_broken_sampler(problem):
 
 
 def test_nuts_is_numpyros(problem):
-    """A chain, the second one here, is the one that NumPyro's own MCMC runs with its key: the same warm-up, draws and statistics.
+    """A chain, the second one here, is the one that NumPyro's own MCMC runs with its key: the same
+    warm-up, draws and statistics.
 
-    The programs are compiled differently, and a chain magnifies the last digit by a few times at each of its 25 transitions.
+    The programs are compiled differently, and a chain magnifies the last digit by a few times at
+    each of its 25 transitions.
     """
     fit = inference.fit(
         problem.model.name,
@@ -234,7 +250,8 @@ def test_nuts_is_numpyros(problem):
 
 
 def test_chunks_and_other_chains_change_nothing(problem, monkeypatch):
-    """A chain's draws depend on its key alone: more draws, other chunks of nuts or another number of chains leave them as they are.
+    """A chain's draws depend on its key alone: more draws, other chunks of nuts or another number
+    of chains leave them as they are.
 
     Other chunks are another program, so equal to rounding as above.
     """
@@ -299,12 +316,13 @@ def test_samplers_compile_once(problem):
 
 @pytest.mark.slow
 def test_gibbs_agrees_with_nuts(problem):
-    """Posterior means of the rate matrix, and where rows have no sites of their own of their log likelihoods, agree within 0.15 posterior sd.
+    """Posterior means of the rate matrix, and where rows have no sites of their own of their log
+    likelihoods, agree within 0.15 posterior sd.
 
     By every sampler of blocks. Neither depends on the labels of factors, which chains exchange.
 
-    With some 1,000 effective draws on either side a difference has a standard error of about 0.045 sd; 0.15 is more than three of them
-    for the worst of a hundred entries.
+    With some 1,000 effective draws on either side a difference has a standard error of about 0.045
+    sd; 0.15 is more than three of them for the worst of a hundred entries.
     """
     model = problem.model
     shared = {"hyper": problem.hyper, "key": jax.random.key(5), "progress": False}

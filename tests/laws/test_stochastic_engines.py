@@ -1,4 +1,6 @@
-"""The laws of trust-region and streaming inference (Theis & Hoffman 2015), for every discovered model. Double precision."""
+"""The laws of trust-region and streaming inference (Theis & Hoffman 2015), for every discovered
+model. Double precision.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -49,7 +51,9 @@ def assert_same(first, second, sites, rtol):
 
 
 def test_one_inner_step_from_the_current_parameters_is_svi(problem):
-    """T 2.4: natural-gradient ascent is the trust region begun at the current parameters and left after one inner step."""
+    """T 2.4: natural-gradient ascent is the trust region begun at the current parameters and left
+    after one inner step.
+    """
     shared = {"batch_size": 5, "num_epochs": 2, "kappa": 0.7, "tau": 3.0, **LOCAL}
     natural = run(problem, "svi", **shared)
     trust = run(problem, "trust_region", num_inner=1, start="current", bound_every=1, **shared)
@@ -58,10 +62,12 @@ def test_one_inner_step_from_the_current_parameters_is_svi(problem):
 
 
 def test_even_start_at_rate_one_erases_the_past(problem):
-    """phi = 1/K at rho = 1 makes all factors alike, and alike they stay; begun at the current parameters, or at a smaller rate, they differ.
+    """phi = 1/K at rho = 1 makes all factors alike, and alike they stay; begun at the current
+    parameters, or at a smaller rate, they differ.
 
-    Where the sizes of factors are free (gamma), the rows' weights make up for the last ones' sizes, so that these are not forgotten: the factors'
-    normalised means are then alike up to how far the priors resist that, a few per cent of the largest.
+    Where the sizes of factors are free (gamma), the rows' weights make up for the last ones' sizes,
+    so that these are not forgotten: the factors' normalised means are then alike up to how far the
+    priors resist that, a few per cent of the largest.
     """
     stats = obj.summarise(
         problem.model, problem.model.init(jax.random.key(3), problem.hyper, problem.data)
@@ -109,7 +115,9 @@ def test_even_start_at_rate_one_erases_the_past(problem):
 
 
 def test_inner_steps_never_lower_their_objective(problem):
-    """Coordinate ascent on L_n(natural) - xi KL(natural, natural_t) from phi = 1/K (T 11-14) rises to rounding, at every length of the loop."""
+    """Coordinate ascent on L_n(natural) - xi KL(natural, natural_t) from phi = 1/K (T 11-14) rises
+    to rounding, at every length of the loop.
+    """
     shared = {
         "batch_size": 5,
         "num_epochs": 1,
@@ -129,7 +137,9 @@ def test_inner_steps_never_lower_their_objective(problem):
 
 
 def test_rows_go_on_from_the_last_inner_step(problem):
-    """One local iteration in each of many inner steps adds up: the inner objective ends where it ends with many (1e-6: both have come to rest)."""
+    """One local iteration in each of many inner steps adds up: the inner objective ends where it
+    ends with many (1e-6: both have come to rest).
+    """
     shared = {
         "batch_size": problem.data.num_rows,
         "num_epochs": 1,
@@ -158,9 +168,11 @@ def test_inner_loop_stops_when_flat(problem):
 
 
 def test_large_xi_tends_to_svi(problem):
-    """As rho -> 0 the trust-region step, divided by rho, tends to the natural gradient (T 2.4, Supplementary 2): the gap shrinks with rho.
+    """As rho -> 0 the trust-region step, divided by rho, tends to the natural gradient (T 2.4,
+    Supplementary 2): the gap shrinks with rho.
 
-    Gaps are relative to the step, or, of a parameter that starts at its optimum and does not move, to a millionth of itself.
+    Gaps are relative to the step, or, of a parameter that starts at its optimum and does not move,
+    to a millionth of itself.
     """
     shared = {
         "batch_size": problem.data.num_rows,
@@ -208,7 +220,9 @@ def test_even_beliefs_are_a_bound(problem):
 
 
 def test_global_sites_meet_only_where_declared(problem):
-    """Moving one global site changes no other's gradient once auxiliaries are given: of F, or with coupled="prior" of the rows' part of it."""
+    """Moving one global site changes no other's gradient once auxiliaries are given: of F, or with
+    coupled="prior" of the rows' part of it.
+    """
     model, hyper, batch = problem.model, problem.hyper, problem.data.pack()
     here, there = (obj.summarise(model, some_share(problem, batch, seed)[0]) for seed in (1, 2))
     local = {
@@ -237,7 +251,9 @@ def test_global_sites_meet_only_where_declared(problem):
 
 
 def test_svb_on_one_batch_is_cavi(problem):
-    """All rows in one batch, the first prior the model's own: coordinate ascent, sweep by sweep, where one pass updates all global sites."""
+    """All rows in one batch, the first prior the model's own: coordinate ascent, sweep by sweep,
+    where one pass updates all global sites.
+    """
     if problem.model.coupled == "rows":
         pytest.skip("svb steps on all global sites from one pass, cavi takes a pass for each")
     sweeps = run(problem, "cavi", num_epochs=6, tolerance=0.0, **LOCAL)
@@ -275,7 +291,8 @@ def test_svb_counts_every_row_once(problem):
 
 
 def test_memoized_bound_never_falls_and_ends_where_cavi_does(problem):
-    """Each step after the first pass raises the bound of all the data; at rest, every natural parameter is its full-data target.
+    """Each step after the first pass raises the bound of all the data; at rest, every natural
+    parameter is its full-data target.
 
     Models it does not suit are refused before anything is compiled.
     """
@@ -308,7 +325,9 @@ def test_memoized_bound_never_falls_and_ends_where_cavi_does(problem):
 
 @pytest.mark.parametrize("update", ["natural", "trust_region"])
 def test_streaming_with_everything_there_is_svi_or_trust_region(problem, update):
-    """With all rows present N_t - N_0 = 0, so the rate is constant: with kappa = 0, where svi's is too, steps on all rows are the same."""
+    """With all rows present N_t - N_0 = 0, so the rate is constant: with kappa = 0, where svi's is
+    too, steps on all rows are the same.
+    """
     shared = {"batch_size": problem.data.num_rows, "kappa": 0.0, **LOCAL}
     more = (
         {} if update == "natural" else {"num_inner": 3, "start": "current"}
@@ -347,14 +366,18 @@ def test_streaming_follows_the_arrivals(problem):
 
 
 def some_share(problem, batch, seed=1):
-    """Rows solved given a random start, and the global sites moved towards them: a q that is no optimum."""
+    """Rows solved given a random start, and the global sites moved towards them: a q that is no
+    optimum.
+    """
     shared = mb.first_natural(problem, jax.random.key(seed), {})
     solved = mb.solve(problem, problem.hyper, shared, (batch,), RowOptions(30, 0.0), bound=True)
     return mb.ascend(solved, shared, 0.7, shared), solved
 
 
 def test_empirical_bayes_raises_the_bound_to_its_maximum(problem):
-    """From hyper-parameters far too large, too small or as given, every step raises F, to where its gradient is zero or the edge is reached."""
+    """From hyper-parameters far too large, too small or as given, every step raises F, to where its
+    gradient is zero or the edge is reached.
+    """
     if not learnable(problem.model, problem.hyper):
         pytest.skip(NOTHING_TO_LEARN)
     learning = fitting.make_problem(
@@ -402,7 +425,9 @@ def test_empirical_bayes_raises_the_bound_to_its_maximum(problem):
 
 
 def test_empirical_bayes_scales_its_rows(problem):
-    """A batch that counts twice, by N/|B| = 2 or by being there twice, moves the hyper-parameters alike."""
+    """A batch that counts twice, by N/|B| = 2 or by being there twice, moves the hyper-parameters
+    alike.
+    """
     marked = {**problem.hyper._asdict(), "learn": "all"}
     learning = fitting.make_problem(problem.model.name, problem.data, marked, problem.devices)
     batch = problem.data.pack()
@@ -420,7 +445,9 @@ def test_empirical_bayes_scales_its_rows(problem):
 
 @pytest.mark.parametrize("engine", ["svi", "trust_region", "streaming"])
 def test_learned_hyper_parameters_help(problem, engine):
-    """With hyper-parameters learned, the same engine ends at a higher bound, and the fit reports them."""
+    """With hyper-parameters learned, the same engine ends at a higher bound, and the fit reports
+    them.
+    """
     if not learnable(problem.model, problem.hyper):
         pytest.skip(NOTHING_TO_LEARN)
     marked = {**problem.hyper._asdict(), "learn": "all"}
@@ -435,7 +462,9 @@ def test_learned_hyper_parameters_help(problem, engine):
 
 
 def test_devices_change_nothing(problem):
-    """Rows dealt out to three shares give the same trust-region fit, hyper-parameters learned, as one share."""
+    """Rows dealt out to three shares give the same trust-region fit, hyper-parameters learned, as
+    one share.
+    """
     marked = {**problem.hyper._asdict(), "learn": "all"}
     shared = {"num_epochs": 2, "batch_size": 7, "progress": False, **LOCAL}
     name, device = problem.model.name, problem.devices[0]
@@ -449,7 +478,9 @@ def test_devices_change_nothing(problem):
 
 
 def test_marks_for_learning():
-    """hyper="learn", one name marked, one name with a start: what is learned, and what is refused."""
+    """hyper="learn", one name marked, one name with a start: what is learned, and what is
+    refused.
+    """
     data = lda_data()
 
     def problem(hyper):
@@ -482,7 +513,9 @@ def test_engines_that_cannot_learn_say_so():
 
 
 def test_asymmetric_alpha_starts_no_topic_at_nothing():
-    """Documents begin with their words spread evenly: a topic with a tiny alpha can still win words in single precision."""
+    """Documents begin with their words spread evenly: a topic with a tiny alpha can still win words
+    in single precision.
+    """
     with jax.enable_x64(False):
         hyper = {"num_topics": 2, "alpha": (0.02, 2.0), "eta": 0.1}
         X = np.kron(np.eye(2, dtype=int), np.full((10, 6), 5))
@@ -500,11 +533,13 @@ def test_asymmetric_alpha_starts_no_topic_at_nothing():
         assert fit.posterior.mean("theta")[:10, 0].min() > 0.9
 
 
-# Stochastic MAP ---------------------------------------------------------------------------------------------------------------------------
+# Stochastic MAP -----------------------------------------------------------------------------------
 
 
 def map_state(problem, seed=1):
-    """Natural parameters from a random start, their mode in log space, which every model has, and rows solved there to rest."""
+    """Natural parameters from a random start, their mode in log space, which every model has, and
+    rows solved there to rest.
+    """
     shared = mb.first_natural(problem, jax.random.key(seed), {})
     return shared, obj.summarise(problem.model, shared, "log_mode")
 
@@ -524,8 +559,9 @@ def assert_close(first, second, rtol):
 
 @pytest.mark.parametrize("basis", ["log", "identity"])
 def test_stochastic_map_on_all_rows_at_rate_one_is_map(problem, basis):
-    """kappa = 0 makes rho = 1: a step on all rows is a sweep, as long as global sites do not meet in the rows' part of F. A damped site's step is cut
-    alike, but `map` may go only a part of it."""
+    """kappa = 0 makes rho = 1: a step on all rows is a sweep, as long as global sites do not meet
+    in the rows' part of F. A damped site's step is cut alike, but `map` may go only a part of it.
+    """
     if problem.model.damped:
         pytest.skip(
             "map backtracks where a step lowers its objective, a stochastic step cannot know"
@@ -551,9 +587,11 @@ def test_stochastic_map_on_all_rows_at_rate_one_is_map(problem, basis):
 
 
 def test_scaled_targets_of_points_average_to_the_full_one(problem):
-    """The mean over all batches of one size of targets scaled by N/|B| is the target of all rows. Without the factor it is not: H(15) as printed.
+    """The mean over all batches of one size of targets scaled by N/|B| is the target of all rows.
 
-    Cutting a damped site's step is not linear, so that there the law does not hold.
+    Without the factor it is not: H(15) as printed.
+
+        Cutting a damped site's step is not linear, so that there the law does not hold.
     """
     if problem.model.damped:
         pytest.skip("a cut step is not linear in the rows' statistics")
@@ -603,10 +641,11 @@ def test_padding_and_shares_change_no_stochastic_map(problem):
 
 
 def test_stochastic_map_ends_where_map_does(problem):
-    """From its end, `map` gains less than 1e-3 of the log density, relatively, on all rows: the noise that a rate of 0.01 leaves.
+    """From its end, `map` gains less than 1e-3 of the log density, relatively, on all rows: the
+    noise that a rate of 0.01 leaves.
 
-    The rates add up to some fifty sweeps, which EM's slowest direction needs on these examples; locations (`damped`) need more, and their rate decays
-    more slowly.
+    The rates add up to some fifty sweeps, which EM's slowest direction needs on these examples;
+    locations (`damped`) need more, and their rate decays more slowly.
     """
     last = run(
         problem,
@@ -627,7 +666,9 @@ def test_stochastic_map_ends_where_map_does(problem):
 
 
 def test_rows_of_a_point_are_solved_when_asked_for(problem):
-    """The engine keeps no rows; a local site's values are the mode given the global ones, in the data's order."""
+    """The engine keeps no rows; a local site's values are the mode given the global ones, in the
+    data's order.
+    """
     fit = run(problem, "stochastic_map", num_epochs=3, batch_size=5, basis="log")
     model, hyper, batch = problem.model, problem.hyper, problem.data.pack()
     stats = {

@@ -78,8 +78,6 @@ MODEL = Model(Hyper=Hyper, generate=generate, log_global=log_global, log_local=l
 
 ENGINE = '''"""Natural-gradient ascent on all rows at a fixed rate (X 25): CAVI in short steps."""
 
-from typing import Any, NamedTuple
-
 from inference.core import options as opt
 from inference.core.engine import Engine
 from inference.engines import _minibatch as mb
@@ -92,22 +90,15 @@ Options = opt.compose(
 )
 
 
-class Info(NamedTuple):
-    bound: Any
-
-
 def build(problem, options):
-    rows, hyper = RowOptions(options.num_local, options.local_tolerance), problem.hyper
+    rows, num_rows = RowOptions(options.num_local, options.local_tolerance), problem.data.num_rows
 
     def step(key, state, batches):
-        shares = mb.solve(problem, hyper, state.shared, batches, rows, bound=True)
-        totals = mb.total(problem, shares, problem.data.num_rows)
-        bound = mb.bound_terms(problem, hyper, state.shared, totals)
-        gradients = mb.gradients(problem, shares)
-        after = mb.ascend(
-            problem, hyper, state.shared, gradients, 1.0, options.rate, state.shared
-        )
-        return mb.State(after, hyper, state.step + 1), Info(bound)
+        shared, hyper = state.shared, state.hyper
+        solved = mb.solve(problem, hyper, shared, batches, rows, num_rows, bound=True)
+        after = mb.ascend(solved, shared, options.rate, anchor=shared)
+        bound = mb.bound_terms(solved, shared)
+        return mb.State(after, hyper, state.step + 1), mb.Info(bound)
 
     return mb.algorithm(problem, step)
 

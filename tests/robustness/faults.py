@@ -1,11 +1,13 @@
-"""Kill -9 at random moments, again and again, until the work is done; then hold its result to that of a run nobody disturbed.
+"""Kill -9 at random moments, again and again, until the work is done; then hold its result to that
+of a run nobody disturbed.
 
     python tests/robustness/faults.py --kills 50 [--only fit,stream] [--seed 0]
 
-Each kind of work runs in a process of its own, which says when it begins. It is killed after a random part of the time that it takes undisturbed,
-begun again, and so on, so that every restart reopens what the last one left. Of databases, stores and fits that are saved, what lies on disk must be
-readable after each kill, or refused by the sentence that says it was never complete. Prints a table: kills, how many came before anything was on
-disk, and whether the end was the same.
+Each kind of work runs in a process of its own, which says when it begins. It is killed after a
+random part of the time that it takes undisturbed, begun again, and so on, so that every restart
+reopens what the last one left. Of databases, stores and fits that are saved, what lies on disk must
+be readable after each kill, or refused by the sentence that says it was never complete. Prints a
+table: kills, how many came before anything was on disk, and whether the end was the same.
 """
 
 import argparse
@@ -28,7 +30,7 @@ import numpy as np
 
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
-# What is done. Each function does its work in a folder, from wherever it was left, and is run in a process that may be killed. ------------------
+# What is done. Each function does its work in a folder, from wherever it was left, and is run in a
 
 
 def _begin() -> None:
@@ -59,7 +61,10 @@ def _command(folder: Path, engine: str) -> list[str]:
 
 
 def fit_together(folder: Path) -> None:
-    """By two processes, of which this is the first. Both are killed, in whatever they are doing at that moment."""
+    """By two processes, of which this is the first.
+
+    Both are killed, in whatever they are doing at that moment.
+    """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
@@ -119,7 +124,9 @@ def append(folder: Path) -> None:
 
 
 def store(folder: Path) -> None:
-    """Every generation of a corpus replaces the one before; which it is shows in its first entry."""
+    """Every generation of a corpus replaces the one before; which it is shows in its first
+    entry.
+    """
     from pp_models.data import corpus
 
     _begin()
@@ -139,7 +146,9 @@ def generation_of(number: int) -> list[Any]:
 
 
 def save(folder: Path) -> None:
-    """A fit with many draws is saved over itself; the number of its engine's seconds says which time it was."""
+    """A fit with many draws is saved over itself; the number of its engine's seconds says which
+    time it was.
+    """
     import jax
 
     import inference
@@ -185,7 +194,7 @@ def compare(folder: Path) -> None:
     )
 
 
-# What is looked at: after each kill (raises where it is damaged), and at the end (must be equal). -------------------------------------
+# What is looked at: after each kill (raises where it is damaged), and at the end (must be equal). -
 
 
 def arrays_of(file: Path) -> dict[str, np.ndarray]:
@@ -259,9 +268,11 @@ def look_at_comparison(folder: Path) -> Any:
 
 
 class Work(NamedTuple):
-    """do: see above. look: at the result. whole: whether what lies there can be looked at after every kill, once it is there at all.
+    """do: see above. look: at the result. whole: whether what lies there can be looked at after
+    every kill, once it is there at all.
 
-    share: of the undisturbed time that a process gets at most: less where it keeps its state more often, so that most are killed several times.
+    share: of the undisturbed time that a process gets at most: less where it keeps its state more
+    often, so that most are killed several times.
     """
 
     do: Callable[[Path], None]
@@ -309,7 +320,9 @@ def start(name: str, folder: Path) -> subprocess.Popen[str]:
 
 
 def disturb(name: str, kills: int, rng: np.random.Generator, base: Path) -> Outcome:
-    """Kill the work so many times, beginning it anew whenever it is done, and compare each end with an undisturbed one."""
+    """Kill the work so many times, beginning it anew whenever it is done, and compare each end with
+    an undisturbed one.
+    """
     work = WORKS[name]
     whole = base / "undisturbed"
     whole.mkdir()
@@ -386,7 +399,10 @@ def _look(work: Work, folder: Path) -> None:
 
 def table(outcomes: list[Outcome]) -> str:
     lines = [
-        "| work | kills | of which before anything was on disk | seconds undisturbed | ended as an undisturbed run, bit for bit |",
+        (
+            "| work | kills | of which before anything was on disk | seconds undisturbed "
+            "| ended as an undisturbed run, bit for bit |"
+        ),
         "|---|---|---|---|---|",
     ]
     for one in outcomes:

@@ -1,4 +1,7 @@
-"""The same seed, versions and number of devices give the same bits, in whatever process. Run as a program it prints a digest for each engine."""
+"""The same seed, versions and number of devices give the same bits, in whatever process.
+
+Run as a program it prints a digest for each engine.
+"""
 
 import hashlib
 import json
@@ -25,7 +28,9 @@ OPTIONS = {
 
 
 def digest(engine):
-    """Of the posterior's means and standard deviations and the history, times aside, on the model's example: all devices of the process take part."""
+    """Of the posterior's means and standard deviations and the history, times aside, on the model's
+    example: all devices of the process take part.
+    """
     model = next(
         name for name in ("lda", "lg_nmf") if not load_engine(engine).suits(pp_models.load(name))
     )
@@ -65,7 +70,10 @@ def in_a_process(names, devices, seed):
 
 
 def test_the_order_of_names_is_nothing():
-    """NumPyro's ELBO goes by a set of them. With the seeds 0 and 1 it adds up in different orders, and to different last digits."""
+    """NumPyro's ELBO goes by a set of them.
+
+    With the seeds 0 and 1 it adds up in different orders, and to different last digits.
+    """
     one, other = (in_a_process(["numpyro_svi"], 1, seed) for seed in range(2))
     assert one == other
 

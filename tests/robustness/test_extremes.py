@@ -1,6 +1,8 @@
-"""Extreme priors and counts in single precision, the default: priors of 1e-6, counts of a million, a thousand topics. No number is lost or wrong.
+"""Extreme priors and counts in single precision, the default: priors of 1e-6, counts of a million,
+a thousand topics. No number is lost or wrong.
 
-Draws and shapes underflow there: a gamma variable of shape 1e-6 is below what single precision can hold nearly always.
+Draws and shapes underflow there: a gamma variable of shape 1e-6 is below what single precision can
+hold nearly always.
 """
 
 import jax
@@ -90,7 +92,11 @@ def test_every_number_is_finite(model, case, engine, quick):
     ],
 )
 def test_the_bound_is_that_of_double_precision(model, case):
-    """From one starting point, four sweeps. 1e-4 of the bound: 1e-7 times the hundreds of terms, some larger than itself, that it is a sum of."""
+    """From one starting point, four sweeps.
+
+    1e-4 of the bound: 1e-7 times the hundreds of terms, some larger than itself, that it is a sum
+    of.
+    """
     data, hyper = problem(model, case)
     bounds, start = [], {}
     for double in (False, True):
@@ -122,7 +128,9 @@ def test_the_bound_is_that_of_double_precision(model, case):
 
 @pytest.mark.slow
 def test_what_single_precision_cannot_hold_is_said():
-    """Rows of ten million tokens put log-normal locations where precisions differ by 1e8: the run is stopped. Double precision holds it."""
+    """Rows of ten million tokens put log-normal locations where precisions differ by 1e8: the run
+    is stopped. Double precision holds it.
+    """
     data = pp_models.data.counts(SMALL * 10**6)
     options = {"num_epochs": 8, "tolerance": 0.0, "progress": False}
     with (
@@ -147,7 +155,9 @@ def test_what_single_precision_cannot_hold_is_said():
 
 @pytest.mark.slow
 def test_scales_that_single_precision_cannot_hold_are_said():
-    """Adam, on a million tokens in every cell, leaves standard deviations of 1e-8 beside those of 0.1."""
+    """Adam, on a million tokens in every cell, leaves standard deviations of 1e-8 beside those of
+    0.1.
+    """
     data, hyper = problem("ctm", "many counts")
     with (
         jax.enable_x64(False),

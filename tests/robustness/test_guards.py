@@ -48,7 +48,10 @@ def with_nan(state):
 
 @pytest.mark.parametrize("engine", ["cavi", "svi"])
 def test_numbers_that_are_not_finite_stop_the_run_with_the_step_and_the_block(monkeypatch, engine):
-    """Spoiled in step 5, which shows in the bound of step 6. The last good state is that after step 4."""
+    """Spoiled in step 5, which shows in the bound of step 6.
+
+    The last good state is that after step 4.
+    """
     spoiled(monkeypatch, 5, with_nan)
     with pytest.raises(
         Diverged, match=r"lda by \w+ went wrong in beta: bound became nan at step 6. Likely cause: "
@@ -109,7 +112,9 @@ def test_stock_engines_say_what_went_wrong():
 
 @pytest.mark.slow
 def test_a_density_that_passes_zero_runs_through():
-    """Log densities of observations may add up to nearly nothing, and the rounding of what cancels stays. Data scaled so, in single precision."""
+    """Log densities of observations may add up to nearly nothing, and the rounding of what cancels
+    stays. Data scaled so, in single precision.
+    """
     rng = np.random.default_rng(0)
     rows = 0.17 * (
         rng.normal(size=(4000, 20)) + 4 * rng.normal(size=(5, 20))[rng.integers(5, size=4000)]

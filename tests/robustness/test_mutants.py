@@ -7,7 +7,9 @@ from pathlib import Path
 
 
 def test_every_mutant_changes_one_place_and_names_tests_that_are_there():
-    """Mutants are found by their text: one that is gone, or there twice, is said at once and not after the next hour of mutation."""
+    """Mutants are found by their text: one that is gone, or there twice, is said at once and not
+    after the next hour of mutation.
+    """
     done = subprocess.run(
         [sys.executable, Path(__file__).parents[1] / "mutants.py", "--list"],
         capture_output=True,

@@ -1,4 +1,6 @@
-"""Calibration: exact posteriors have uniform ranks, broken and narrow ones are found out, and no data set is compiled for anew."""
+"""Calibration: exact posteriors have uniform ranks, broken and narrow ones are found out, and no
+data set is compiled for anew.
+"""
 
 import jax
 import numpy as np
@@ -16,12 +18,15 @@ from inference.calibration.sbc import (
     effective_sizes,
     symmetry,
 )
+from inference.core.registry import load_engine
 from pp_models.errors import InputError
 
 
 @pytest.fixture(scope="module")
 def compiled():
-    """Grows by one with every program that is compiled, or taken from the cache of compiled ones."""
+    """Grows by one with every program that is compiled, or taken from the cache of compiled
+    ones.
+    """
     names = []
     jax.monitoring.register_event_duration_secs_listener(
         lambda name, *_, **__: names.append(name) if "backend_compile" in name else None
@@ -33,12 +38,14 @@ def uniform_ranks(num_datasets=200, num_draws=49, columns=200, seed=0):
     return np.random.default_rng(seed).integers(0, num_draws + 1, (num_datasets, columns))
 
 
-# The tests of ranks ------------------------------------------------------------------------------------------------------------
+# The tests of ranks -------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
 def test_tests_of_uniformity_hold_their_level():
-    """Of ranks that are uniform, about 5 % have p < 0.05: of 200, a binomial of mean 10 and sd 3, so between 1 and 22."""
+    """Of ranks that are uniform, about 5 % have p < 0.05: of 200, a binomial of mean 10 and sd 3,
+    so between 1 and 22.
+    """
     ranks, rng = uniform_ranks(), np.random.default_rng(1)
     envelope = Envelope(200, 49, rng)
     for p in (
@@ -54,7 +61,9 @@ def test_tests_of_uniformity_hold_their_level():
     [(2.0, 0, False, True), (0.5, 0, False, True), (1.0, 1.0, False, False)],
 )
 def test_wrong_width_and_bias_are_told_apart(spread, shift, uniform, symmetric):
-    """True values from a normal wider or narrower than the posterior leave p symmetric, and not uniform; shifted ones leave neither."""
+    """True values from a normal wider or narrower than the posterior leave p symmetric, and not
+    uniform; shifted ones leave neither.
+    """
     rng = np.random.default_rng(2)
     truth = spread * rng.normal(size=200) + shift
     ranks = rng.binomial(49, scipy.stats.norm.cdf(truth))[:, None]
@@ -65,7 +74,9 @@ def test_wrong_width_and_bias_are_told_apart(spread, shift, uniform, symmetric):
 
 
 def test_coverage_and_widening_of_a_known_case():
-    """True values twice as far out as the posterior says: its 90 % intervals hold 58.9 % and must be widened by 2, up to the error of 1,000."""
+    """True values twice as far out as the posterior says: its 90 % intervals hold 58.9 % and must
+    be widened by 2, up to the error of 1,000.
+    """
     rng = np.random.default_rng(3)
     truth = 2 * rng.normal(size=1000)
     ranks = rng.binomial(199, scipy.stats.norm.cdf(truth))[:, None]
@@ -82,7 +93,9 @@ def test_coverage_and_widening_of_a_known_case():
 @pytest.mark.parametrize("num_draws", [1, 7, 49, 100, 199])
 @pytest.mark.parametrize("level", [0.5, 0.9])
 def test_coverage_of_uniform_ranks_is_the_level(num_draws, level):
-    """Every rank once: exactly the level, whatever the number of draws; and all or nothing for ranks in the middle and at the ends of many draws."""
+    """Every rank once: exactly the level, whatever the number of draws; and all or nothing for
+    ranks in the middle and at the ends of many draws.
+    """
     assert coverage(np.arange(num_draws + 1)[:, None], num_draws, level)[0] == pytest.approx(level)
     np.testing.assert_array_equal(coverage(np.array([[50, 0, 100]]), 100, level), [1, 0, 0])
 
@@ -104,11 +117,13 @@ def test_effective_size_of_an_autoregression():
     np.testing.assert_allclose(sizes, [4000, 1000], rtol=0.25)
 
 
-# A model with a known posterior: everything from the prior to the tables ---------------------------------------------------------
+# A model with a known posterior: everything from the prior to the tables --------------------------
 
 
 def repeated(data, hyper, key, times):
-    """The posterior given each row so many times, of a mixture of one component: its weight is 1, and each column's probability a beta."""
+    """The posterior given each row so many times, of a mixture of one component: its weight is 1,
+    and each column's probability a beta.
+    """
     ones, rng = (
         np.asarray(data.values).sum(0),
         np.random.default_rng(np.asarray(jax.random.key_data(key))),
@@ -133,8 +148,10 @@ def low(data, hyper, key):
 
 @pytest.mark.slow
 def test_exact_posterior_is_calibrated_and_a_narrow_one_is_not():
-    """Exact draws: p-values that survive Bonferroni, 90 % coverage. Rows counted three times: intervals shorter by sqrt(3), found out. Draws that are
-    too low: true values lie above, p is not symmetric, and the shift is positive."""
+    """Exact draws: p-values that survive Bonferroni, 90 % coverage. Rows counted three times:
+    intervals shorter by sqrt(3), found out. Draws that are too low: true values lie above, p is
+    not symmetric, and the shift is positive.
+    """
     shared = {
         "num_datasets": 200,
         "key": jax.random.key(1),
@@ -158,14 +175,16 @@ def test_exact_posterior_is_calibrated_and_a_narrow_one_is_not():
 
 @pytest.mark.slow
 def test_cavi_is_calibrated_where_it_is_exact(compiled):
-    """With one component the mean-field posterior is the posterior, so the engine's own draws are as good as exact ones. All is compiled once."""
+    """With one component the mean-field posterior is the posterior, so the engine's own draws are
+    as good as exact ones. All is compiled once.
+    """
     shared = {"hyper": {"num_components": 1}, "progress": False}
     calibrate("bernoulli_mixture", "cavi", 2, jax.random.key(0), **shared)
     before = len(compiled)
     found = calibrate("bernoulli_mixture", "cavi", 60, jax.random.key(2), **shared)
     assert len(compiled) == before > 0
     assert found.p_value > 0.01
-    table = tables.document([found, found._replace(engine="gibbs")], "command")
+    table = tables.document([found, found._replace(is_chain=True)], "command")
     assert (
         "a point" in tables.coverage_table([found._replace(widen=np.full_like(found.widen, 1e9))])
         and "a point" not in table
@@ -181,7 +200,7 @@ def test_cavi_is_calibrated_where_it_is_exact(compiled):
     )
 
 
-# Data sets ---------------------------------------------------------------------------------------------------------------------
+# Data sets ----------------------------------------------------------------------------------------
 
 
 QUICK = ("pmf",)  # and the rest in `make calibrate`
@@ -196,7 +215,9 @@ QUICK = ("pmf",)  # and the rest in `make calibrate`
     ],
 )
 def test_data_sets_have_one_shape(name):
-    """Whatever is drawn, batches have the same layout, hold what was drawn, and truths are values of the sites."""
+    """Whatever is drawn, batches have the same layout, hold what was drawn, and truths are values
+    of the sites.
+    """
     prior = sbc.make_prior(name, 6)
     (one, truth), (other, _) = (prior.simulate(jax.random.key(seed)) for seed in (0, 1))
     assert jax.tree.structure(one.pack()) == jax.tree.structure(other.pack())
@@ -241,25 +262,29 @@ def test_bad_requests_are_refused_in_a_sentence(capsys):
     assert "argument --rows: invalid whole_numbers value: '20,many'" in capsys.readouterr().err
 
 
-# Slow: samplers ----------------------------------------------------------------------------------------------------------------
+# Slow: samplers -----------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["lda", "pmf", "lg_nmf"])
 def test_gibbs_is_calibrated(name):
-    """Ranks of 60 data sets are uniform at level 0.01 over all functionals; the least p that the envelope's simulations can give is 0.003."""
+    """Ranks of 60 data sets are uniform at level 0.01 over all functionals; the least p that the
+    envelope's simulations can give is 0.003.
+    """
     assert calibrate(name, "gibbs", 60, jax.random.key(3), progress=False).p_value > 0.01
 
 
 @pytest.mark.slow
 def test_a_broken_gibbs_sampler_is_found_out():
-    """Ratings that are given a third of their noise's variance: posteriors too sure of themselves."""
+    """Ratings that are given a third of their noise's variance: posteriors too sure of
+    themselves.
+    """
 
     def broken(data, hyper, key):
         return sbc.draw_by(
             pp_models.load("pmf"),
             "gibbs",
-            sbc.OPTIONS["gibbs"],
+            load_engine("gibbs").calibrated,
             49,
             data,
             hyper._replace(sigma2=hyper.sigma2 / 3),
@@ -274,7 +299,9 @@ def test_a_broken_gibbs_sampler_is_found_out():
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "group"), [("lda", "expected data"), ("pmf", "sites")])
 def test_mean_field_intervals_are_too_narrow(name, group):
-    """90 % intervals of LDA's word probabilities, and of the size of PMF's factors, hold fewer than 80 % of the true values."""
+    """90 % intervals of LDA's word probabilities, and of the size of PMF's factors, hold fewer than
+    80 % of the true values.
+    """
     found = calibrate(name, "cavi", 60, jax.random.key(4), progress=False)
     assert found.coverage90[[x == group for x in found.groups]].mean() < 0.8
 

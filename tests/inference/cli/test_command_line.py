@@ -1,4 +1,6 @@
-"""The command line: results appear whole, bad input is one sentence and exit code 2, nothing already there is lost."""
+"""The command line: results appear whole, bad input is one sentence and exit code 2, nothing
+already there is lost.
+"""
 
 import itertools
 import json
@@ -12,6 +14,7 @@ import xarray
 
 import inference
 from inference.cli import main
+from inference.comparison import loop
 from pp_models import data as data_
 from pp_models.data import corpus as corpora
 from pp_models.data import datasets
@@ -36,7 +39,10 @@ def test_list(capsys):
 
 def test_list_does_not_wait_for_jax():
     """Names are read from files: neither JAX nor NumPyro is imported."""
-    script = "import sys; from pp_models.__main__ import main; main(['list']); sys.exit(bool({'jax', 'numpyro'} & set(sys.modules)))"
+    script = (
+        "import sys; from pp_models.__main__ import main; main(['list']); "
+        "sys.exit(bool({'jax', 'numpyro'} & set(sys.modules)))"
+    )
     assert subprocess.run([sys.executable, "-c", script], capture_output=True).returncode == 0
 
 
@@ -97,7 +103,9 @@ def test_fit_then_evaluate(corpus, tmp_path, capsys):
 
 
 def test_names_reach_the_results(tmp_path):
-    """Words and documents are called in `posterior.nc` what the files beside the counts call them."""
+    """Words and documents are called in `posterior.nc` what the files beside the counts call
+    them.
+    """
     (tmp_path / "small.csv").write_text("0,0,3\n0,1,1\n1,2,2\n2,0,1\n")
     (tmp_path / "small.vocab").write_text("ape\nbee\ncat\n")
     (tmp_path / "small.rows").write_text("first\nsecond\nthird\n")
@@ -122,7 +130,9 @@ def test_names_reach_the_results(tmp_path):
 
 
 def test_evaluate_refuses(corpus, tmp_path, capsys):
-    """Another vocabulary, measures that do not exist or do not suit, and files that cannot be written: one sentence, exit code 2."""
+    """Another vocabulary, measures that do not exist or do not suit, and files that cannot be
+    written: one sentence, exit code 2.
+    """
     out, other, heldout = tmp_path / "out", tmp_path / "other.npz", tmp_path / "ldac" / "held.ldac"
     words = [f"w{v}" for v in range(20)]
     heldout.parent.mkdir()
@@ -203,7 +213,9 @@ def test_evaluate_ratings(tmp_path, capsys):
 
 @pytest.mark.slow
 def test_evaluate_votes(tmp_path, capsys):
-    """Votes on new bills from their text: members who vote by the bills' one strong topic are told apart better than by chance."""
+    """Votes on new bills from their text: members who vote by the bills' one strong topic are told
+    apart better than by chance.
+    """
     rng = np.random.default_rng(0)
     words, members = np.abs(rng.normal(size=(12, 2))), 3 * rng.normal(size=(6, 2))
     for name, size in (("old", 20), ("new", 15)):
@@ -295,7 +307,7 @@ BAD = {
         ["reference", "lda", "--check", "nowhere.npz"],
         "There is no reference posterior at nowhere.npz",
     ),
-    "no posterior": (["reference", "nmf", "--out", "X"], "no prior"),
+    "no posterior": (["reference", "nmf", "--out", "X"], "no proper prior"),
     "reference that is no sampler": (
         ["compare", "lda", "--reference", "cavi", "--out", "X"],
         "is no sampler",
@@ -378,7 +390,9 @@ def compare(corpus, tmp_path):
 
 @pytest.mark.slow
 def test_compare_keeps_what_is_finished_and_goes_on(compare, tmp_path, monkeypatch, capsys):
-    """Ctrl-C: a page that says what is missing, exit code 130. The same command again fits that alone. Everything is there at the end."""
+    """Ctrl-C: a page that says what is missing, exit code 130. The same command again fits that
+    alone. Everything is there at the end.
+    """
     fitted, fit = [], inference.fit
 
     def stops(*positional, engine, **named):
@@ -387,7 +401,7 @@ def test_compare_keeps_what_is_finished_and_goes_on(compare, tmp_path, monkeypat
             raise KeyboardInterrupt
         return fit(*positional, engine=engine, **named)
 
-    monkeypatch.setattr(inference, "fit", stops, raising=False)
+    monkeypatch.setattr(loop, "fit", stops)
     out = tmp_path / "out"
     assert compare("cavi, map", "--overwrite") == 130
     assert "Interrupted: map was not run" in (out / "report.html").read_text(encoding="utf-8")
@@ -413,7 +427,9 @@ def test_compare_keeps_what_is_finished_and_goes_on(compare, tmp_path, monkeypat
 
 @pytest.mark.slow
 def test_compare_on_a_full_disk(compare, tmp_path, monkeypatch, capsys):
-    """A report that cannot be written is one sentence and exit code 2; the finished fits are kept for when there is room."""
+    """A report that cannot be written is one sentence and exit code 2; the finished fits are kept
+    for when there is room.
+    """
     from inference.report import page as report
 
     def full(*_):
@@ -429,7 +445,9 @@ def test_compare_on_a_full_disk(compare, tmp_path, monkeypatch, capsys):
 
 
 def test_compare_without_a_sampler_that_can_run(compare, tmp_path, monkeypatch, capsys):
-    """The sampler fails: the others are compared without it, and its row says why. All fail: exit code 2 and one sentence."""
+    """The sampler fails: the others are compared without it, and its row says why. All fail: exit
+    code 2 and one sentence.
+    """
     from pp_models.errors import TooLarge
 
     fit = inference.fit
@@ -439,7 +457,7 @@ def test_compare_without_a_sampler_that_can_run(compare, tmp_path, monkeypatch, 
             raise TooLarge("lda by gibbs would take about 900 seconds.")
         return fit(*positional, engine=engine, **named)
 
-    monkeypatch.setattr(inference, "fit", fails, raising=False)
+    monkeypatch.setattr(loop, "fit", fails)
     failing = {"gibbs"}
     assert compare("cavi,map") == 0
     told = json.loads((tmp_path / "out" / "summary.json").read_text())
@@ -458,10 +476,12 @@ def test_compare_without_a_sampler_that_can_run(compare, tmp_path, monkeypatch, 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", available())
 def test_the_same_command_compares_every_model(name, tmp_path):
-    """`compare MODEL --quick`: nothing fails, the summary fits its schema, and the page holds every engine."""
+    """`compare MODEL --quick`: nothing fails, the summary fits its schema, and the page holds every
+    engine.
+    """
     import jsonschema
 
-    from inference.comparison.summary import schema
+    from inference.comparison.record import schema
     from inference.report import palette
 
     assert (
@@ -505,7 +525,7 @@ def test_truncated_fit_file(corpus, tmp_path, capsys):
     assert "truncated" in capsys.readouterr().err
 
 
-# Data -----------------------------------------------------------------------------------------------------------------------------
+# Data ---------------------------------------------------------------------------------------------
 
 
 def test_convert_there_and_back(corpus, tmp_path, capsys):
@@ -528,15 +548,16 @@ def test_convert_there_and_back(corpus, tmp_path, capsys):
     ]
     for source, target in itertools.pairwise(steps):
         assert main(["data", "convert", str(source), str(target), "--quiet"]) == 0
-        assert (
-            f"counts: 30 rows x 20 columns, {readers.read(corpus).num_entries} entries, written to {target}"
-            in capsys.readouterr().out
-        )
+        entries = readers.read(corpus).num_entries
+        said = f"counts: 30 rows x 20 columns, {entries} entries, written to {target}"
+        assert said in capsys.readouterr().out
     assert readers.read(steps[-1]).hash == readers.read(corpus).hash
 
 
 def test_convert_text_and_other_kinds(tmp_path, capsys, monkeypatch):
-    """Raw text with its options, ratings, and text with votes, which a model of votes is then given."""
+    """Raw text with its options, ratings, and text with votes, which a model of votes is then
+    given.
+    """
     monkeypatch.chdir(tmp_path)
     (tmp_path / "raw.docs").write_text("a cat and a dog\na cat\n")
     assert (
@@ -559,7 +580,9 @@ def test_convert_text_and_other_kinds(tmp_path, capsys, monkeypatch):
 
 
 def test_info(corpus, tmp_path, capsys):
-    """Sizes, names, and of a corpus its checksum; the same sizes from a file read in blocks, as a whole, and from a corpus."""
+    """Sizes, names, and of a corpus its checksum; the same sizes from a file read in blocks, as a
+    whole, and from a corpus.
+    """
     data = readers.read(corpus)
     assert main(["data", "convert", str(corpus), str(tmp_path / "a.h5ad"), "--quiet"]) == 0
     entries = np.argwhere(data.matrix.toarray())[::-1]
@@ -589,7 +612,9 @@ def test_info(corpus, tmp_path, capsys):
 
 
 def test_converting_loses_nothing(corpus, tmp_path, capsys):
-    """What is there stays unless --overwrite is given, and a conversion that fails leaves it even then."""
+    """What is there stays unless --overwrite is given, and a conversion that fails leaves it even
+    then.
+    """
     (tmp_path / "bad.csv").write_text("0,0,1\n0,1,x\n")
     for name in ("a.h5ad", "a.csv"):
         target = str(tmp_path / name)

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from inference.comparison import agreement
-from inference.comparison.agreement import FIGURES, quantities
+from inference.comparison.agreement import quantities
+from inference.comparison.record import Agreement
 
 
 def normal(num_draws=20_000, size=3, seed=0, width=1.0, shift=0.0):
@@ -12,17 +13,19 @@ def normal(num_draws=20_000, size=3, seed=0, width=1.0, shift=0.0):
 
 
 def test_a_copy_is_at_distance_zero():
-    """Bit for bit, whatever the scale: every distance is 0, every ratio 1, and the intervals hold what they say."""
+    """Bit for bit, whatever the scale: every distance is 0, every ratio 1, and the intervals hold
+    what they say.
+    """
     draws = normal() * [1e-4, 1.0, 1e6]
     found = agreement.agreement(quantities(draws), quantities(draws.copy()))
     assert [
-        found[name]
+        getattr(found, name)
         for name in ("mean_error_sd", "wasserstein_sd", "tail_error_sd", "correlation_error")
     ] == [0, 0, 0, 0]
-    assert found["sd_ratio"] == 1 and found["quantities"] == 3
-    assert found["coverage50"] == pytest.approx(0.5, abs=1e-3) and found[
-        "coverage90"
-    ] == pytest.approx(0.9, abs=1e-3)
+    assert found.sd_ratio == 1 and found.quantities == 3
+    assert found.coverage50 == pytest.approx(0.5, abs=1e-3) and found.coverage90 == pytest.approx(
+        0.9, abs=1e-3
+    )
 
 
 def test_a_shift_is_reported_in_sd():
@@ -30,46 +33,51 @@ def test_a_shift_is_reported_in_sd():
     draws = normal()
     found = agreement.agreement(quantities(draws), quantities(draws + 0.7 * draws.std(0, ddof=1)))
     for name in ("mean_error_sd", "wasserstein_sd", "tail_error_sd"):
-        assert found[name] == pytest.approx(0.7, rel=1e-9)
-    assert found["sd_ratio"] == pytest.approx(1, rel=1e-9)
+        assert getattr(found, name) == pytest.approx(0.7, rel=1e-9)
+    assert found.sd_ratio == pytest.approx(1, rel=1e-9)
     assert agreement.distances(
         quantities(draws), quantities(draws - draws.std(0, ddof=1))
     ).mean_shift_sd == pytest.approx(-1, rel=1e-9)
 
 
 def test_half_the_width():
-    """Of a normal: the 90 % interval of half the width holds P(|z| < 1.645 / 2) = 0.589, the 50 % one 0.264; W1 is 0.5 E|z| = 0.399; tails 0.822 sd.
+    """Of a normal: the 90 % interval of half the width holds P(|z| < 1.645 / 2) = 0.589, the 50 %
+    one 0.264; W1 is 0.5 E|z| = 0.399; tails 0.822 sd.
 
     0.015: three standard errors of a share of 20,000 draws are 0.011; a width's are 1.5 % of it.
     """
     found = agreement.agreement(quantities(normal()), quantities(normal(seed=1, width=0.5)))
-    assert found["sd_ratio"] == pytest.approx(0.5, rel=0.015)
-    assert found["coverage90"] == pytest.approx(0.589, abs=0.015) and found[
-        "coverage50"
-    ] == pytest.approx(0.264, abs=0.015)
-    assert found["wasserstein_sd"] == pytest.approx(0.399, abs=0.015) and found[
-        "tail_error_sd"
-    ] == pytest.approx(0.822, abs=0.03)
+    assert found.sd_ratio == pytest.approx(0.5, rel=0.015)
+    assert found.coverage90 == pytest.approx(
+        0.589, abs=0.015
+    ) and found.coverage50 == pytest.approx(0.264, abs=0.015)
+    assert found.wasserstein_sd == pytest.approx(
+        0.399, abs=0.015
+    ) and found.tail_error_sd == pytest.approx(0.822, abs=0.03)
 
 
 def test_lost_correlations_are_seen():
-    """Draws with correlation 0.8 against independent ones of the same marginals: 0.8 on the one pair; marginals agree."""
+    """Draws with correlation 0.8 against independent ones of the same marginals: 0.8 on the one
+    pair; marginals agree.
+    """
     z = normal(size=2)
     tied = np.stack([z[:, 0], 0.8 * z[:, 0] + 0.6 * z[:, 1]], axis=1)
     found = agreement.agreement(quantities(tied), quantities(normal(size=2, seed=3)))
-    assert found["correlation_error"] == pytest.approx(
+    assert found.correlation_error == pytest.approx(
         0.8, abs=0.02
     )  # standard error of a correlation: 0.007 and less
-    assert found["wasserstein_sd"] < 0.03 and found["sd_ratio"] == pytest.approx(1, abs=0.02)
+    assert found.wasserstein_sd < 0.03 and found.sd_ratio == pytest.approx(1, abs=0.02)
 
 
 def test_what_varies_by_rounding_alone_has_no_correlation():
-    """A quantity that the other posterior holds fixed, as `laplace` does hyper-parameters, has an sd of rounding: it is left out of correlations."""
+    """A quantity that the other posterior holds fixed, as `laplace` does hyper-parameters, has an
+    sd of rounding: it is left out of correlations.
+    """
     reference, other = normal(size=3), normal(size=3, seed=3)
     other[:, 0] = 0.1
     assert quantities(other).sd[0] > 0
     found = agreement.agreement(quantities(reference), quantities(other))
-    assert found["correlation_error"] == agreement.correlation_error(
+    assert found.correlation_error == agreement.correlation_error(
         quantities(reference[:, 1:]), quantities(other[:, 1:])
     )
 
@@ -78,19 +86,18 @@ def test_a_point_has_a_place_but_no_spread():
     """W1 from a point mass at the mean is E|z| = 0.798 sd."""
     reference = quantities(normal())
     found = agreement.agreement(reference, quantities(reference.mean[None]))
-    assert found["mean_error_sd"] < 1e-12 and found["wasserstein_sd"] == pytest.approx(
-        0.798, abs=0.01
-    )
-    assert all(found[name] is None for name in agreement.SPREADS)
+    assert found.mean_error_sd < 1e-12 and found.wasserstein_sd == pytest.approx(0.798, abs=0.01)
+    spreads = ("sd_ratio", "coverage50", "coverage90", "tail_error_sd", "correlation_error")
+    assert all(getattr(found, name) is None for name in spreads)
 
 
 def test_what_the_reference_knows_exactly_is_left_out():
     draws = normal()
     draws[:, 1] = 5.0
     found = agreement.agreement(quantities(draws), quantities(normal(seed=1)))
-    assert found["quantities"] == 2 and found["mean_error_sd"] < 0.1
+    assert found.quantities == 2 and found.mean_error_sd < 0.1
     nothing = agreement.agreement(quantities(np.ones((9, 2))), quantities(np.ones((9, 2))))
-    assert nothing == {**dict.fromkeys(FIGURES), "quantities": 0}
+    assert nothing == Agreement(quantities=0)
 
 
 def test_order_of_draws_and_of_quantities_does_not_matter():
@@ -98,18 +105,20 @@ def test_order_of_draws_and_of_quantities_does_not_matter():
     shuffled = np.random.default_rng(5).permutation(2000)
     first = agreement.agreement(quantities(one), quantities(two))
     second = agreement.agreement(quantities(one[shuffled][:, ::-1]), quantities(two[:, ::-1]))
-    assert first == pytest.approx(second, rel=1e-9)
+    assert vars(first) == pytest.approx(vars(second), rel=1e-9)
 
 
 def test_weights_repair_what_they_can():
-    """Draws of N(0.5, 1) with exact weights for N(0, 1) have its mean and width: 0.05, some four standard errors at an effective size of 15,000."""
+    """Draws of N(0.5, 1) with exact weights for N(0, 1) have its mean and width: 0.05, some four
+    standard errors at an effective size of 15,000.
+    """
     reference, draws = quantities(normal(size=1)), normal(size=1, seed=1, shift=0.5)
     logs = -0.5 * draws[:, 0] ** 2 + 0.5 * (draws[:, 0] - 0.5) ** 2
     weights = np.exp(logs) / np.exp(logs).sum()
     found = agreement.reweighted(reference, quantities(draws), weights)
-    assert found["mean_error_sd"] < 0.05 and found["sd_ratio"] == pytest.approx(1, abs=0.05)
+    assert found.mean_error_sd < 0.05 and found.sd_ratio == pytest.approx(1, abs=0.05)
     even = agreement.reweighted(reference, quantities(draws), np.full(len(draws), 1 / len(draws)))
-    assert even["mean_error_sd"] == pytest.approx(0.5, abs=0.05)
+    assert even.mean_error_sd == pytest.approx(0.5, abs=0.05)
 
 
 def test_some_of_many_numbers_are_picked_the_same_way_every_time():

@@ -1,7 +1,9 @@
-"""The evidence by bridge sampling against evidences that are known: closed forms, and sums over all assignments.
+"""The evidence by bridge sampling against evidences that are known: closed forms, and sums over all
+assignments.
 
-Where it can be, draws are exact and independent, so that what is tested is the bridge and not a Markov chain. Tolerances are multiples of the error
-that is reported; calibration tests hold that error to the spread of estimates.
+Where it can be, draws are exact and independent, so that what is tested is the bridge and not a
+Markov chain. Tolerances are multiples of the error that is reported; calibration tests hold that
+error to the spread of estimates.
 """
 
 import dataclasses
@@ -18,8 +20,8 @@ from scipy.special import betaln, gammaln
 
 import inference
 import pp_models
-from inference.calibration import reference
-from inference.comparison import coordinates, marginal_likelihood
+from inference.calibration import files
+from inference.comparison import bridge, coordinates, marginal_likelihood
 from inference.core import align
 from inference.core.posteriors import Draws, Point
 from inference.run import fit as fitting
@@ -68,7 +70,9 @@ def assignments_of_words(counts, num_topics):
 
 
 def exact_lda(num_draws, num_topics, seed=0, counts=COUNTS, eta=ETA, dtype=np.float64):
-    """log p(data), summed over all assignments, and a fit with independent draws of the posterior, labels at random."""
+    """log p(data), summed over all assignments, and a fit with independent draws of the posterior,
+    labels at random.
+    """
     rng = np.random.default_rng(seed)
     cases = (
         list(assignments_of_words(counts, num_topics))
@@ -132,7 +136,9 @@ def log_multigamma(x, size):
 
 
 def exact_gaussian(num_draws, seed=0):
-    """One Gaussian with its conjugate prior, whose evidence is a ratio of normalisers. Means are real, precisions in NumPyro's own coordinates."""
+    """One Gaussian with its conjugate prior, whose evidence is a ratio of normalisers. Means are
+    real, precisions in NumPyro's own coordinates.
+    """
     rng, size, (kappa, nu, scale) = np.random.default_rng(seed), 2, (0.5, 5.0, np.array([2.0, 3.0]))
     rows = rng.normal(size=(12, size)) @ np.array([[1.0, 0.6], [0.0, 0.8]]) + 0.7
     mean, number = rows.mean(0), len(rows)
@@ -183,7 +189,9 @@ EXACT = {
     [pytest.param(name, marks=pytest.mark.slow) if "one" in name else name for name in EXACT],
 )
 def test_known_evidences(name):
-    """Within 4 standard errors, which are small: log 2 = 0.69 is more than 5 of them, so that K! would be missed for two labels, or K for three."""
+    """Within 4 standard errors, which are small: log 2 = 0.69 is more than 5 of them, so that K!
+    would be missed for two labels, or K for three.
+    """
     wanted, fit = EXACT[name](0)
     found = marginal_likelihood.log_evidence(fit)
     largest = 0.02 if "gaussian" in name else 0.01 if ", one" in name else 0.12
@@ -196,7 +204,9 @@ def test_known_evidences(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EXACT)
 def test_errors_are_those_of_repeats(name):
-    """Over 30 sets of draws, (estimate - evidence) / error has mean 0 and sd 1: within 0.6 (three errors of the mean) and between 0.65 and 1.6."""
+    """Over 30 sets of draws, (estimate - evidence) / error has mean 0 and sd 1: within 0.6 (three
+    errors of the mean) and between 0.65 and 1.6.
+    """
     scores = []
     for seed in range(30):
         wanted, fit = EXACT[name](seed)
@@ -206,7 +216,9 @@ def test_errors_are_those_of_repeats(name):
 
 
 def test_draws_rounded_to_zero():
-    """Single precision underflows a proportion of concentration 0.05, of which log x has an sd of 20, in one draw of eighty: 4 errors still."""
+    """Single precision underflows a proportion of concentration 0.05, of which log x has an sd of
+    20, in one draw of eighty: 4 errors still.
+    """
     counts = np.array([[5, 3, 0], [4, 4, 0]])
     wanted, fit = exact_lda(2000, 1, counts=counts, eta=0.05, dtype=np.float32)
     beta = fit.posterior.draws["beta"]
@@ -219,7 +231,9 @@ def test_draws_rounded_to_zero():
 
 
 def test_labels_and_pivot_do_not_matter():
-    """Draws of other labels, and another pivot, give the same evidence within 4 errors; the labels alone the same to rounding."""
+    """Draws of other labels, and another pivot, give the same evidence within 4 errors; the labels
+    alone the same to rounding.
+    """
     wanted, fit = exact_lda(2000, 2)
     found = marginal_likelihood.log_evidence(fit)
     flat = {site: x.reshape(-1, *x.shape[2:]) for site, x in fit.posterior.draws.items()}
@@ -235,7 +249,9 @@ def test_labels_and_pivot_do_not_matter():
 
 @pytest.mark.slow
 def test_a_chain_of_gibbs_agrees():
-    """With the sum over all assignments, 4 errors: autocorrelated draws in single or double precision are what it is made for."""
+    """With the sum over all assignments, 4 errors: autocorrelated draws in single or double
+    precision are what it is made for.
+    """
     wanted, fit = exact_lda(10, 2)
     chain = inference.fit(
         "lda",
@@ -251,12 +267,13 @@ def test_a_chain_of_gibbs_agrees():
     assert found.error < 0.2 and abs(found.value - wanted) < 4 * found.error
 
 
-# The estimator ------------------------------------------------------------------------------------------------------------------
+# The estimator ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("rho", [0.0, 0.9])
 def test_bridge_between_normals(rho):
-    """c N(1, 1) against N(0, 1.5^2): log c, and an error that is the spread over 100 repeats, of chains with autocorrelation rho too.
+    """c N(1, 1) against N(0, 1.5^2): log c, and an error that is the spread over 100 repeats, of
+    chains with autocorrelation rho too.
 
     30 %: the spread of 100 repeats has an error of 7 %, effective sample sizes have one of 10-20 %.
     """
@@ -271,7 +288,7 @@ def test_bridge_between_normals(rho):
             log_c - 0.5 * (x - 1) ** 2 + 0.5 * (x / 1.5) ** 2 + math.log(1.5)
             for x in (posterior, proposed)
         ]
-        value, error = marginal_likelihood.meng_wong(*ratios)
+        value, error = bridge.meng_wong(*ratios)
         values.append(value)
         errors.append(error)
     assert abs(np.mean(values) - log_c) < 3 * np.std(values) / 10
@@ -280,11 +297,11 @@ def test_bridge_between_normals(rho):
 
 def test_densities_that_do_not_meet():
     """Nothing in common is an infinite or large error, no number."""
-    assert not marginal_likelihood.meng_wong(np.full((2, 50), 3.0), np.full(100, -np.inf))[1] < 10
+    assert not bridge.meng_wong(np.full((2, 50), 3.0), np.full(100, -np.inf))[1] < 10
     rng = np.random.default_rng(0)
     posterior = 40 + rng.normal(size=(2, 100))
     assert (
-        marginal_likelihood.meng_wong(
+        bridge.meng_wong(
             0.5 * posterior**2 - 0.5 * (posterior - 40) ** 2,
             -0.5 * (rng.normal(size=200) - 40) ** 2,
         )[1]
@@ -292,7 +309,7 @@ def test_densities_that_do_not_meet():
     )
 
 
-# Coordinates --------------------------------------------------------------------------------------------------------------------
+# Coordinates --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -309,7 +326,9 @@ def test_densities_that_do_not_meet():
     ],
 )
 def test_charts_are_bijections_with_their_slope(support, value):
-    """There and back is the same value, and the slope that of NumPyro's bijection, or of differences where coordinates are our own (simplex)."""
+    """There and back is the same value, and the slope that of NumPyro's bijection, or of
+    differences where coordinates are our own (simplex).
+    """
     chart = coordinates.make_chart(support, value.shape[1:])
     y = chart.to(value)
     back, slope = chart.back(y)
@@ -338,9 +357,11 @@ def test_charts_are_bijections_with_their_slope(support, value):
 
 
 def test_bent_coordinates_are_normal():
-    """Logits of beta and logarithms of gamma draws, tiny concentrations among them, become standard normal; there and back is the same.
+    """Logits of beta and logarithms of gamma draws, tiny concentrations among them, become standard
+    normal; there and back is the same.
 
-    20,000 draws: the Kolmogorov-Smirnov distance of a right transform exceeds 0.014 once in a thousand.
+    20,000 draws: the Kolmogorov-Smirnov distance of a right transform exceeds 0.014 once in a
+    thousand.
     """
     rng = np.random.default_rng(0)
     log_gamma = {
@@ -357,9 +378,9 @@ def test_bent_coordinates_are_normal():
         1,
     )
     marginals = coordinates.fit_marginals(y, np.array(["beta", "beta", "gamma", "gamma"]))
-    x, slope = coordinates.straighten(marginals, y)
+    x, slope = coordinates.to_normal(marginals, y)
     assert all(stats.kstest(column, "norm").statistic < 0.014 for column in x.T)
-    back, again = coordinates.bend(marginals, x)
+    back, again = coordinates.from_normal(marginals, x)
     np.testing.assert_allclose(back, y, rtol=1e-9, atol=1e-9)
     assert (
         np.mean(np.abs(again - slope) < 1e-9) > 0.999
@@ -374,8 +395,10 @@ def test_bent_coordinates_are_normal():
     ],
 )
 def test_terms_of_the_density_add_up(name):
-    """NumPyro's terms of global sites and of rows, in real coordinates, sum to F plus the slope of the coordinates, at draws of the references."""
-    known = reference.stored(name, Path(__file__).parents[2] / "references")
+    """NumPyro's terms of global sites and of rows, in real coordinates, sum to F plus the slope of
+    the coordinates, at draws of the references.
+    """
+    known = files.stored(name, Path(__file__).parents[2] / "references")
     fit = fitting.Fit(known.problem, "gibbs", {}, None, {}, 0.0)
     target, draws = marginal_likelihood.prepare(
         fit, {site: x[0, :3].astype(np.float64) for site, x in known.draws.items()}
@@ -406,7 +429,7 @@ def test_copies_that_relabelling_makes(size):
     assert marginal_likelihood.log_copies(dataclasses.replace(pmf, symmetry="none"), factors) == 0
 
 
-# Refusals -----------------------------------------------------------------------------------------------------------------------
+# Refusals -----------------------------------------------------------------------------------------
 
 
 def refused(fit, **options):
@@ -416,7 +439,9 @@ def refused(fit, **options):
 
 
 def test_what_is_refused_says_why():
-    """Rotations, scales, improper priors, priors that tell factors apart, too many unknowns, and what has no draws."""
+    """Rotations, scales, improper priors, priors that tell factors apart, too many unknowns, and
+    what has no draws.
+    """
     hyper, data = pp_models.load("pmf").example(jax.random.key(0))
     assert "rotations" in refused(
         as_fit("pmf", data, hyper, {"u": np.ones((20, 9, 2)), "v": np.ones((20, 6, 2))})
@@ -439,7 +464,9 @@ def test_what_is_refused_says_why():
 
 
 def test_unreliable_estimates_are_refused():
-    """Chains that never left two far places, each with little spread, are not the posterior: the halves of q and p do not meet."""
+    """Chains that never left two far places, each with little spread, are not the posterior: the
+    halves of q and p do not meet.
+    """
     _, fit = exact_lda(400, 2)
     beta = np.random.default_rng(0).dirichlet([500, 300, 200], (2, 200, 2))
     fit.posterior.draws["beta"] = beta

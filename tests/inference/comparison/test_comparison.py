@@ -1,4 +1,6 @@
-"""Laws of the comparison, on posteriors that are known because they are made up here; small real runs at the end."""
+"""Laws of the comparison, on posteriors that are known because they are made up here; small real
+runs at the end.
+"""
 
 import functools
 import json
@@ -16,8 +18,8 @@ import xarray
 
 import inference
 import pp_models
-from inference.calibration import reference
-from inference.comparison import agreement, compare, marginal_likelihood, results, summary
+from inference.calibration import files
+from inference.comparison import agreement, compare, loop, marginal_likelihood, record, results
 from inference.core import align
 from inference.core.posteriors import Draws
 from inference.core.registry import default_engines
@@ -42,7 +44,9 @@ def corpus(names=None):
 
 
 def gaussian_draws(num_draws, seed, width=1.0, shift=0.0, rows=27):
-    """Independent Gaussians around well separated topics: sd 0.004 x width, moved by shift sds. Small enough to stay positive."""
+    """Independent Gaussians around well separated topics: sd 0.004 x width, moved by shift sds.
+    Small enough to stay positive.
+    """
     rng = np.random.default_rng(seed)
     beta = 0.1 + TOPICS + 0.004 * (shift + width * rng.normal(size=(num_draws, *TOPICS.shape)))
     theta = (
@@ -66,6 +70,7 @@ class FakePosterior:
     def __init__(self, kind, draws, width=1.0):
         self.kind, self._draws, self._width, self.options = kind, draws, width, {}
         self.sites = ["theta", "beta"]
+        self.has_density, self.has_chains = kind == "variational", kind == "draws"
         self.draws = (
             {site: value.reshape(2, -1, *value.shape[1:]) for site, value in draws.items()}
             if kind == "draws"
@@ -88,6 +93,11 @@ class FakePosterior:
 
     def log_density(self, draws):
         return log_density(draws, self._width)
+
+    def chains(self, key, num_draws):
+        if self.kind == "point":
+            return {site: self.mean(site)[None, None] for site in self.sites}
+        return self.draws or {site: x[None, :num_draws] for site, x in self._draws.items()}
 
 
 def log_density(draws, width=1.0):
@@ -131,7 +141,9 @@ def fake_fit(engine, posterior, data, bound=-100.0):
 
 
 def posteriors():
-    """Engine -> posterior. The reference's 4,000 draws leave a Monte-Carlo error of 0.016 sd in its means and 1.1% in its sds."""
+    """Engine -> posterior. The reference's 4,000 draws leave a Monte-Carlo error of 0.016 sd in its
+    means and 1.1% in its sds.
+    """
     exact = gaussian_draws(4000, seed=10)
     return {
         "gibbs": FakePosterior("draws", relabelled(exact)),
@@ -163,7 +175,7 @@ def start(patch, found, data=None, evidence=no_evidence, **arguments):
             warnings.warn("There is no mode.", stacklevel=1)
         return fake_fit(engine, found[engine], data)
 
-    patch.setattr(inference, "fit", fit, raising=False)
+    patch.setattr(loop, "fit", fit)
     patch.setattr(inference, "document_completion", constant_score, raising=False)
     patch.setattr(marginal_likelihood, "log_evidence", evidence)
     given = {
@@ -217,7 +229,9 @@ def test_a_relabelled_copy_is_at_distance_zero(compared):
 
 
 def test_an_exact_posterior_agrees(compared):
-    """Other draws of the same distribution. Means of 4,000 differ by 0.8 sqrt(2/4000) = 0.018 sd on average."""
+    """Other draws of the same distribution. Means of 4,000 differ by 0.8 sqrt(2/4000) = 0.018 sd on
+    average.
+    """
     row = compared.summary["engines"]["cavi"]
     assert row["mean_error_sd"] < 0.05
     assert row["sd_ratio"] == pytest.approx(1, abs=0.02)
@@ -227,7 +241,9 @@ def test_an_exact_posterior_agrees(compared):
 
 
 def test_half_the_sd_is_reported_as_half(compared):
-    """2%: the median over 30 ratios of sds, each with a relative error of sqrt(1/2n + 1/2n) = 1.6% for n = 4,000."""
+    """2%: the median over 30 ratios of sds, each with a relative error of sqrt(1/2n + 1/2n) = 1.6%
+    for n = 4,000.
+    """
     row = compared.summary["engines"]["svi"]
     assert row["sd_ratio"] == pytest.approx(0.5, rel=0.02)
     assert row["sites"]["theta"]["sd_ratio"] == pytest.approx(0.5, rel=0.02)
@@ -284,13 +300,17 @@ def test_the_table_of_quantities_is_the_summary_in_full(compared):
 
 
 def test_bounds_say_when_they_were_reached(compared):
-    """-100 - 50 / t^4 ends at -100.08; -100.62 after the third of five steps of 0.1 s is the first within 1 % of it."""
+    """-100 - 50 / t^4 ends at -100.08; -100.62 after the third of five steps of 0.1 s is the first
+    within 1 % of it.
+    """
     row = compared.summary["engines"]["cavi"]
     assert row["bound"] == pytest.approx(-100.08) and row["seconds_to_1pct"] == pytest.approx(0.3)
 
 
 def test_the_gap_of_a_bound_is_to_the_evidence(run):
-    """log p(data) = -95 lies 5.08 above a bound of -100.08. A quick comparison does not look for it, and one that is refused says why."""
+    """log p(data) = -95 lies 5.08 above a bound of -100.08. A quick comparison does not look for
+    it, and one that is refused says why.
+    """
     known = {
         "evidence": lambda *_, **__: marginal_likelihood.Evidence(-95.0, 0.1, "bridge sampling")
     }
@@ -306,7 +326,9 @@ def test_the_gap_of_a_bound_is_to_the_evidence(run):
 
 
 def test_heldout_rows_are_scored_by_their_mean_density():
-    """Of rows without sites of their own: log of the mean over draws, not the mean of logs, averaged over rows. All 50 draws are used."""
+    """Of rows without sites of their own: log of the mean over draws, not the mean of logs,
+    averaged over rows. All 50 draws are used.
+    """
     rng = np.random.default_rng(0)
     rows, beta = (rng.random((12, 4)) < 0.6).astype(int), rng.beta(3, 2, (50, 4))
     problem = fitting.make_problem(
@@ -363,22 +385,22 @@ def test_summary_is_plain_json_that_fits_its_schema(run, compared):
     assert told["engines"]["svi"]["sites"]["theta"]["mean_error_sd"] is None
     assert told["engines"]["cavi"]["heldout"] == -2.5
     for one in (told, compared.summary):
-        jsonschema.Draft202012Validator(summary.schema()).validate(one)
+        jsonschema.Draft202012Validator(record.schema()).validate(one)
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.Draft202012Validator(summary.schema()).validate(
-            {**told, "engines": {"cavi": {}}}
-        )
+        jsonschema.Draft202012Validator(record.schema()).validate({**told, "engines": {"cavi": {}}})
 
 
 def test_seed_is_recorded(run):
     assert run(few("cavi"), key=jax.random.key(17)).summary["seed"] == 17
 
 
-# The reference ----------------------------------------------------------------------------------------------------------------
+# The reference ------------------------------------------------------------------------------------
 
 
 def test_chains_in_different_modes_are_called_not_converged(run):
-    """Half of the reference's draws sit 8 sds away: no relabelling explains that, it is said, and no engine is judged by it."""
+    """Half of the reference's draws sit 8 sds away: no relabelling explains that, it is said, and
+    no engine is judged by it.
+    """
     found = few("cavi")
     for value in found["gibbs"].draws.values():
         value[1] += 0.032
@@ -391,7 +413,9 @@ def test_chains_in_different_modes_are_called_not_converged(run):
 
 
 def test_the_sampler_with_more_effective_draws_is_the_reference(run):
-    """Without a word from the user: gibbs' draws creep (every draw kept 20 times), nuts' are independent."""
+    """Without a word from the user: gibbs' draws creep (every draw kept 20 times), nuts' are
+    independent.
+    """
     found = few("nuts", "cavi", num_draws=800)
     for value in found["gibbs"].draws.values():
         value[:] = np.repeat(value[:, ::20], 20, axis=1)
@@ -402,7 +426,9 @@ def test_the_sampler_with_more_effective_draws_is_the_reference(run):
 
 
 def test_a_sampler_that_diverges_is_no_reference_where_another_converged(run):
-    """gibbs has half of nuts' effective draws, but of nuts' transitions one in ten diverged: by nuts nobody could be judged."""
+    """gibbs has half of nuts' effective draws, but of nuts' transitions one in ten diverged: by
+    nuts nobody could be judged.
+    """
     found = few("nuts", "cavi", num_draws=800)
     for value in found["gibbs"].draws.values():
         value[:] = np.repeat(value[:, ::2], 2, axis=1)
@@ -417,7 +443,9 @@ def too_large():
 
 
 def test_without_a_reference_nobody_is_judged(run):
-    """Asked for, or because the sampler failed: bounds and held-out scores are still compared. Where it was too large, fewer rows are offered."""
+    """Asked for, or because the sampler failed: bounds and held-out scores are still compared.
+    Where it was too large, fewer rows are offered.
+    """
     for found, asked in (
         (few("cavi", "map"), "none"),
         *((few("cavi", "map") | {"gibbs": gibbs}, "gibbs") for gibbs in (None, too_large)),
@@ -429,7 +457,7 @@ def test_without_a_reference_nobody_is_judged(run):
             and told["engines"]["cavi"]["heldout"] == -2.5
         )
         assert told["engines"]["cavi"]["mean_error_sd"] is None
-        jsonschema.validate(told, summary.schema())
+        jsonschema.validate(told, record.schema())
         if asked == "gibbs":
             assert ("add --rows 10" in told["engines"]["gibbs"]["error"]) == (
                 found["gibbs"] is too_large
@@ -437,7 +465,9 @@ def test_without_a_reference_nobody_is_judged(run):
 
 
 def test_a_reference_that_was_cut_short_asks_for_time_or_fewer_rows(run):
-    """Of 2,000 draws asked for there are 40: longer chains are no advice to somebody whose time was over."""
+    """Of 2,000 draws asked for there are 40: longer chains are no advice to somebody whose time was
+    over.
+    """
     found = few("cavi", num_draws=40)
     found["gibbs"].options = {"num_samples": 1000, "num_chains": 2}
     told = run(found).summary
@@ -470,7 +500,9 @@ def test_mcmc_diagnostics(compared):
 
 
 def test_khat_finds_the_pareto_shape():
-    """exp(0.8 e) with e exponential is Pareto with shape k = 0.8; the opposite sign has a bounded tail, k = -0.8 in the limit."""
+    """exp(0.8 e) with e exponential is Pareto with shape k = 0.8; the opposite sign has a bounded
+    tail, k = -0.8 in the limit.
+    """
     e = np.random.default_rng(1).exponential(size=4000)
     assert arviz_bridge.smoothed_weights(0.8 * e)[1] == pytest.approx(0.8, abs=0.25)
     weights, khat = arviz_bridge.smoothed_weights(-0.8 * e)
@@ -479,14 +511,18 @@ def test_khat_finds_the_pareto_shape():
 
 
 def test_khat_of_a_posterior_that_is_too_narrow(compared):
-    """Half the sd in 30 dimensions: the ratios have no variance. Chains and points have no density, hence no k-hat."""
+    """Half the sd in 30 dimensions: the ratios have no variance. Chains and points have no density,
+    hence no k-hat.
+    """
     rows = compared.summary["engines"]
     assert rows["svi"]["khat"] > 0.7 and rows["svi"]["psis"] is None
     assert rows["gibbs"]["khat"] is rows["map"]["khat"] is None
 
 
 def test_weighting_is_reported_where_it_works(compared):
-    """cavi's density is the joint's up to a constant: all weights are alike, and weighted moments are those of the draws."""
+    """cavi's density is the joint's up to a constant: all weights are alike, and weighted moments
+    are those of the draws.
+    """
     row = compared.summary["engines"]["cavi"]
     assert row["khat"] < 0.7
     assert row["psis"]["mean_error_sd"] == pytest.approx(row["mean_error_sd"], abs=1e-6)
@@ -495,7 +531,7 @@ def test_weighting_is_reported_where_it_works(compared):
     )  # divided by n, not by n - 1
 
 
-# Interrupted, resumed, refused ------------------------------------------------------------------------------------------------
+# Interrupted, resumed, refused --------------------------------------------------------------------
 
 
 def interrupt():
@@ -503,7 +539,9 @@ def interrupt():
 
 
 def test_ctrl_c_keeps_what_is_finished(run):
-    """And says what is missing; before anything is finished it is an interruption like any other."""
+    """And says what is missing; before anything is finished it is an interruption like any
+    other.
+    """
     found = run(few("cavi") | {"svi": interrupt, "map": None}, engines=["cavi", "svi", "map"])
     assert (
         found.summary["partial"]
@@ -515,13 +553,15 @@ def test_ctrl_c_keeps_what_is_finished(run):
 
 
 def test_a_budget_is_dealt_out(run, monkeypatch):
-    """Each engine gets its share of what is left when it starts, the reference three; where nothing is left, a fifth of its share of the whole.
+    """Each engine gets its share of what is left when it starts, the reference three; where nothing
+    is left, a fifth of its share of the whole.
 
-    Of 110 seconds 10 are gone when gibbs starts, 70 when cavi does, and all when svi does."""
-    clock, shares, fit = iter([0.0, 10.0, 70.0, 200.0]), [], compare.Task.fit
-    monkeypatch.setattr(compare, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    Of 110 seconds 10 are gone when gibbs starts, 70 when cavi does, and all when svi does.
+    """
+    clock, shares, fit = iter([0.0, 10.0, 70.0, 200.0]), [], loop.Task.fit
+    monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
     monkeypatch.setattr(
-        compare.Task, "fit", lambda *arguments: (shares.append(arguments[-1]), fit(*arguments))[1]
+        loop.Task, "fit", lambda *arguments: (shares.append(arguments[-1]), fit(*arguments))[1]
     )
     rows = run(few("cavi", "svi"), budget=110.0).summary["engines"]
     assert shares == pytest.approx([100 * 3 / 5, 40 / 2, 0.2 * 110 / 5])
@@ -546,13 +586,15 @@ def test_a_budget_is_dealt_out(run, monkeypatch):
     ],
 )
 def test_bad_input_is_refused_before_anything_runs(run, monkeypatch, arguments, words):
-    monkeypatch.setattr(compare.Task, "fit", lambda *_: pytest.fail("an engine was started"))
+    monkeypatch.setattr(loop.Task, "fit", lambda *_: pytest.fail("an engine was started"))
     with pytest.raises(InputError, match=words):
         run(few("cavi"), **arguments)
 
 
 def test_every_model_has_engines_to_compare():
-    """Where there is a posterior, a sampler to judge by; where there is none, two ways to a point."""
+    """Where there is a posterior, a sampler to judge by; where there is none, two ways to a
+    point.
+    """
     for name in pp_models.available():
         model = pp_models.load(name)
         hyper, _ = model.example(jax.random.key(0))
@@ -561,7 +603,7 @@ def test_every_model_has_engines_to_compare():
         assert ("nuts" in engines) == model.proper(hyper), name
 
 
-# For real ---------------------------------------------------------------------------------------------------------------------
+# For real -----------------------------------------------------------------------------------------
 
 QUICK = {
     "gibbs": {"num_samples": 300, "num_warmup": 100, "num_chains": 2},
@@ -588,8 +630,10 @@ def small(folder=None, engines=("cavi",), **more):
 
 
 def test_a_real_comparison_end_to_end_goes_on_where_it_stopped(tmp_path, monkeypatch):
-    """Two engines on the model's example: figures where they should be, and files that ArviZ opens. A second call fits only what is missing, and says
-    the same of the rest; a damaged fit is made again; another seed is refused. What the figures say is tested elsewhere."""
+    """Two engines on the model's example: figures where they should be, and files that ArviZ opens.
+    A second call fits only what is missing, and says the same of the rest; a damaged fit is made
+    again; another seed is refused. What the figures say is tested elsewhere.
+    """
     result = small(tmp_path)
     row = result.summary["engines"]["cavi"]
     assert row["notes"] == []
@@ -622,10 +666,9 @@ def test_a_real_comparison_end_to_end_goes_on_where_it_stopped(tmp_path, monkeyp
     (tmp_path / "fits" / "cavi.npz").write_bytes(b"PK broken")
     fitted, fit = [], fitting.fit
     monkeypatch.setattr(
-        inference,
+        loop,
         "fit",
         lambda *a, engine, **k: (fitted.append(engine), fit(*a, engine=engine, **k))[1],
-        raising=False,
     )
     again = small(tmp_path, ("cavi", "map"))
     assert fitted == ["cavi", "map"]
@@ -642,7 +685,9 @@ def test_a_real_comparison_end_to_end_goes_on_where_it_stopped(tmp_path, monkeyp
 
 @pytest.mark.parametrize("quick", [False, True])
 def test_what_was_warned_of_before_an_interruption_is_told(tmp_path, monkeypatch, quick):
-    """The engine warns in its second step and is killed in its fourth: the comparison that goes on makes no second step, and tells of it."""
+    """The engine warns in its second step and is killed in its fourth: the comparison that goes on
+    makes no second step, and tells of it.
+    """
 
     class Killed(BaseException):
         pass
@@ -667,18 +712,20 @@ def test_what_was_warned_of_before_an_interruption_is_told(tmp_path, monkeypatch
         "load_engine",
         lambda name: load(name)._replace(build=build) if name == "cavi" else load(name),
     )
-    monkeypatch.setattr(inference, "fit", functools.partial(fit, checkpoint_steps=1), raising=False)
+    monkeypatch.setattr(loop, "fit", functools.partial(fit, checkpoint_steps=1))
     with pytest.raises(Killed):
         small(tmp_path, quick=quick)
     assert small(tmp_path, quick=quick).summary["engines"]["cavi"]["notes"] == ["Slippery."]
 
 
-# What is known of the truth ----------------------------------------------------------------------------------------------------
+# What is known of the truth -----------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def conjugate():
-    """LDA with one topic is conjugate: beta ~ Dirichlet(eta + word counts), and mean field is exact. Two samplers and cavi, 4,000 draws each."""
+    """LDA with one topic is conjugate: beta ~ Dirichlet(eta + word counts), and mean field is
+    exact. Two samplers and cavi, 4,000 draws each.
+    """
     counts = np.random.default_rng(3).multinomial(
         60, np.random.default_rng(4).dirichlet(np.full(6, 2.0)), size=8
     )
@@ -703,8 +750,10 @@ def conjugate():
 
 @pytest.mark.slow
 def test_exact_engines_on_a_conjugate_model(conjugate):
-    """Means within 0.05 sd and widths within 3 %: of 4,000 draws each, means differ by 0.018 sd and widths by 1.6 % on average (nuts has fewer
-    effective ones), and all three are the closed form."""
+    """Means within 0.05 sd and widths within 3 %: of 4,000 draws each, means differ by 0.018 sd and
+    widths by 1.6 % on average (nuts has fewer effective ones), and all three are the closed
+    form.
+    """
     counts, result = conjugate
     concentration = 0.7 + counts.sum(0)
     mean = concentration / concentration.sum()
@@ -729,11 +778,13 @@ def test_exact_engines_on_a_conjugate_model(conjugate):
 
 @pytest.mark.slow
 def test_mean_field_is_too_narrow_where_it_is_known_to_be():
-    """Held to the stored reference posteriors of two samplers: topics of LDA and factors of PMF come out narrower by mean field, and k-hat is large.
+    """Held to the stored reference posteriors of two samplers: topics of LDA and factors of PMF
+    come out narrower by mean field, and k-hat is large.
 
-    That is how far q is from the posterior, not how it was fitted: both run to their fixed point."""
+    That is how far q is from the posterior, not how it was fitted: both run to their fixed point.
+    """
     for name, site in (("lda", "beta"), ("pmf", "v")):
-        known = reference.stored(name, Path(__file__).parents[2] / "references")
+        known = files.stored(name, Path(__file__).parents[2] / "references")
         fit = inference.fit(name, known.data, "cavi", known.hyper, progress=False, num_epochs=300)
         draws = fit.posterior.sample(jax.random.key(0), 1000)
         aligned = align.align_draws(fit.model, draws, known.pivot)
@@ -741,7 +792,7 @@ def test_mean_field_is_too_narrow_where_it_is_known_to_be():
         found = agreement.agreement(
             agreement.quantities(exact), agreement.quantities(aligned[site])
         )
-        assert found["sd_ratio"] < 0.95, (name, found)
+        assert found.sd_ratio < 0.95, (name, found)
         khat = arviz_bridge.smoothed_weights(
             fit.log_joint(draws) - fit.posterior.log_density(draws)
         )[1]

@@ -1,16 +1,18 @@
 """Words follow from figures by stated limits, and say what they rest on."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
 from inference.comparison import verdicts
+from inference.comparison.record import Agreement, Modes, Row
 
-GOOD = {"rhat": 1.004, "ess_bulk": 900.0, "divergences": 0, "ebfmi": 0.9, "modes": None}
+GOOD = Row(engine="gibbs", rhat=1.004, ess_bulk=900.0, divergences=0, ebfmi=0.9, draws=2000)
 
 
 def row(error, ratio, kind="variational", **more):
-    return {"mean_error_sd": error, "sd_ratio": ratio, "kind": kind, "invariant": None, **more}
+    return Row(engine="cavi", mean_error_sd=error, sd_ratio=ratio, kind=kind, **more)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +45,7 @@ def test_nobody_is_judged_without_a_reference_that_converged():
 
 def test_same_predictions_by_other_factors():
     found = verdicts.of_engine(
-        row(2.0, 0.9, invariant={"expected data": {"mean_error_sd": 0.1}}), True
+        row(2.0, 0.9, invariant={"expected data": Agreement(mean_error_sd=0.1)}), True
     )
     assert (
         found[0].startswith("other factors, nearly the same predictions") and "0.10 sd" in found[1]
@@ -66,15 +68,15 @@ def test_a_point_is_silent_about_uncertainty():
         ({"divergences": 30}, "30 of 2000"),
         ({"ebfmi": 0.1}, "E-BFMI"),
         (
-            {"modes": {"groups": [[0], [1]], "text": "Chains 1 and 2 are in different modes."}},
+            {"modes": Modes(groups=[[0], [1]], text="Chains 1 and 2 are in different modes.")},
             "different modes",
         ),
     ],
 )
 def test_every_sign_of_trouble_is_named(worse, word):
     """Any one of them is enough, and the red sentence says which."""
-    assert verdicts.trouble(GOOD, 2000) == []
-    reasons = verdicts.trouble(GOOD | worse, 2000)
+    assert verdicts.trouble(GOOD) == []
+    reasons = verdicts.trouble(replace(GOOD, **worse))
     for cut_short, remedy in ((False, "longer chains"), (True, "--budget")):
         said = verdicts.advice("gibbs", reasons, cut_short)
         assert len(reasons) == 1 and word in said and remedy in said
@@ -82,6 +84,6 @@ def test_every_sign_of_trouble_is_named(worse, word):
 
 def test_a_chain_that_is_only_good_enough_comes_with_a_caution():
     assert verdicts.caution(GOOD) == ""
-    assert "1.030" in verdicts.caution(GOOD | {"rhat": 1.03})
-    assert "120 effective" in verdicts.caution(GOOD | {"ess_bulk": 120.0})
-    assert "not be told apart" in verdicts.caution(GOOD | {"rhat_aligned": 1.3})
+    assert "1.030" in verdicts.caution(replace(GOOD, rhat=1.03))
+    assert "120 effective" in verdicts.caution(replace(GOOD, ess_bulk=120.0))
+    assert "not be told apart" in verdicts.caution(replace(GOOD, rhat_aligned=1.3))

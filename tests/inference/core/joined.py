@@ -64,11 +64,18 @@ class Killed(BaseException):
 
 
 def interrupted(engine, checkpoint, this):
-    """The results of a run that is killed in its fourth step, one process having not yet written the checkpoint of the step before; and the steps."""
-    steps = []
+    """The results of a run that is killed in its fourth step; and the steps.
+
+    One process has not yet written the checkpoint of the step before, so none has removed the one
+    before that.
+    """
+    steps, kept = [], []
+    older, newer = (checkpoints.own_file(checkpoint, step) for step in (2, 3))
 
     def watch(step, seconds, posterior):
         steps.append(step)
+        if step == 2:
+            kept.append(older.read_bytes())
         if step == 3:
             raise Killed
 
@@ -77,10 +84,9 @@ def interrupted(engine, checkpoint, this):
         results(engine, watch=watch, **shared)
         raise AssertionError("was not killed")
     except Killed:
+        older.write_bytes(kept[0])
         if this == 1:
-            max(
-                checkpoints.own_files(checkpoint), key=lambda file: file.stat().st_mtime_ns
-            ).unlink()
+            newer.unlink()
     found = results(engine, watch=lambda step, *_: steps.append(step), **shared)
     return {**found, "steps": np.array(steps)}
 

@@ -1,4 +1,6 @@
-"""Laws of alignment: relabelling changes nothing that is compared, and alignment undoes any relabelling."""
+"""Laws of alignment: relabelling changes nothing that is compared, and alignment undoes any
+relabelling.
+"""
 
 import dataclasses
 
@@ -64,7 +66,9 @@ def test_permuting_leaves_the_rates_alone():
 
 @pytest.mark.parametrize("shape", [(), (6,), (3, 5)])
 def test_aligned_draws_do_not_depend_on_their_labels(shape):
-    """Every draw relabelled on its own, within and between chains: after alignment both sets are the same, bit for bit."""
+    """Every draw relabelled on its own, within and between chains: after alignment both sets are
+    the same, bit for bit.
+    """
     topics = separated_topics()
     draws = draws_around(topics, shape)
     pivot = {"theta": np.full((7, 4), 0.25), "beta": topics}
@@ -88,7 +92,9 @@ def test_vectorised_alignment_is_that_of_single_draws():
 
 
 def test_axis_of_factors():
-    """Sites that one more factor makes larger, along the axis that grew: whatever the sizes, nothing else is relabelled."""
+    """Sites that one more factor makes larger, along the axis that grew: whatever the sizes,
+    nothing else is relabelled.
+    """
     assert factor_axes(LDA) == {"theta": (-1,), "beta": (-2,)}
     assert factor_axes(pp_models.load("bernoulli_mixture")) == {"pi": (-1,), "beta": (-2,)}
     hpf = pp_models.load("hpf")
@@ -139,11 +145,12 @@ def test_an_empty_topic_is_no_division_by_zero():
     np.testing.assert_array_equal(align.topic_order(topics, topics), np.arange(4))
 
 
-# Every model, every symmetry ------------------------------------------------------------------------------------------------------
+# Every model, every symmetry ----------------------------------------------------------------------
 
 LOCATIONS = pp_models.load("ctm").variant(pp_models.load("ctm").Hyper(prior="locations"), "counts")
 PMF = pp_models.load("pmf")
-# Models of this zoo are invariant to rotations where others are to signs; their sites serve to test those, one that packs a mean and precision too.
+# Models of this zoo are invariant to rotations where others are to signs; their sites serve to test
+# those, one that packs a mean and precision too.
 SIGNED = {
     "pmf, signs": dataclasses.replace(PMF, symmetry="signed_permutation"),
     "bayesian_pmf, signs": dataclasses.replace(
@@ -235,7 +242,8 @@ def assert_same(first, second, **tolerance):
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("shape", [(NUM_DRAWS,), (2, 3)])
 def test_alignment_undoes_every_symmetry(name, shape):
-    """Draws moved along their orbits are the same as the draws themselves after alignment, to rounding, and their predictions never changed.
+    """Draws moved along their orbits are the same as the draws themselves after alignment, to
+    rounding, and their predictions never changed.
 
     Alignment is idempotent: what is aligned stays as it is. A new model joins by being discovered.
     """
@@ -262,9 +270,11 @@ def test_alignment_undoes_every_symmetry(name, shape):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_common_labels_do_not_depend_on_those_of_the_draws(name):
-    """Moved along their orbits and aligned to the same first draw, draws and pivot come out the same: iterating forgets the labels they had.
+    """Moved along their orbits and aligned to the same first draw, draws and pivot come out the
+    same: iterating forgets the labels they had.
 
-    And the draws are what `align_draws` makes of them with the pivot returned. 1e-5: rotations rest when the pivot moves by less than 1e-6.
+    And the draws are what `align_draws` makes of them with the pivot returned. 1e-5: rotations rest
+    when the pivot moves by less than 1e-6.
     """
     model = MODELS[name]
     _, draws = some_draws(model)
@@ -281,7 +291,9 @@ def test_common_labels_do_not_depend_on_those_of_the_draws(name):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_labels_follow_the_pivots(name):
-    """Equivariance: with a pivot of other labels, aligned draws have those labels, and are at the same distance from it."""
+    """Equivariance: with a pivot of other labels, aligned draws have those labels, and are at the
+    same distance from it.
+    """
     model = MODELS[name]
     _, draws = some_draws(model)
     pivot = {site: value[:1] for site, value in draws.items()}
@@ -297,7 +309,9 @@ def test_labels_follow_the_pivots(name):
     "name", ["lda", "nmf", "pmf", "pmf, signs", "bernoulli_mixture", "ctm, locations"]
 )
 def test_aligned_draws_are_nearest(name):
-    """No other relabelling of a draw is nearer to the pivot than the one chosen, of many tried at random."""
+    """No other relabelling of a draw is nearer to the pivot than the one chosen, of many tried at
+    random.
+    """
     model = MODELS[name]
     _, draws = some_draws(model)
     pivot = {site: value[0] for site, value in draws.items()}
@@ -326,7 +340,9 @@ def test_aligned_draws_are_nearest(name):
 
 
 def test_a_mean_over_draws_is_a_better_pivot():
-    """Iterated to rest, the sum of squared distances to the mean is no larger than after one alignment to a single draw, for rotations."""
+    """Iterated to rest, the sum of squared distances to the mean is no larger than after one
+    alignment to a single draw, for rotations.
+    """
     rng = np.random.default_rng(0)
     v = rng.normal(size=(8, 3)) + 0.7 * rng.normal(size=(200, 8, 3))
     turns = np.linalg.qr(rng.normal(size=(200, 3, 3)))[0]
@@ -342,7 +358,9 @@ def test_a_mean_over_draws_is_a_better_pivot():
 
 @pytest.mark.parametrize("name", ["bernoulli_mixture", "gaussian_mixture", "lg_nmf", "pmf, signs"])
 def test_a_pivot_with_its_unit_needs_no_other_draws(name):
-    """One draw alone gets the labels it has among all, also where the cost is in units of the draws."""
+    """One draw alone gets the labels it has among all, also where the cost is in units of the
+    draws.
+    """
     _, draws = some_draws(MODELS[name], (40,))
     aligned, pivot = align.common_labels(
         MODELS[name], draws, {site: value[0] for site, value in draws.items()}
@@ -381,11 +399,13 @@ def test_single_precision_and_blocks(monkeypatch):
             np.testing.assert_allclose(whole[site], parts[site], rtol=1e-5, atol=1e-6)
 
 
-# Modes ------------------------------------------------------------------------------------------------------------------------
+# Modes --------------------------------------------------------------------------------------------
 
 
 def slow_chains(num_chains, num_draws, num_features, ess, seed=0):
-    """Stationary AR(1) chains of unit variance with this effective sample size, every feature its own."""
+    """Stationary AR(1) chains of unit variance with this effective sample size, every feature its
+    own.
+    """
     rng = np.random.default_rng(seed)
     rho = (num_draws - ess) / (num_draws + ess)
     noise = rng.normal(size=(num_chains, num_draws, num_features)) * np.sqrt(1 - rho**2)
@@ -399,7 +419,11 @@ def slow_chains(num_chains, num_draws, num_features, ess, seed=0):
     ("num_features", "ess"), [(1, 10), (1, 50), (20, 20), (500, 50), (500, 1000), (3000, 50)]
 )
 def test_chains_that_mix_are_in_one_mode(num_features, ess):
-    """However slow and however many features. In simulations of 20 pairs each, d' reached 1.4 with an effective sample size of 10, 0.7 with 50."""
+    """However slow and however many features.
+
+    In simulations of 20 pairs each, d' reached 1.4 with an effective sample size of 10, 0.7 with
+    50.
+    """
     found = align.find_modes(slow_chains(4, 1000, num_features, ess))
     assert found.groups == [[0, 1, 2, 3]] and found.text == ""
     assert found.separation.max() < 2.0
@@ -409,7 +433,9 @@ def test_chains_that_mix_are_in_one_mode(num_features, ess):
 @pytest.mark.parametrize("ess", [50, 1000])
 @pytest.mark.parametrize("spread_over", [1, 20])
 def test_chains_in_two_modes_are_found(ess, spread_over):
-    """8 sd apart in one feature among 500, or in a whole factor of 20: chains 2 and 3 against 1 and 4."""
+    """8 sd apart in one feature among 500, or in a whole factor of 20: chains 2 and 3 against 1 and
+    4.
+    """
     values = slow_chains(4, 1000, 500, ess)
     values[1:3, :, 100 : 100 + spread_over] += 8 / np.sqrt(spread_over)
     found = align.find_modes(values)
@@ -421,7 +447,9 @@ def test_chains_in_two_modes_are_found(ess, spread_over):
 
 
 def test_distance_is_in_standard_deviations():
-    """Of independent draws d' is the distance in sd: 2 sd are one mode, 4 sd two; 0.3 is three errors of a difference of means and an sd."""
+    """Of independent draws d' is the distance in sd: 2 sd are one mode, 4 sd two; 0.3 is three
+    errors of a difference of means and an sd.
+    """
     for distance, groups in ((2.0, [[0, 1]]), (4.0, [[0], [1]])):
         values = np.random.default_rng(0).normal(size=(2, 2000, 1))
         values[1] += distance
@@ -430,7 +458,9 @@ def test_distance_is_in_standard_deviations():
 
 
 def test_a_chain_that_crosses_joins_modes():
-    """Chain 3 spends half its time in each of the modes of chains 1 and 2, going back and forth: they are one."""
+    """Chain 3 spends half its time in each of the modes of chains 1 and 2, going back and forth:
+    they are one.
+    """
     values = slow_chains(3, 1000, 5, 1000)
     values[1] += 8
     values[2, np.arange(1000) // 50 % 2 == 1] += 8
@@ -439,7 +469,9 @@ def test_a_chain_that_crosses_joins_modes():
 
 
 def test_a_chain_that_comes_late_is_in_the_mode():
-    """Chain 1 spends its first half far off and then lies half an sd from chain 2, for certain: where they end up counts, not where one began."""
+    """Chain 1 spends its first half far off and then lies half an sd from chain 2, for certain:
+    where they end up counts, not where one began.
+    """
     values = slow_chains(2, 1000, 5, 1000)
     values[0, :500] += 8
     values[0, 500:] += 0.5
@@ -458,14 +490,16 @@ def test_what_tells_nothing_is_left_out():
         assert align.find_modes(np.full(shape, np.nan)).groups == [list(range(shape[0]))]
     assert align.find_modes(values[:1]).separation.shape == (1, 1)
     stuck = np.stack([np.zeros((100, 2)), np.ones((100, 2))])
-    assert (
-        align.find_modes(stuck).text
-        == "Chain 1 and chain 2 are in different modes: they are apart and do not move, which no relabelling explains."
+    assert align.find_modes(stuck).text == (
+        "Chain 1 and chain 2 are in different modes: they are apart and do not move, "
+        "which no relabelling explains."
     )
 
 
 def test_relabelling_is_no_mode_and_another_factor_is():
-    """Chains of LDA that differ in labels alone are in one mode after alignment; with one topic replaced in a chain, in two."""
+    """Chains of LDA that differ in labels alone are in one mode after alignment; with one topic
+    replaced in a chain, in two.
+    """
     topics = separated_topics()
     draws = draws_around(topics, (2, 300))
     moved, _ = shuffled_labels(draws, (2, 300), 4)

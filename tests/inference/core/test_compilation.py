@@ -38,7 +38,9 @@ def test_the_folder_follows_the_environment(monkeypatch, tmp_path):
 
 @pytest.mark.slow
 def test_a_second_process_compiles_nothing_anew(tmp_path):
-    """The first run of a command leaves programs, the second adds none; without a place to write, it runs all the same."""
+    """The first run of a command leaves programs, the second adds none; without a place to write,
+    it runs all the same.
+    """
     clean = {
         name: value
         for name, value in os.environ.items()

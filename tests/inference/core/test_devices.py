@@ -1,4 +1,6 @@
-"""Rows, chains and statistics over devices and processes: how the work is shared out changes nothing but rounding."""
+"""Rows, chains and statistics over devices and processes: how the work is shared out changes
+nothing but rounding.
+"""
 
 import functools
 import importlib.util
@@ -49,8 +51,10 @@ def together(names, file):
     "engine", [*FAST, *(pytest.param(name, marks=pytest.mark.slow) for name in REST)]
 )
 def test_two_processes_find_what_one_does(engine, tmp_path_factory):
-    """Statistics are sums over rows, however they are dealt out; chains depend on their number alone. In double precision to 1e-9: sums in another
-    order, some dozens of steps, no chaos in a problem this small. Every process makes the same step after the all-reduce: the same bits."""
+    """Statistics are sums over rows, however they are dealt out; chains depend on their number
+    alone. In double precision to 1e-9: sums in another order, some dozens of steps, no chaos in a
+    problem this small. Every process makes the same step after the all-reduce: the same bits.
+    """
     one, other = together(
         FAST if engine in FAST else REST, tmp_path_factory.getbasetemp() / f"found-{engine in FAST}"
     )
@@ -68,8 +72,9 @@ def test_two_processes_find_what_one_does(engine, tmp_path_factory):
     "engine", [*FAST, *(pytest.param(name, marks=pytest.mark.slow) for name in REST)]
 )
 def test_two_processes_that_were_interrupted_end_with_the_same_bits(engine, tmp_path_factory):
-    """They go on from the last step that both have: one of them was killed before it had written what the other had. A signal to one of them, or a
-    checkpoint that one cannot write, ends both."""
+    """They go on from the last step that both have: one of them was killed before it had written
+    what the other had. A signal to one of them, or a checkpoint that one cannot write, ends both.
+    """
     found = together(
         FAST if engine in FAST else REST, tmp_path_factory.getbasetemp() / f"found-{engine in FAST}"
     )
@@ -87,7 +92,10 @@ def test_two_processes_that_were_interrupted_end_with_the_same_bits(engine, tmp_
 @pytest.mark.slow
 @pytest.mark.parametrize("names", [("ctm",), tuple(sorted(set(pp_models.available()) - {"ctm"}))])
 def test_three_devices_find_what_one_does(names, tmp_path):
-    """Whatever the shapes of a model's statistics: ctm has scalars among them. Sums in another order, a few sweeps: 1e-8."""
+    """Whatever the shapes of a model's statistics: ctm has scalars among them.
+
+    Sums in another order, a few sweeps: 1e-8.
+    """
     subprocess.run(
         [sys.executable, joined.__file__, "devices", tmp_path / "found", *names],
         check=True,

@@ -1,4 +1,4 @@
-"""Laws of collapsed inference (`cvb0`) and of means in place of geometric means (`weights="mean"`): both are written out here in NumPy."""
+"""Laws of `cvb0` and of `weights="mean"`, both written out here in NumPy."""
 
 import jax
 import jax.numpy as jnp
@@ -36,7 +36,7 @@ def problem_of(X, **hyper):
 
 
 def collapsed(X, natural, alpha, sweeps=3000):
-    """Shares (documents, words, topics) and counts of CVB0 given the topics, a token left out of its own document's counts."""
+    """Allocations (documents, words, topics) of CVB0 given the topics."""
     beta = natural / natural.sum(1, keepdims=True)
     share = np.full((*X.shape, len(beta)), 1 / len(beta))
     for _ in range(sweeps):
@@ -61,7 +61,7 @@ def half_collapsed(X, natural, alpha, sweeps=3000):
     ("summary", "written_out"), [("collapsed", collapsed), ("mean", half_collapsed)]
 )
 def test_rows_end_at_the_fixed_point(summary, written_out):
-    """Given topics, documents' and topics' expected counts are those of the equation iterated in NumPy, and the two differ by far more than that."""
+    """Expected counts given topics are those of the equation iterated in NumPy."""
     X, natural = corpus(), topics()
     problem = problem_of(X)
     solved = mb.solve(
@@ -103,7 +103,7 @@ def test_cvb0_rests_where_all_its_equations_hold():
 
 
 def test_one_word_documents_leave_themselves_out():
-    """A document of one word has nothing else to go by: its share is the prior's times the topics'."""
+    """The allocation of a single word is the prior times the topics."""
     natural = topics()
     problem = problem_of(np.eye(7, dtype=int), alpha=np.array([0.1, 0.5, 2.0]))
     solved = mb.solve(
@@ -125,7 +125,7 @@ def test_one_word_documents_leave_themselves_out():
 
 
 def test_batches_of_all_rows_are_the_batch_form():
-    """cvb0 on a batch of all rows is the same however often it is dealt out, and from small batches it ends near it."""
+    """cvb0 on all rows does not depend on how they are dealt out; small batches end near it."""
     rng = np.random.default_rng(3)
     true = rng.dirichlet(np.full(30, 0.1), 3)
     X = np.array([rng.multinomial(60, p) for p in rng.dirichlet(np.full(3, 0.2), 80) @ true])
@@ -155,7 +155,7 @@ def test_batches_of_all_rows_are_the_batch_form():
 
 @pytest.mark.parametrize("engine", ["svi", "trust_region", "streaming"])
 def test_means_are_used_and_the_bound_stays_one(engine):
-    """weights="mean" gives another posterior; the bound in its history is that of the q at hand, below the evidence, as with weights left out."""
+    """weights="mean" gives another posterior, and the history holds the bound of that q."""
     data = pp_models.data.counts(corpus())
     hyper = {"num_topics": NUM_TOPICS, "alpha": ALPHA, "eta": ETA}
     more = {"batch_size": 9, "bound_every": 1, "num_local": 200, "local_tolerance": 1e-10}

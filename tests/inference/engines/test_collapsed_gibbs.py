@@ -1,4 +1,4 @@
-"""Collapsed Gibbs is exact: on corpora so small that every allocation of their tokens can be listed, and on what needs no list.
+"""Collapsed Gibbs is exact: checked on corpora whose allocations can be enumerated, and by laws.
 
 Geweke's test, agreement with NUTS, and what all samplers promise are in `test_samplers`.
 """
@@ -28,7 +28,7 @@ NUM_CHAINS = 20_000
 
 
 def tokens_of(X, more=0):
-    """The tokens in the order they are visited, and the rows and columns of each as (steps, TOGETHER) arrays, padding past the last."""
+    """The tokens in visiting order; their rows and columns, (steps, TOGETHER), padded."""
     data = pp_models.data.counts(X)
     tokens = collapsed_gibbs._arrange(
         data.pack().entries, X.shape[1], tk.num_steps(data.totals) + more
@@ -51,19 +51,19 @@ def some_odds(X, num_factors, seed=0):
 
 
 def listed(X, num_factors):
-    """Every allocation of the corpus's tokens, (allocations, tokens), and the tokens' rows and columns."""
+    """Every allocation of the tokens, (allocations, tokens), and the tokens' rows and columns."""
     rows, columns = (np.repeat(np.indices(X.shape)[axis].ravel(), X.ravel()) for axis in (0, 1))
     return np.array(list(itertools.product(range(num_factors), repeat=len(rows)))), rows, columns
 
 
 def tables(allocations, index, size, num_factors):
-    """(allocations, size, K) how many tokens of each index, row or column, belong to each factor."""
+    """(allocations, size, K) number of tokens of each row or column in each factor."""
     hot = (allocations[:, :, None] == np.arange(num_factors)).astype(float)
     return np.stack([hot[:, index == i].sum(1) for i in range(size)], 1)
 
 
 def law_given_columns(odds, X):
-    """p(z) for every z: product over rows and factors of Gamma(a + N) scale^N, times the tokens' column weights."""
+    """p(z) for every z: prod Gamma(a + N) scale^N, times the tokens' column weights."""
     concentration, log_scale, logits = (np.asarray(part) for part in odds)
     z, rows, columns = listed(X, len(logits))
     counts = tables(z, rows, len(X), len(logits))
@@ -74,7 +74,7 @@ def law_given_columns(odds, X):
 
 
 def frequencies(odds, X, num_sweeps=6):
-    """How often each of the listed allocations is where independent chains are after some sweeps."""
+    """Frequency of each enumerated allocation among independent chains after some sweeps."""
     tokens, row_of, column_of = tokens_of(X)
     num_factors = len(odds.column_logits)
 
@@ -110,8 +110,9 @@ def p_value(found, law):
 def test_allocations_have_their_exact_distribution():
     """All 64 allocations of six tokens to two factors turn up as often as they should.
 
-    With concentrations near one tokens hardly hold each other, and six sweeps forget their start to far below a standard error. p > 1e-3 with a
-    fixed seed (100,000 chains from each of three seeds after 6, 12 and 40 sweeps: p from 0.19 to 0.74).
+    With concentrations near one, six sweeps forget their start to far below a standard error.
+    p > 1e-3 with a fixed seed (100,000 chains of three seeds after 6, 12 and 40 sweeps: p from
+    0.19 to 0.74).
     """
     odds = some_odds(TINY, 2)
     assert p_value(frequencies(odds, TINY), law_given_columns(odds, TINY)) > 1e-3
@@ -127,8 +128,11 @@ def test_a_token_that_counts_itself_is_found_out(monkeypatch):
 
 @pytest.mark.slow
 def test_whole_sampler_has_the_exact_posterior_mean():
-    """Expected word probabilities, topics and proportions integrated out by listing all 2^6 allocations, are those of the draws within four
-    standard errors of as many draws as are effective; the row without words has the prior's."""
+    """Draws agree with expected word probabilities by enumeration of all 2^6 allocations.
+
+    The tolerance is four standard errors of the effective draws. The row without words has the
+    prior's.
+    """
     alpha, eta, size = 0.7, 0.4, 2
     z, rows, columns = listed(TINY, size)
     by_row, by_column = tables(z, rows, len(TINY), size), tables(z, columns, TINY.shape[1], size)
@@ -170,19 +174,19 @@ def corpus(num_rows=70, num_columns=23, seed=0):
 
 
 def test_layout_holds_every_token_once():
-    """Tokens laid out for the visits, put back into rows and columns, are the data; steps beyond those needed hold nothing."""
+    """Tokens put back into rows and columns are the data; further steps hold nothing."""
     for X, more in ((corpus(), 0), (corpus(), 9), (TINY, 0), (corpus(33), 0), (np.array([[5]]), 0)):
         _, rows, columns = tokens_of(X, more)
         again, real = np.zeros_like(X), columns < X.shape[1]
         np.add.at(again, (rows[real], columns[real]), 1)
         np.testing.assert_array_equal(again, X)
-        # rows that go together are alike: a group is no longer than the shortest row of the one before, but for the first
+        # a group is no longer than the shortest row of the group before, except the first
         assert columns.size <= X.sum() + tk.TOGETHER * (X.sum(1).max() + more)
 
 
 @pytest.mark.parametrize("num_factors", [1, 5, 16, 37])
 def test_counts_add_up_to_the_data(num_factors):
-    """After the first visit and after others, rows' and columns' counts of factors sum to the rows and columns of the data."""
+    """Counts of factors sum to the rows and columns of the data after every visit."""
     X = corpus()
     tokens, _, _ = tokens_of(X)
     odds, allocations = some_odds(X, num_factors), tk.unallocated(tokens, num_factors)
@@ -200,7 +204,7 @@ def test_counts_add_up_to_the_data(num_factors):
 
 
 def test_many_factors_take_wider_integers():
-    """A byte for each token up to 255 factors, two from there on, in which those beyond are reached."""
+    """A token takes one byte up to 255 factors and two beyond."""
     tokens, _, columns = tokens_of(corpus())
     assert [tk.unallocated(tokens, k).dtype for k in (1, 255, 256, 65_535, 65_536)] == [
         np.uint8,
@@ -219,7 +223,7 @@ def test_many_factors_take_wider_integers():
 
 @pytest.mark.parametrize("num_factors", [1, 3, 16, 17, 50])
 def test_factors_are_picked_with_their_odds(num_factors):
-    """Pearson's test on 40,000 draws, p > 1e-3; and neither padding nor a factor without weight is ever picked, whatever the uniform number."""
+    """Pearson's test on 40,000 draws, p > 1e-3; padding and zero weights are never picked."""
     rng = np.random.default_rng(num_factors)
     odds = rng.gamma(0.5, 1.0, num_factors) + 1e-3
     weights = np.pad(odds, (0, -num_factors % 16))
@@ -248,7 +252,7 @@ def test_factors_are_picked_with_their_odds(num_factors):
 
 @pytest.mark.slow
 def test_one_factor_is_the_conjugate_posterior():
-    """With K = 1 there is nothing to allocate: topics are draws of Dirichlet(eta + counts), their means and sds within five standard errors."""
+    """With K = 1, topics are draws of Dirichlet(eta + counts): means and sds within five errors."""
     X, eta = corpus(), 0.5
     draws = inference.fit(
         "lda",
@@ -266,7 +270,7 @@ def test_one_factor_is_the_conjugate_posterior():
 
 
 def test_single_precision_stays_finite():
-    """Priors next to nothing, a row of one token and one of three thousand, in single precision: draws are finite and rows sum to one."""
+    """Tiny priors, rows of one and of 3,000 tokens, single precision: draws are proportions."""
     X = np.zeros((3, 4), int)
     X[0, 1], X[1] = 1, (1_000, 5, 0, 2_000)
     with jax.enable_x64(False):
@@ -313,9 +317,10 @@ def test_refusals():
 
 @pytest.mark.parametrize("name", ["lda", "bayesian_nmf", "hpf"])
 def test_odds_are_those_of_weights_integrated_out(name):
-    """What one token more does to log p(z | beta), exp F integrated over the weights, is the log odds, up to a constant of the row.
+    """The log odds are the change of log p(z | beta) by one more token, up to a constant.
 
-    A row's F given its tokens is linear in t(theta), so the integral is its family's normaliser at dF/dt; a token more of factor k adds one to the
+    F of a row given its tokens is linear in t(theta), so the integral over the weights is the
+    normaliser of the family at dF/dt; one more token of factor k adds one to the
     k-th entry of the gradient, and beta's logit to F.
     """
     model = pp_models.load(name)

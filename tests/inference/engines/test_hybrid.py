@@ -1,4 +1,4 @@
-"""Laws of `hybrid`: its sweeps are those of engines that say what they do, and a trial that does not help leaves no trace."""
+"""Laws of `hybrid`: its sweeps are those of other engines, and a failed trial is undone."""
 
 import jax
 import numpy as np
@@ -34,7 +34,7 @@ def start_of(data):
 
 
 def test_sweeps_with_means_are_those_of_map_in_logarithms():
-    """Without batches, rows by their means: each sweep is one of map with basis="log", from the same start."""
+    """Without batches and with the means of rows, a sweep is one of map with basis="log"."""
     data, _ = corpus()
     begin = start_of(data)
     named = {"num_epochs": 5, "num_local": 3, "progress": False, "tolerance": 0.0}
@@ -77,7 +77,7 @@ def test_the_first_sweep_with_geometric_means_is_a_step_of_svi():
 
 @pytest.mark.parametrize("helps", [True, False])
 def test_a_trial_that_does_not_help_leaves_no_trace(helps, monkeypatch):
-    """Rows set aside are scored before and after; where they are predicted worse, all is as it was before the trial."""
+    """Rows set aside are scored before and after the trial, which is undone if they are worse."""
     data, _ = corpus(num_rows=420)
     problem = fitting.make_problem("lda", data, HYPER, devices=jax.local_devices()[:1])
     options = hybrid.settle(hybrid.Options(tolerance=0.0), data)

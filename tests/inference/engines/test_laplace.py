@@ -1,4 +1,4 @@
-"""Laplace and the grid over hyper-parameters: exact where everything is Gaussian, and right where the paper's version is not (H 3)."""
+"""Laplace and the grid: exact on Gaussian models, and right where the paper's version is not."""
 
 from typing import NamedTuple
 
@@ -27,7 +27,7 @@ from pp_models.model import Marginal, Model, documents
 from pp_models.models import _latent_gaussian as lg
 from pp_models.models import lg_nmf, lg_nmf_votes, lg_op
 
-# A linear Gaussian model, whose marginal is known: y_j ~ N(W s_j, I), s_j ~ N(0, I / alpha1) -------------------------------------------------
+# A linear Gaussian model with a known marginal: y_j ~ N(W s_j, I), s_j ~ N(0, I / alpha1) -----
 
 W = np.random.default_rng(3).normal(size=(4, 2))
 
@@ -107,7 +107,7 @@ def exact(data, theta):
     ],
 )
 def test_linear_gaussian_marginal_is_exact(linear, method):
-    """log p~(theta | D) is log p(D, theta), by every method (1e-6): the rows are normal given theta."""
+    """log p~(theta | D) is log p(D, theta) by every method (1e-6), because rows are normal."""
     fit = inference.fit("linear", linear, "inla", progress=False, method=method, num_sweeps=100)
     wanted = np.array([exact(linear, theta[0]) for theta in fit.posterior.theta])
     weights = np.exp(wanted - wanted.max())
@@ -121,7 +121,7 @@ def test_linear_gaussian_marginal_is_exact(linear, method):
 
 
 def test_grid_moments_are_those_of_the_integral(linear):
-    """Mean and sd of alpha1, and a row's mean, against one-dimensional integration; finer grids agree better."""
+    """alpha1 and a row's mean against one-dimensional integration; finer grids agree better."""
     fit = inference.fit("linear", linear, "inla", progress=False, spacing=0.5)
 
     def integral(f):
@@ -146,7 +146,7 @@ def test_grid_moments_are_those_of_the_integral(linear):
 
 
 def test_weights_do_not_depend_on_the_parametrisation(linear):
-    """The same expectation by integrating over theta itself, its own density in cells of its own width."""
+    """The same expectation by integrating over theta itself in cells of its own width."""
     posterior = inference.fit("linear", linear, "inla", progress=False, spacing=0.25).posterior
     theta = np.sort(np.exp(posterior.theta[:, 0]))
     height = np.exp(
@@ -160,7 +160,7 @@ def test_weights_do_not_depend_on_the_parametrisation(linear):
     )
 
 
-# Curvature --------------------------------------------------------------------------------------------------------------------------------
+# Curvature ------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -195,7 +195,7 @@ def test_curvature_is_the_hessians_blocks(model):
 
 
 def test_curvature_counts_the_utilities_that_votes_eliminated():
-    """A member's gradient and block of the Hessian: what log Phi bends is in it, beside the squares that F is linear in."""
+    """Gradient and Hessian block of a member, with the curvature of log Phi."""
     hyper, data = lg_nmf_votes.example(jax.random.key(0))
     problem = fitting.make_problem(
         "lg_nmf_votes",
@@ -224,12 +224,12 @@ def test_curvature_counts_the_utilities_that_votes_eliminated():
     np.testing.assert_allclose(P[0], -hessian, rtol=1e-6, atol=1e-8)
 
 
-# The mode ---------------------------------------------------------------------------------------------------------------------------------
+# The mode -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("method", ["log", "paper"])
 def test_balance_is_the_best_scaling(method):
-    """No scaling of a factor against the other raises log p(x) + lambda log c, lambda counting the coordinates in log space and nothing else."""
+    """No scaling of a factor against the other raises log p(x) + lambda log c."""
     hyper, data = lg_nmf.example(jax.random.key(0))
     problem = fitting.make_problem(
         "lg_nmf", data, hyper._replace(alpha1=0.5), devices=jax.local_devices()[:1]
@@ -267,7 +267,9 @@ def log_alpha(posterior, name="alpha1"):
 
 @pytest.mark.slow
 def test_grid_agrees_with_gibbs_and_the_papers_does_not():
-    """n = 40, p = 200, K = 3: the default within 0.3 posterior sd and 10 % of its width; H's off by log((n + p)^2 / 4 n p), within a tenth.
+    """n = 40, p = 200, K = 3: the default is right, H is off by log((n + p)^2 / 4 n p).
+
+    The default lies within 0.3 posterior sd and 10 % of the width, H within a tenth of its offset.
 
     The chains' 10,000 effective draws give the mean an error of 0.01 sd.
     """
@@ -285,12 +287,12 @@ def test_grid_agrees_with_gibbs_and_the_papers_does_not():
     np.testing.assert_allclose(papers[0] - mean, np.log(240**2 / (4 * 40 * 200)), rtol=0.1)
 
 
-# What users meet --------------------------------------------------------------------------------------------------------------------------
+# Behaviour that users see ---------------------------------------------------------------------
 
 
 @pytest.mark.slow
 def test_two_hyper_parameters():
-    """A plane of grid points about the mode with small weights at its end, at nearly all of which the rows rest, their labels alike."""
+    """The grid is a plane about the mode with small weights at its edge, its labels aligned."""
     hyper, data = lg_nmf_votes.example(jax.random.key(0))
     fit = inference.fit("lg_nmf_votes", data, "inla", hyper, progress=False, weights="laplace")
     posterior = fit.posterior
@@ -315,7 +317,7 @@ def test_save_and_load(tmp_path, linear):
 
 
 def test_laplace_is_the_grids_top(linear):
-    """One point, at the mode of p~, with the rows' normals there; hyper-parameters that are given are kept."""
+    """One point at the mode of p~ with normals there; given hyper-parameters are kept."""
     fit = inference.fit("linear", linear, "laplace", progress=False)
     best = scipy.optimize.minimize_scalar(
         lambda t: -exact(linear, t), bounds=(-5, 5), method="bounded"
@@ -335,7 +337,7 @@ def test_laplace_is_the_grids_top(linear):
 
 @pytest.mark.slow
 def test_unrested_points_are_reported():
-    """A grid point at which coordinate ascent was cut short is named in a warning, not averaged in silence."""
+    """A warning names grid points at which coordinate ascent was cut short."""
     data = planted(20, 30, 3)
     with pytest.warns(UserWarning, match="did not come to rest"):
         inference.fit(
@@ -352,7 +354,7 @@ def test_unrested_points_are_reported():
 
 @pytest.mark.parametrize(("weights", "num_epochs"), [("laplace", 1), ("path", 3)])
 def test_runs_cut_short_are_reported(linear, weights, num_epochs):
-    """Between the search and the grid nothing waits in the queue, and still something is left to do."""
+    """Between the search and the grid the queue is empty, but the run has not ended."""
     with pytest.warns(UserWarning, match="cut short"):
         inference.fit(
             "linear", linear, "inla", progress=False, weights=weights, num_epochs=num_epochs
@@ -369,7 +371,7 @@ def test_runs_cut_short_are_reported(linear, weights, num_epochs):
     ],
 )
 def test_bad_requests(model, hyper, options, complaint):
-    """A grid over what the model lacks or what is given, and unknown options, are refused in a sentence before anything is compiled."""
+    """Grids that the model cannot have, and unknown options, are refused before compiling."""
     with pytest.raises(InputError, match=complaint):
         inference.fit(model, planted(5, 6, 2), "inla", hyper, progress=False, **options)
 
@@ -400,7 +402,7 @@ def test_grid_grows_until_weights_are_small():
 
 
 def test_newton_finds_the_top():
-    """From three away on a tilted quadratic, within a few stencils, with its standard deviations."""
+    """Finds the top of a tilted quadratic from three away in a few stencils, with its sds."""
     precision = np.array([[4.0, 1.5], [1.5, 2.0]])
 
     def height(theta):
@@ -427,8 +429,11 @@ def test_newton_finds_the_top():
 
 @pytest.mark.slow
 def test_rows_that_say_they_rest_do():
-    """Thirty more plain sweeps leave them where they are, to 1 % of a site's mean size, wherever the search came from: ascent stops at gains of 1e-4
-    nats, some 0.03 % here. The balance may lower the height on the way, and ascent that takes this for a fall stops 20 to 40 % from the top."""
+    """Thirty more sweeps move the mode by less than 1 % of a site's mean size.
+
+    Ascent stops at gains of 1e-4 nats, some 0.03 % here. The balance may lower the objective on
+    the way; ascent that takes this for a fall stops 20 to 40 % from the top.
+    """
     rng = np.random.default_rng(0)
     words, members, bills = (
         np.abs(rng.normal(size=(40, 2))),
@@ -468,11 +473,11 @@ def test_rows_that_say_they_rest_do():
             found = (*found, one)
 
 
-# Weights along slopes -----------------------------------------------------------------------------------------------------------------------
+# Weights along slopes -------------------------------------------------------------------------
 
 
 def test_surface_is_the_integral_of_its_slopes():
-    """From exact slopes of a cubic in two dimensions, at the points that are visited, its differences of height come back; its top too."""
+    """Exact slopes of a cubic in two dimensions give back its heights and its top."""
     centre, spread, off = (
         np.array([0.3, -2.0]),
         np.array([[0.2, 0.1], [-0.1, 0.4]]),
@@ -499,7 +504,7 @@ def test_surface_is_the_integral_of_its_slopes():
 
 
 def test_surfaces_that_turn_up_are_not_used():
-    """Noise that makes a cubic rise again at its end leaves the quadratic: a grid on it would never end."""
+    """A cubic that noise makes rise at its end is replaced by the quadratic."""
     centre, spread = np.zeros(1), np.ones((1, 1))
     for bend in (0.5, 0.18):  # the second goes down for five standard deviations, and up again
         slopes = [
@@ -515,9 +520,9 @@ def test_surfaces_that_turn_up_are_not_used():
 
 @pytest.mark.slow
 def test_weights_along_slopes_are_the_posterior(linear):
-    """On the linear Gaussian model, whose posterior of alpha1 is known: its mean within 0.2 of its sds, its width within a tenth.
+    """The known posterior of alpha1 in the linear Gaussian model: mean within 0.2 sd, width 10 %.
 
-    Eight runs of 500 draws, nearly independent here, know the slope to 0.02 of its sd, which is about three times the posterior's precision of it.
+    Eight runs of 500 nearly independent draws know the slope to 0.02 of its sd.
     """
     posterior = inference.fit("linear", linear, "inla", progress=False, weights="path").posterior
     theta = np.linspace(-4, 6, 2001)
@@ -530,7 +535,7 @@ def test_weights_along_slopes_are_the_posterior(linear):
 
 @pytest.mark.slow
 def test_without_signal_the_grid_warns_and_agrees_with_gibbs():
-    """Counts of noise alone: Laplace is two sd off (lessons), mean field elsewhere; the warning says so, and slopes are within 0.3 sd of Gibbs."""
+    """On noise, the warning says that Laplace is off, and slopes are within 0.3 sd of Gibbs."""
     rng = np.random.default_rng(0)
     data = data_.counts(np.maximum(np.round(rng.normal(size=(60, 150)) + 0.3), 0))
     options = {"key": jax.random.key(1), "progress": False}

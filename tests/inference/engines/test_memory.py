@@ -1,4 +1,4 @@
-"""What a step allocates, read off the compiled program: topic tables, the batch, and nothing of the corpus's or the entries' size times K."""
+"""The memory of a step, read off the compiled program: topic tables and the batch only."""
 
 import re
 
@@ -30,7 +30,7 @@ def corpus():
 
 @pytest.mark.parametrize("name", ["lda", "bayesian_nmf"])
 def test_a_step_holds_four_topic_tables(name, corpus):
-    """Parameters, kernel table, statistics and gradient: below 4.2 V x K numbers beside the batch, in single precision."""
+    """A step holds less than 4.2 V x K numbers beside the batch, in single precision."""
     with jax.enable_x64(False):
         problem = fit.make_problem(name, corpus, {"num_topics": NUM_TOPICS})
         batch = corpus.pack(np.arange(100), 100)

@@ -268,7 +268,7 @@ def test_chains_average_predictions_not_topics(data):
 
 def test_draws_that_are_alike_predict_as_one(data, fit):
     """Probabilities are averaged over draws, not added up."""
-    one = completion.global_sites(fit.posterior)
+    one = fit.posterior.global_values()
     alike = {site: jnp.repeat(x, 2, 0) for site, x in one.items()}
     rows = np.arange(4)
     logs = [

@@ -16,10 +16,9 @@ from inference.core.engine import Algorithm
 from inference.core.registry import load_engine
 from inference.engines import nuts
 from inference.io import arviz, fits
-from inference.run import clock as clock_
 from inference.run import fit as fitting
 from inference.run import loop
-from inference.run.progress import Progress
+from inference.run.callbacks import Progress
 from pp_models.errors import InputError, TooLarge
 from pp_models.model import value_shapes
 
@@ -54,7 +53,7 @@ def clock(monkeypatch):
         return engine._replace(build=build)
 
     monkeypatch.setattr(fitting, "load_engine", slowed)
-    monkeypatch.setattr(clock_, "time", types.SimpleNamespace(perf_counter=lambda: hands.now))
+    monkeypatch.setattr(loop, "time", types.SimpleNamespace(perf_counter=lambda: hands.now))
     return hands
 
 
@@ -77,7 +76,7 @@ class Notes(loop.Callback):
         return {"batch": batches}
 
     def after_step(self, run):
-        self.calls.append(f"after {run.before} -> {run.state}")
+        self.calls.append(f"after {run.earlier[-1]} -> {run.state}")
         return run.state == 3
 
     def settled(self, run, numbers):
@@ -92,9 +91,7 @@ def test_callbacks_are_called_around_every_step():
     algorithm = Algorithm(
         None, lambda key, state, batches: (state + 1, Counted(10.0 * state)), None
     )
-    running = loop.Run(
-        fitting.make_problem("lda", DATA, HYPER), algorithm, "cavi", None, clock_.Clock()
-    )
+    running = loop.Run(fitting.make_problem("lda", DATA, HYPER), algorithm, "cavi", None)
     notes = Notes()
     running.state, running.callbacks = 0, [notes]
     loop.advance(running, iter(range(5, 100)), jax.random.key(0))

@@ -1,4 +1,6 @@
-"""Streams: a database that grows, an engine that follows, and a folder that goes on where it was left."""
+"""Streams: a database that grows, an engine that follows, and a folder that goes on where it was
+left.
+"""
 
 import errno
 import os
@@ -42,7 +44,9 @@ def topics_of(stream):
     [pytest.param(name, marks=() if name == "streaming" else pytest.mark.slow) for name in ENGINES],
 )
 def test_reopening_goes_on_bit_for_bit(engine, corpus, tmp_path):
-    """Closed and opened again in the middle, a stream ends with the same numbers as one left open, hyper-parameters and history included."""
+    """Closed and opened again in the middle, a stream ends with the same numbers as one left open,
+    hyper-parameters and history included.
+    """
 
     def open_(path):
         return inference.stream("lda", 12, engine, HYPER, path=path, **ENGINES[engine])
@@ -80,7 +84,9 @@ def test_memory_and_disk_learn_the_same(corpus, tmp_path):
 
 
 def test_word_by_word_ends_as_the_whole(corpus):
-    """Documents that came word by word, in any order, leave the database that whole documents leave, and a step on it is the same."""
+    """Documents that came word by word, in any order, leave the database that whole documents
+    leave, and a step on it is the same.
+    """
     whole = inference.stream("lda", 12, hyper=HYPER, batch_size=8, num_inner=2)
     words = inference.stream("lda", 12, hyper=HYPER, batch_size=8, num_inner=2)
     data = pp_models.data.counts(corpus)
@@ -96,7 +102,9 @@ def test_word_by_word_ends_as_the_whole(corpus):
 
 @pytest.mark.slow
 def test_learns_while_data_come(corpus):
-    """Learning from half of the corpus and then from all of it predicts held-out rows better than the first steps alone."""
+    """Learning from half of the corpus and then from all of it predicts held-out rows better than
+    the first steps alone.
+    """
     stream = inference.stream("lda", 12, hyper=HYPER, batch_size=10, num_inner=4)
     stream.append(corpus[:15])
     stream.step(1)
@@ -144,7 +152,9 @@ def test_svb_waits_for_a_batch(corpus):
 
 
 def test_two_writers_are_refused(corpus, tmp_path):
-    """A second process that would write to the folder is turned away in a sentence, and nothing is harmed."""
+    """A second process that would write to the folder is turned away in a sentence, and nothing is
+    harmed.
+    """
     with inference.stream("lda", 12, hyper=HYPER, path=tmp_path / "one", batch_size=8) as stream:
         stream.append(corpus)
         code = f"import inference; inference.stream('lda', 12, path={str(tmp_path / 'one')!r})"
@@ -154,7 +164,9 @@ def test_two_writers_are_refused(corpus, tmp_path):
 
 
 def test_bad_input_leaves_everything_as_it_was(corpus, tmp_path):
-    """Another model, vocabulary, engine, option or key; words that do not exist; rows that cannot be: one sentence each."""
+    """Another model, vocabulary, engine, option or key; words that do not exist; rows that cannot
+    be: one sentence each.
+    """
     path = tmp_path / "stream"
     with inference.stream("lda", 12, hyper=HYPER, path=path, batch_size=8, num_inner=2) as stream:
         stream.append(corpus)
@@ -210,7 +222,9 @@ def test_a_torn_checkpoint_is_refused_and_rows_are_kept(corpus, tmp_path):
 
 
 def test_divergence_keeps_the_last_checkpoint(tmp_path):
-    """A step that ends in numbers that are not finite is refused, and what was learned before it is still there, in memory and on disk."""
+    """A step that ends in numbers that are not finite is refused, and what was learned before it is
+    still there, in memory and on disk.
+    """
     rows = np.random.default_rng(0).normal(size=(30, 3)).astype(np.float32)
 
     def open_():
@@ -240,7 +254,9 @@ def test_divergence_keeps_the_last_checkpoint(tmp_path):
 
 
 def test_an_interrupt_leaves_a_stream_that_works(corpus, tmp_path, monkeypatch):
-    """Interrupted in its very first step, a stream closes, lets go of the folder, and opens again with its rows."""
+    """Interrupted in its very first step, a stream closes, lets go of the folder, and opens again
+    with its rows.
+    """
     from inference.engines import streaming
 
     monkeypatch.setattr(
@@ -274,7 +290,9 @@ def test_rows_a_model_cannot_explain_are_not_written():
 
 
 def test_svb_learns_only_what_it_uses(corpus):
-    """The topics' prior enters svb once: learning it is refused (T 4.3); the documents' prior is learned."""
+    """The topics' prior enters svb once: learning it is refused (T 4.3); the documents' prior is
+    learned.
+    """
     with pytest.raises(InputError, match="eta"):
         inference.fit(
             "lda",
@@ -294,7 +312,9 @@ def test_nothing_learned_yet():
 def test_the_history_of_a_long_stream_is_thinned_by_the_number_of_steps_alone(
     corpus, tmp_path, monkeypatch
 ):
-    """Steps at even distances, a power of two, and the last; the same where the stream was closed in between."""
+    """Steps at even distances, a power of two, and the last; the same where the stream was closed
+    in between.
+    """
     monkeypatch.setattr(streams, "MOST_HISTORY", 4)
     kept = []
     with inference.stream("lda", 12, hyper=HYPER, batch_size=8, num_inner=2) as whole:
@@ -351,7 +371,9 @@ def test_a_signal_ends_a_stream_with_everything_safe(corpus, tmp_path, monkeypat
 
 
 def test_a_full_disk_ends_the_steps_of_a_stream(corpus, tmp_path, monkeypatch):
-    """The last good checkpoint and all rows stay; with room again the stream goes on, and ends with the same bits."""
+    """The last good checkpoint and all rows stay; with room again the stream goes on, and ends with
+    the same bits.
+    """
     write, tries = archives.write, []
     options = {"hyper": HYPER, "batch_size": 8, "num_inner": 2, "checkpoint_every": 1}
 

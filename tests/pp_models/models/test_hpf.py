@@ -15,6 +15,7 @@ from inference.core import objective as obj
 from inference.engines import cavi
 from inference.engines import map as map_
 from inference.run import fit as fitting
+from pp_models import families as fam
 from pp_models import model as base
 from pp_models.elimination.row_solver import RowOptions
 from pp_models.errors import InputError
@@ -91,7 +92,7 @@ def test_sharp_activities_make_it_bayesian_nmf(problem):
         natural = Pair(jnp.full(D, sharpness + K * hyper.a), -(hyper.b_prime + theta.second.sum(1)))
         xi = problem.model.families["xi"].mean(natural)
         t = {"theta": theta, "xi": xi, "beta": problem.model.families["beta"].stats(beta)}
-        entropy = obj._local_entropy(problem.model, {"xi": natural}, {"xi": xi}, batch, "mean")
+        entropy = batch.sum(fam.entropy(problem.model.families["xi"], natural))
         return problem.model.log_local(hyper, t, batch) + entropy
 
     gaps = [

@@ -223,7 +223,7 @@ def test_fused_solver_is_the_gradient_iterated():
         )
         arguments = problem.hyper, stats, batch, start, RowOptions(7, 0.0), "mode"
         natural = (
-            obj._iterate(problem.model, *arguments)[0]
+            obj._fixed_point(problem.model, *arguments)[0]
             if generic
             else problem.model.solve_local(*arguments)[0]
         )

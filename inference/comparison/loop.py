@@ -1,0 +1,295 @@
+"""The loop of a comparison: fit one engine after the other, and measure each.
+
+The samplers that may be the reference come first. The best of them (`measure.quality`) becomes the
+reference; then the others are measured as they finish.
+"""
+
+import signal
+import time
+import warnings
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from inference.comparison import measure, verdicts
+from inference.comparison.measure import Measured, Sample, Yardstick
+from inference.comparison.record import Evidence, Row
+from inference.comparison.results import Finished, Folder
+from inference.core.modes import listed
+from inference.core.provenance import plain
+from inference.core.registry import load_engine
+from inference.evaluation.heldout import heldout_score
+from inference.run import checkpoint as checkpoints
+from inference.run.fit import Fit, fit
+from pp_models.data.types import Data
+from pp_models.errors import InputError, TooLarge
+from pp_models.model import Model
+
+MIN_ROWS = 10  # with fewer rows none are held out
+LEAST_SHARE = 0.2  # of its share of the whole budget that an engine gets in any case
+SLOW_SCORE = 0.5  # seconds for a held-out score above which no more are computed during a fit
+SLOWEST_SCORE = 20.0  # the same for the first two, which compile
+
+
+class Task(NamedTuple):
+    """The same for every engine: rows to fit and to hold out, and settings.
+
+    options: by engine
+    quick:   no held-out scores during fits, and no evidence
+    """
+
+    model: Model
+    hyper: Any
+    training: Data
+    heldout: Data | None
+    key: jax.Array
+    options: Mapping[str, Mapping[str, Any]]
+    progress: Any
+    num_draws: int
+    quick: bool
+    folder: Folder | None
+
+    @property
+    def seed(self) -> np.ndarray:
+        """The seed for picking the compared quantities."""
+        return np.asarray(jax.random.key_data(self.key_for("quantities"))).ravel()
+
+    def key_for(self, *names: str) -> jax.Array:
+        """A key that depends on the seed and these names, not on the other engines."""
+        return jax.random.fold_in(self.key, zlib.crc32("/".join(names).encode()) & 0x7FFFFFFF)
+
+    def stored(self, engine: str, seconds: float | None) -> Finished | None:
+        """The engine's fit from the folder, unless it was cut short and there is more time now."""
+        if self.folder is None:
+            return None
+        return self.folder.load(engine, self._plain_options(engine), self.training, seconds)
+
+    def _plain_options(self, engine: str) -> dict[str, Any]:
+        return plain(dict(self.options.get(engine, {})))
+
+    def fit(self, engine: str, place: str, max_seconds: float | None) -> Finished:
+        """Fit an engine and record its warnings. An interrupted fit goes on."""
+        follow = Follow(engine, None if self.quick else self.heldout)
+        checkpoint = None if self.folder is None else self.folder.checkpoint(engine)
+        run = partial(
+            fit,
+            self.model.name,
+            self.training,
+            engine=engine,
+            hyper=self.hyper,
+            key=self.key_for(engine),
+            progress=place if self.progress is None else self.progress,
+            max_seconds=max_seconds,
+            watch=follow,
+            checkpoint=checkpoint,
+            **self.options.get(engine, {}),
+        )
+        with warnings.catch_warnings(record=True) as follow.caught:
+            warnings.simplefilter("always", UserWarning)
+            warnings.simplefilter("always", RuntimeWarning)
+            warnings.filterwarnings(
+                "ignore", "Error (reading|writing) persistent compilation cache"
+            )
+            try:
+                found = run()
+            except checkpoints.Foreign as error:  # of another comparison, or damaged
+                checkpoints.remove(checkpoint)  # type: ignore[arg-type]
+                warnings.warn(f"The engine was begun anew: {error}", stacklevel=2)
+                found = run()
+        notes = [*follow.notes, found.stopped] if found.stopped else follow.notes
+        done = Finished(found, notes, follow.curve)
+        if self.folder is not None and checkpoint is not None:
+            cut_after = max_seconds if found.stopped else None
+            self.folder.save(engine, self._plain_options(engine), done, cut_after)
+            checkpoints.remove(checkpoint)
+        return done
+
+
+class Follow:
+    """Score held-out data after 1, 2, 4, 8, ... steps of a fit, into `curve`: [seconds, score].
+
+    memory: goes into the fit's checkpoints
+    caught: warnings of the fit
+    """
+
+    def __init__(self, engine: str, heldout: Data | None) -> None:
+        self._engine, self._heldout = engine, heldout
+        self.curve: list[list[float]] = []
+        self.caught: list[Any] = []
+        self._next: float | None = None if heldout is None else 1.0  # step; None: no more scores
+        self._scores = 0  # in this process
+        self._notes: list[str] = []  # of before an interruption
+
+    @property
+    def notes(self) -> list[str]:
+        """All warnings, once each."""
+        kinds = UserWarning, RuntimeWarning
+        new = [str(one.message) for one in self.caught if issubclass(one.category, kinds)]
+        return list(dict.fromkeys([*self._notes, *new]))
+
+    @property
+    def memory(self) -> dict[str, Any]:
+        return {"curve": self.curve, "next": self._next, "notes": self.notes}
+
+    @memory.setter
+    def memory(self, before: dict[str, Any]) -> None:
+        self.curve, self._notes = list(before["curve"]), list(before["notes"])
+        self._next = before["next"]
+
+    def __call__(self, step: int, seconds: float, posterior: Callable[[], Any]) -> None:
+        if self._next is None or step + 1 < self._next:
+            return
+        begin = time.perf_counter()
+        try:
+            now = posterior()
+            present = Fit(now.problem, self._engine, {}, now, {}, seconds)
+            score, _ = heldout_score(present, self._heldout)
+        except Exception:  # the score of the finished fit reports the error
+            score = None
+        if score is None or not np.isfinite(score):
+            self._next = None
+            return
+        self.curve.append([float(seconds), float(score)])
+        self._scores += 1
+        limit = SLOW_SCORE if self._scores > 2 else SLOWEST_SCORE
+        self._next = None if time.perf_counter() - begin > limit else 2 * (step + 1)
+
+
+class Budget:
+    """Deal out seconds: an engine gets its share of what is left, or a part of its full share."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self.seconds, self.begin = seconds, time.perf_counter()
+
+    def share(self, weights: list[float], place: int) -> float | None:
+        """Seconds for the engine at this place among the weights of all; None without a limit."""
+        if self.seconds is None:
+            return None
+        left = self.seconds - (time.perf_counter() - self.begin)
+        least = LEAST_SHARE * self.seconds / sum(weights)
+        return weights[place] * max(left / sum(weights[place:]), least)
+
+
+class Run:
+    """The fits and measures of a comparison as they come.
+
+    candidates: the samplers that may be the reference
+    report:     called with an engine's name and its row as soon as it is judged
+    """
+
+    def __init__(
+        self, task: Task, candidates: list[str], report: Callable[[str, dict[str, Any]], None]
+    ) -> None:
+        self.task, self.candidates, self.report = task, candidates, report
+        self.reference: str | None = None
+        self.converged: bool | None = None
+        self.partial: str | None = None
+        self.evidence: Evidence | None = None
+        self.stick: Yardstick | None = None
+        self.fits: dict[str, Any] = {}
+        self.measured: dict[str, Measured] = {}
+        self.rows: dict[str, Row] = {}
+        self._waiting: dict[str, tuple[Finished, Sample]] = {}
+
+    def all(self, names: list[str], budget: Budget) -> None:
+        """Fit and measure the engines until all are done or Ctrl-C."""
+        weights = [load_engine(name).budget for name in names]
+        last = self.candidates[-1] if self.candidates else None
+        try:
+            for place, engine in enumerate(names):
+                self._one(engine, f"{place + 1}/{len(names)}", budget.share(weights, place))
+                if engine == last:
+                    self._choose()
+        except KeyboardInterrupt as stopped:
+            terminated = getattr(stopped, "signal", signal.SIGINT) != signal.SIGINT
+            if terminated or not (self.fits or self._waiting):
+                raise
+            self._choose()
+            if missing := [name for name in names if name not in self.rows]:
+                were = f"{listed(missing)} {'was' if len(missing) == 1 else 'were'}"
+                advice = "Run the same command again to go on."
+                self.partial = f"Interrupted: {were} not run. {advice}"
+
+    def _one(self, engine: str, place: str, seconds: float | None) -> None:
+        """Fit one engine, and measure it unless it may be the reference."""
+        task = self.task
+        try:
+            done = task.stored(engine, seconds) or task.fit(engine, place, seconds)
+            key = task.key_for(engine, "draws")
+            sample = measure.draw(done.fit, key, task.num_draws, task.seed)
+            if engine in self.candidates:
+                self._waiting[engine] = done, sample
+            else:
+                self._measure(engine, done, sample)
+        except Exception as error:  # stops no other engine
+            self._fail(engine, error)
+
+    def _choose(self) -> None:
+        """Make the best sampler that can be measured the reference, and measure the others."""
+        ranks: dict[str, tuple[bool, float]] = {}
+        for name, (done, sample) in self._waiting.items() if len(self._waiting) > 1 else ():
+            try:
+                ranks[name] = measure.quality(done.fit, sample)
+            except Exception:  # measuring it reports the error
+                ranks[name] = False, -1.0
+        for engine in sorted(
+            self._waiting, key=lambda name: ranks.get(name, (True, 0.0)), reverse=True
+        ):
+            self.reference = self.reference or engine
+            try:
+                self._measure(engine, *self._waiting.pop(engine))
+            except Exception as error:
+                self._fail(engine, error)
+
+    def _measure(self, engine: str, done: Finished, sample: Sample) -> None:
+        task, is_reference = self.task, engine == self.reference
+        stick = self.stick or measure.make_yardstick(done.fit, sample, task.seed, is_reference)
+        notes = list(done.notes)
+        one = measure.measure(done.fit, sample, stick, notes, task.heldout, self.evidence)
+        row = one.row
+        row.heldout_curve = done.curve  # type: ignore[assignment]
+        if is_reference:
+            self.converged = row.converged = self._judge_reference(row, done.fit)
+            row.verdict, row.rule = verdicts.of_reference(self.converged)
+        else:
+            judged = self.reference is not None
+            row.verdict, row.rule = verdicts.of_engine(row, self.converged, judged)
+        self.stick = stick
+        self.fits[engine], self.measured[engine], self.rows[engine] = done.fit, one, row
+        if is_reference and self.converged and not task.quick:
+            self.evidence = measure.log_evidence(done.fit, stick, task.key_for("evidence"), notes)
+        self.report(engine, plain(asdict(row)))
+
+    def _judge_reference(self, row: Row, fit: Any) -> bool:
+        """Whether the reference has converged. Reasons or cautions are noted."""
+        reasons, options = verdicts.trouble(row), fit.options
+        if not reasons:
+            row.notes.extend(filter(None, [verdicts.caution(row)]))
+            return True
+        asked = options.get("num_samples", 0) * options.get("num_chains", 0)
+        cut_short = (row.draws or 0) < asked
+        advice = verdicts.advice(row.engine, reasons, cut_short)
+        row.notes.append(advice + (self._fewer_rows() if cut_short else ""))
+        return False
+
+    def _fail(self, engine: str, error: Exception) -> None:
+        if engine == self.reference:
+            self.reference = None
+        text = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
+        if engine in self.candidates and isinstance(error, TooLarge):
+            text += self._fewer_rows()
+        self.rows[engine] = Row(engine=engine, error=text)
+        self.report(engine, plain(asdict(self.rows[engine])))
+
+    def _fewer_rows(self) -> str:
+        """Advice to compare on fewer rows, if there are many."""
+        rows = self.task.training.num_rows
+        if rows <= 2 * MIN_ROWS:
+            return ""
+        fewer = max(MIN_ROWS, rows // 10)
+        return f" To compare on a random part of the rows, add --rows {fewer} (rows= in Python)."

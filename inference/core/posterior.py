@@ -1,0 +1,170 @@
+"""The base of all posteriors, and how rows that an engine did not keep are solved for."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from inference.core import devices
+from inference.core import objective as obj
+from pp_models.elimination.row_solver import RowOptions
+from pp_models.errors import InputError, unknown
+from pp_models.model import Sites
+
+Values = dict[str, np.ndarray]
+Names = Sequence[str] | None
+
+
+class Stored(NamedTuple):
+    """A posterior as arrays. leaves: site -> its arrays, none where the site is left out.
+
+    grid: of a mixture. sample_stats: of a sampler. options: of the engine.
+    """
+
+    leaves: dict[str, list[np.ndarray]]
+    grid: Values
+    sample_stats: Values
+    options: dict[str, Any]
+
+
+class Posterior:
+    """Base of all posteriors.
+
+    kind:        variational, point, draws or mixture; stored in files and shown in reports
+    has_spread:  whether it has standard deviations and draws; a point has none
+    has_density: whether `log_density` is defined
+    has_chains:  whether it holds `draws` of Markov chains, each with labels of its own
+    is_sampled:  whether predictions are averages over draws; otherwise means (or moments) are used
+    sample_stats: name -> (chains, draws) of a sampler
+    """
+
+    kind = ""
+    has_spread = True
+    has_density = False
+    has_chains = False
+    is_sampled = False
+
+    def __init__(self, problem: obj.Problem) -> None:
+        self.problem = problem
+        self.sample_stats: Values = {}
+
+    @property
+    def sites(self) -> list[str]:
+        """Names of the latent sites."""
+        return list(self.problem.model.families)
+
+    @property
+    def at_hand(self) -> list[str]:
+        """The sites that need not be solved for first."""
+        return self.sites
+
+    def mean(self, site: str) -> np.ndarray:
+        raise NotImplementedError
+
+    def sd(self, site: str) -> np.ndarray:
+        raise NotImplementedError
+
+    def sample(self, key: jax.Array, num_draws: int, sites: Names = None) -> Values:
+        """Draws of all sites, or of those named. The draws of a site do not depend on `sites`."""
+        raise NotImplementedError
+
+    def log_density(self, draws: dict[str, Any]) -> np.ndarray:
+        raise InputError(
+            f"A posterior of kind {self.kind!r} has no density: use fit.log_joint(draws) for the "
+            "model's."
+        )
+
+    def num_draws(self, wanted: int) -> int:
+        """How many different draws there are, at most the number wanted."""
+        return wanted
+
+    def chains(self, key: jax.Array, num_draws: int, sites: Names = None) -> Values:
+        """About `num_draws` draws (chains, draws, ...): new ones as one chain, a point once."""
+        drawn = self.sample(key, self.num_draws(num_draws), sites)
+        return {site: x[None] for site, x in drawn.items()}
+
+    def global_values(self, num_draws: int = 20, seed: int = 0, from_q: bool = False) -> Sites:
+        """(draws, ...) values of the global sites: draws where `is_sampled`, else one mean.
+
+        from_q: take draws of a distribution with a density as well.
+        """
+        sites = list(self.problem.model.shared)
+        if self.is_sampled or (from_q and self.has_density):
+            return jax.tree.map(jnp.asarray, self.sample(jax.random.key(seed), num_draws, sites))
+        return {site: jnp.asarray(self.mean(site))[None] for site in sites}
+
+    def stored(self, sites: Sequence[str], options: dict[str, Any]) -> Stored:
+        """The arrays of these sites, to be given to `restored`."""
+        leaves = {site: jax.tree.leaves(self._tree(site)) for site in sites}
+        return Stored(leaves, {}, self.sample_stats, options)
+
+    def _tree(self, site: str) -> Any:
+        """What is stored of a site."""
+        return self.mean(site)
+
+    @classmethod
+    def restored(cls, problem: obj.Problem, stored: Stored) -> "Posterior":
+        raise NotImplementedError
+
+    def _check(self, site: str) -> str:
+        if site not in self.problem.model.families:
+            raise unknown(f"site of {self.problem.model.name}", site, self.problem.model.families)
+        return site
+
+
+def rows_of_all(problem: obj.Problem, parts: Any, positions: Any) -> Any:
+    """The rows of all devices of all processes, in the order of the data."""
+    everyone = devices.from_all(problem.devices, list(zip(parts, positions, strict=True)))
+    rows, places = zip(*everyone, strict=True)
+    return _in_row_order(rows, places, problem.data.num_rows)
+
+
+def _in_row_order(parts: Any, positions: Any, num_rows: int) -> Any:
+    """Parts of the rows in the order of the data. Padding is written past the end and dropped."""
+
+    def merge(*leaves: Any) -> np.ndarray:
+        out = np.empty((num_rows + 1, *leaves[0].shape[1:]), np.asarray(leaves[0]).dtype)
+        for leaf, place in zip(leaves, positions, strict=True):
+            out[np.asarray(place)] = np.asarray(leaf)
+        return out[:num_rows]
+
+    return jax.tree.map(merge, *parts)
+
+
+@partial(jax.jit, static_argnames=("model", "summary"))
+def _solve(model, hyper, shared, batch, options, summary):
+    start = obj.start_local(model, hyper, batch, summary)
+    stats = obj.summarise(model, shared) if summary == "mean" else shared
+    part = obj.local_part(model, hyper, stats, batch, start, options, summary)
+    if summary == "mean":
+        return part.natural
+    return {site: model.families[site].value(t) for site, t in part.stats.items()}
+
+
+def solve_rows(
+    problem: obj.Problem, shared: Sites, summary: str = "mean", batch_size: int = 1024
+) -> Sites:
+    """Solve the local sites of all rows, a batch at a time.
+
+    For means: natural parameters, from those of the global sites. For a mode (`summary`): values,
+    from statistics of the global sites.
+    """
+    data = problem.data
+    if data is None:
+        raise InputError(
+            f"This fit was stored without {', '.join(problem.model.local)}, which have a row for "
+            "each row of the data: pass data= to inference.load."
+        )
+    size = min(batch_size, data.num_rows)
+    parts, positions = [], []
+    for first in range(0, data.num_rows, size):
+        rows = np.arange(first, min(first + size, data.num_rows))
+        batch = data.pack(rows, size)
+        here = jax.device_put((problem.hyper, shared), batch.mask.sharding)
+        found = _solve(problem.model, *here, batch, RowOptions(100, 1e-4), summary)
+        parts.append(jax.tree.map(lambda x, keep=rows.size: np.asarray(x[:keep]), found))
+        positions.append(rows)
+    return _in_row_order(parts, positions, data.num_rows)
