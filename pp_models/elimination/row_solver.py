@@ -33,7 +33,7 @@ WEIGHTS = {
 
 
 class RowOptions(NamedTuple):
-    """When a row's fixed-point iteration stops. After `num_local` iterations, or once the mean
+    """A row's fixed-point iteration stops after `num_local` iterations, or once the mean
     change of its counts is at most `tolerance`."""
 
     num_local: int = 100
@@ -41,7 +41,7 @@ class RowOptions(NamedTuple):
 
 
 class Odds(NamedTuple):
-    """The odds with which a row's tokens choose among factors. weight(concentration + counts)
+    """The odds with which a row's tokens choose among factors: weight(concentration + counts)
     exp(log_scale + column_logits); see `converge_rows`."""
 
     concentration: jax.Array
