@@ -160,10 +160,8 @@ def declare(model: Model, given: Any, data: Data) -> tuple[Model, Any]:
 
 
 def choose_variant(model: Model, hyper: Any, kind: str) -> Model:
-    """The declaration for these hyper-parameters and this kind of data.
-
-    A site is left out if hyper-parameters give its value (`alpha1` of the latent Gaussian models).
-    """
+    """The declaration for these hyper-parameters and this kind of data. A site is left out if
+    hyper-parameters give its value (`alpha1` of the latent Gaussian models)."""
     model = model if model.variant is None else model.variant(hyper, kind)
     given = tuple(site for site in model.families if getattr(hyper, site, None) is not None)
     return _with_given(model, given) if given else model
