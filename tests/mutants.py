@@ -1,12 +1,15 @@
-"""Do the fast tests notice wrong mathematics? `make mutants` makes one mistake at a time in a copy of the tree and runs the tests that should fail.
+"""Do the fast tests notice wrong mathematics? `make mutants` makes one mistake at a time in a copy
+of the tree and runs the tests that should fail.
 
-A mutant is one replacement in one file, which changes results for ordinary input and which somebody could have written. It is killed when a test
-fails or ends in an error, or when the tests hang; not when something cannot be imported or collected, which is a mistake in the mutant. Every
-selection of tests is run once on the tree as it is before any mutant, and must pass. Text that is not in its file exactly once is refused, so that
-mutants do not rot in silence when code changes.
+A mutant is one replacement in one file, which changes results for ordinary input and which somebody
+could have written. It is killed when a test fails or ends in an error, or when the tests hang; not
+when something cannot be imported or collected, which is a mistake in the mutant. Every selection of
+tests is run once on the tree as it is before any mutant, and must pass. Text that is not in its
+file exactly once is refused, so that mutants do not rot in silence when code changes.
 
-Results are kept in a file by the mutant, the packages' and the tests' contents: a run that was cut short goes on, and what has not changed is not run
-again. The table goes to standard output; below `ENOUGH` killed the script exits with 1. pytest does not collect this file.
+Results are kept in a file by the mutant, the packages' and the tests' contents: a run that was cut
+short goes on, and what has not changed is not run again. The table goes to standard output; below
+`ENOUGH` killed the script exits with 1. pytest does not collect this file.
 """
 
 import argparse
@@ -34,8 +37,10 @@ COPIED = ("pp_models", "inference", "tests", "pyproject.toml")
 
 
 class Mutant(NamedTuple):
-    """One mistake. file: where. text: exactly once in it. replacement: put in its place. wrong: what is wrong with it. tests: arguments of pytest,
-    selection by selection, the cheapest and most direct first. equivalent: why no test can tell, of one that is kept nevertheless."""
+    """One mistake. file: where. text: exactly once in it. replacement: put in its place. wrong:
+    what is wrong with it. tests: arguments of pytest, selection by selection, the cheapest and most
+    direct first. equivalent: why no test can tell, of one that is kept nevertheless.
+    """
 
     file: str
     text: str
@@ -46,7 +51,9 @@ class Mutant(NamedTuple):
 
 
 def law(model: str) -> str:
-    """F against NumPyro's own log density of a model's example: the one law that all models take fast."""
+    """F against NumPyro's own log density of a model's example: the one law that all models take
+    fast.
+    """
     return f'"tests/laws/test_model_contract.py::test_joint_is_numpyros_log_density[{model}]"'
 
 
@@ -57,7 +64,7 @@ def only(file: str, expression: str) -> str:
 
 
 MUTANTS = (
-    # Families --------------------------------------------------------------------------------------------------------------------
+    # Families -------------------------------------------------------------------------------------
     Mutant(
         "pp_models/families/_dirichlet.py",
         "_total(gammaln(c)) - gammaln(_total(c))",
@@ -107,7 +114,7 @@ MUTANTS = (
         "positive rows: coupling counted twice in the normaliser",
         (only("families", "normalizer"),),
     ),
-    # Positive normals ------------------------------------------------------------------------------------------------------------
+    # Positive normals -----------------------------------------------------------------------------
     Mutant(
         "pp_models/families/positive_normal.py",
         "- jnp.sum(row * x, 0) + p * here",
@@ -115,7 +122,7 @@ MUTANTS = (
         "a coordinate pulled by itself",
         (only("latent_gaussian", "settled"),),
     ),
-    # Auxiliaries and passes --------------------------------------------------------------------------------------------------------
+    # Auxiliaries and passes -----------------------------------------------------------------------
     Mutant(
         "pp_models/elimination/allocate.py",
         "return value + jnp.sum(per_row) * math.log(row_logits.shape[1])",
@@ -195,7 +202,7 @@ MUTANTS = (
         "collapsed Gibbs: a token's old factor stays counted",
         (only("collapsed_gibbs", "exact_distribution"),),
     ),
-    # Residuals and matrix factorisation ----------------------------------------------------------------------------------------------
+    # Residuals and matrix factorisation -----------------------------------------------------------
     Mutant(
         "pp_models/elimination/residuals.py",
         "return jnp.where(np.tri(size, dtype=bool), lower, jnp.swapaxes(lower, 1, 2))",
@@ -238,7 +245,7 @@ MUTANTS = (
         "NMF, squared error: padding not masked",
         (only("nmf", "in_padding"),),
     ),
-    # Models of counts -----------------------------------------------------------------------------------------------------------
+    # Models of counts -----------------------------------------------------------------------------
     Mutant(
         "pp_models/models/lda.py",
         "coefficient = gammaln(batch.totals + 1) - batch.log_factorials",
@@ -288,7 +295,7 @@ MUTANTS = (
         "CTM: log sum of exponentials at the mean, no bound",
         (only("ctm", "bound_the_same_sum"),),
     ),
-    # Latent Gaussian models --------------------------------------------------------------------------------------------------------
+    # Latent Gaussian models -----------------------------------------------------------------------
     Mutant(
         "pp_models/models/_latent_gaussian.py",
         "return log_table(x, alpha, positive, jnp.sum(batch.mask))",
@@ -345,7 +352,7 @@ MUTANTS = (
         "LG-OP: mean utility on the wrong side",
         (only("latent_gaussian", "ordinal_gradients"),),
     ),
-    # Mixtures -----------------------------------------------------------------------------------------------------------------------
+    # Mixtures -------------------------------------------------------------------------------------
     Mutant(
         "pp_models/models/gaussian_mixture.py",
         "return jnp.sum(((x - mean) @ factor) ** 2, 1) + rest",
@@ -360,7 +367,7 @@ MUTANTS = (
         "Bernoulli mixture: zeros tell nothing",
         (law("bernoulli_mixture"),),
     ),
-    # Objective and engines --------------------------------------------------------------------------------------------------------
+    # Objective and engines ------------------------------------------------------------------------
     Mutant(
         "inference/core/objective.py",
         "return model.log_global(hyper, summarise(model, natural)) + sum(entropies)",
@@ -515,7 +522,7 @@ MUTANTS = (
         "mixture: variance within grid points lost",
         (only("laplace", "grids_top or moments"),),
     ),
-    # Scores, alignment and evidence -------------------------------------------------------------------------------------------------
+    # Scores, alignment and evidence ---------------------------------------------------------------
     Mutant(
         "inference/core/completion.py",
         "table, size = topics.T, weights @ jnp.sum(topics, 1)",
@@ -569,7 +576,9 @@ MUTANTS = (
 
 
 class Outcome(NamedTuple):
-    """What became of a mutant. verdict: killed, hung, survived or broken. by: the test that noticed. seconds: of all selections run. said: a line."""
+    """What became of a mutant. verdict: killed, hung, survived or broken. by: the test that
+    noticed. seconds: of all selections run. said: a line.
+    """
 
     verdict: str
     by: str
@@ -581,11 +590,14 @@ class Outcome(NamedTuple):
         return self.verdict in ("killed", "hung")
 
 
-# One selection of tests -----------------------------------------------------------------------------------------------------------
+# One selection of tests ---------------------------------------------------------------------------
 
 
 def environment(tree: Path) -> dict[str, str]:
-    """That of `make test`, with the copy's packages first. No bytecode is kept: a mutant may be as long, and as old, as what it replaces."""
+    """That of `make test`, with the copy's packages first.
+
+    No bytecode is kept: a mutant may be as long, and as old, as what it replaces.
+    """
     kept = {
         "JAX_COMPILATION_CACHE_DIR": str(ROOT / ".cache" / "jax"),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
@@ -626,7 +638,10 @@ def run(tree: Path, selection: str) -> tuple[Any, str, float]:
 
 
 def failed_test(output: str) -> str:
-    """The test that failed or ended in an error; "" where none did. What could not be collected is named without a test."""
+    """The test that failed or ended in an error; "" where none did.
+
+    What could not be collected is named without a test.
+    """
     found = re.search(r"^(?:FAILED|ERROR) tests/(?:\S+/)?(\w+)\.py::(\w+)", output, re.MULTILINE)
     return f"{found[1]}::{found[2]}" if found else ""
 
@@ -658,7 +673,7 @@ def judge(tree: Path, mutant: Mutant) -> Outcome:
     return Outcome("survived", "", seconds)
 
 
-# The tree, and what is known of it --------------------------------------------------------------------------------------------------
+# The tree, and what is known of it ----------------------------------------------------------------
 
 
 def copy_tree(place: Path) -> Path:
@@ -683,7 +698,9 @@ def contents(tree: Path, *patterns: str) -> bytes:
 
 
 def names_of(tree: Path, mutants: tuple[Mutant, ...]) -> dict[Any, str]:
-    """Mutants and selections -> what their results are kept under: what is done, to which packages, and which tests judge."""
+    """Mutants and selections -> what their results are kept under: what is done, to which packages,
+    and which tests judge.
+    """
     packages = contents(
         tree,
         "pp_models/**/*",
@@ -712,7 +729,9 @@ def check(mutants: tuple[Mutant, ...]) -> None:
     for mutant in mutants:
         number = len(pattern(mutant.text).findall((ROOT / mutant.file).read_text()))
         if number != 1:
-            wrong.append(f"{mutant.file} has the text of {mutant.wrong!r} {number} times, not once.")
+            wrong.append(
+                f"{mutant.file} has the text of {mutant.wrong!r} {number} times, not once."
+            )
         if mutant.text == mutant.replacement:
             wrong.append(f"The mutant {mutant.wrong!r} of {mutant.file} changes nothing.")
     if wrong:
@@ -723,7 +742,10 @@ def check_tests(
     tree: Path, mutants: tuple[Mutant, ...], names: dict[Any, str], known: dict[str, Any], keep: Any
 ) -> None:
     """Every selection must pass on the tree as it is, and have tests in it."""
-    imported = "import pathlib, pp_models, inference; print(*(pathlib.Path(m.__file__).parents[1] for m in (pp_models, inference)))"
+    imported = (
+        "import pathlib, pp_models, inference; "
+        "print(*(pathlib.Path(m.__file__).parents[1] for m in (pp_models, inference)))"
+    )
     found = subprocess.run(
         [sys.executable, "-c", imported],
         cwd=tree,
@@ -734,7 +756,8 @@ def check_tests(
     ).stdout.split()
     if {Path(path).resolve() for path in found} != {tree.resolve()}:
         sys.exit(
-            f"The tests would import the packages from {found[0]} instead of the copy: run this from an environment that installs them editable."
+            f"The tests would import the packages from {found[0]} instead of the "
+            "copy: run this from an environment that installs them editable."
         )
     selections = tuple(dict.fromkeys(selection for mutant in mutants for selection in mutant.tests))
     for i, selection in enumerate(selections, 1):
@@ -744,7 +767,8 @@ def check_tests(
             if code != 0:
                 why = {None: "hangs", 5: "has no test in it"}.get(code, "fails")
                 sys.exit(
-                    f"The selection {selection} {why} on the tree as it is, so that it can judge no mutant.\n{output[-3000:]}"
+                    f"The selection {selection} {why} on the tree as it is, so that "
+                    f"it can judge no mutant.\n{output[-3000:]}"
                 )
             known[name] = {"selection": selection, "seconds": seconds}
             keep()
@@ -755,7 +779,7 @@ def check_tests(
         )
 
 
-# The table ------------------------------------------------------------------------------------------------------------------------
+# The table ----------------------------------------------------------------------------------------
 
 
 def noticed(mutant: Mutant, outcome: Outcome) -> str:
@@ -778,7 +802,8 @@ def table(results: list[tuple[Mutant, Outcome]]) -> str:
     lines = ["| | file | what is wrong | noticed by | s |", "|--:|---|---|---|--:|"]
     for i, (mutant, outcome) in enumerate(results, 1):
         lines.append(
-            f"| {i} | `{mutant.file}` | {mutant.wrong} | {noticed(mutant, outcome)} | {outcome.seconds:.0f} |"
+            f"| {i} | `{mutant.file}` | {mutant.wrong} | {noticed(mutant, outcome)} | "
+            f"{outcome.seconds:.0f} |"
         )
     killed, number = share_killed(results)
     return "\n".join([*lines, "", f"{killed} of {number} killed, {killed / max(number, 1):.1%}."])
@@ -786,7 +811,10 @@ def table(results: list[tuple[Mutant, Outcome]]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        description="Make one mistake at a time in a copy of the tree, and see whether the fast tests notice."
+        description=(
+            "Make one mistake at a time in a copy of the tree, and see whether the fast "
+            "tests notice."
+        )
     )
     parser.add_argument(
         "--only",
@@ -852,7 +880,10 @@ def main() -> int:
                 keep()
             outcome = Outcome(**known[name])
             print(
-                f"{noticed(mutant, outcome)} ({outcome.seconds:.0f} s): {mutant.file}, {mutant.wrong} {outcome.said}",
+                (
+                    f"{noticed(mutant, outcome)} ({outcome.seconds:.0f} s): "
+                    f"{mutant.file}, {mutant.wrong} {outcome.said}"
+                ),
                 file=sys.stderr,
                 flush=True,
             )

@@ -276,9 +276,10 @@ def test_svb_counts_every_row_once(problem):
     def of_all_rows(seed):
         """What all rows add at a random q."""
         shared = mb.first_natural(problem, jax.random.key(seed), {})
-        (share,) = mb.solve(problem, hyper, shared, (batch,), RowOptions(12, 0.0))
-        nothing = jax.tree.map(np.zeros_like, share.gradient)
-        return {site: gained(share.gradient, site, nothing) for site in sites}
+        solved = mb.solve(problem, hyper, shared, (batch,), RowOptions(12, 0.0))
+        (added,) = solved.gradients()
+        nothing = jax.tree.map(np.zeros_like, added)
+        return {site: gained(added, site, nothing) for site in sites}
 
     known, again = of_all_rows(1), of_all_rows(2)
     known = {site: known[site] for site in sites if np.isclose(known[site], again[site], 1e-9)}

@@ -1,4 +1,7 @@
-"""Checkpoints: what refuses to go on, what a full disk and a signal leave behind. That every engine goes on bit for bit: test_engine_contract."""
+"""Checkpoints: what refuses to go on, what a full disk and a signal leave behind.
+
+That every engine goes on bit for bit: test_engine_contract.
+"""
 
 import errno
 import json
@@ -57,7 +60,7 @@ def begun(tmp_path):
     return tmp_path / "run.checkpoint"
 
 
-# States ---------------------------------------------------------------------------------------------------------------------------
+# States -------------------------------------------------------------------------------------------
 
 
 def test_a_state_comes_back_as_it_was():
@@ -137,7 +140,7 @@ def test_what_cannot_be_read_back_is_not_written():
         snapshots.pack((1, object()))
 
 
-# Refusals -------------------------------------------------------------------------------------------------------------------------
+# Refusals -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -249,7 +252,9 @@ def test_a_run_that_is_over_is_not_lost_with_its_last_checkpoint(tmp_path, monke
 )
 @pytest.mark.parametrize("over", [False, True])
 def test_processes_go_on_from_the_last_step_that_all_have(monkeypatch, held, step, over):
-    """The run is over only if all know it. Where a file is missing, nobody begins anew in silence."""
+    """The run is over only if all know it. Where a file is missing, nobody begins anew in
+    silence.
+    """
     told = [[[*steps, -1, -1][:2], [0, int(over)]] for steps in held]
     monkeypatch.setattr(checkpoint.devices_, "across", lambda devices, x: np.array(told))
     keeper = checkpoint.Checkpoints(checkpoint.Plan(Path("run.npz")), {}, "lda by svi")
@@ -294,7 +299,9 @@ def test_files_of_another_checkpoint_are_not_taken_for_its_own(tmp_path):
 
 
 def test_what_a_process_that_has_ended_was_writing_is_in_nobodys_way(tmp_path):
-    """Also before its parent has asked how it ended, until when its number is taken: `--resume` right after a kill."""
+    """Also before its parent has asked how it ended, until when its number is taken: `--resume`
+    right after a kill.
+    """
     ended = subprocess.Popen([sys.executable, "-c", ""])
     end = time.perf_counter() + 10
     while (
@@ -329,11 +336,13 @@ def test_a_folder_is_no_checkpoint(tmp_path):
         run(tmp_path)
 
 
-# When -----------------------------------------------------------------------------------------------------------------------------
+# When ---------------------------------------------------------------------------------------------
 
 
 def test_checkpoints_are_as_seldom_as_asked(tmp_path, monkeypatch):
-    """Every five steps, or by the clock; and never so often that writing them takes more than a twentieth of the time."""
+    """Every five steps, or by the clock; and never so often that writing them takes more than a
+    twentieth of the time.
+    """
     steps = []
     persist = checkpoint.persist
     monkeypatch.setattr(
@@ -350,7 +359,7 @@ def test_checkpoints_are_as_seldom_as_asked(tmp_path, monkeypatch):
     assert steps == [1, 12]
 
 
-# Disks ----------------------------------------------------------------------------------------------------------------------------
+# Disks --------------------------------------------------------------------------------------------
 
 
 def fill_disk(monkeypatch, good, number=errno.ENOSPC):
@@ -384,7 +393,7 @@ def test_a_full_disk_ends_the_run_and_keeps_the_last_good_checkpoint(tmp_path, m
     np.testing.assert_array_equal(want.posterior.mean("beta"), found.posterior.mean("beta"))
 
 
-# Signals --------------------------------------------------------------------------------------------------------------------------
+# Signals ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -454,7 +463,9 @@ def command(*arguments):
     [pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow), (signal.SIGTERM, 143)],
 )
 def test_the_command_line_is_stopped_and_resumed(tmp_path, capsys, number, code):
-    """Begun in a process of its own and resumed in this one, it finds the bits of a run in this one."""
+    """Begun in a process of its own and resumed in this one, it finds the bits of a run in this
+    one.
+    """
     out = tmp_path / "out"
     process = subprocess.Popen(command(*FIT, "--out", str(out)), stderr=subprocess.PIPE, text=True)
     while not (out / "checkpoint.npz").exists():

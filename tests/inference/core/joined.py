@@ -1,7 +1,9 @@
 """Processes that test_devices.py starts, as JAX reads its number of devices and processes once.
 
-python joined.py ADDRESS NUM_PROCESSES PROCESS_ID FILE ENGINE...     one of several that fit LDA together, undisturbed and interrupted
-python joined.py devices FILE MODEL...                               every model's example on one device and on three
+python joined.py ADDRESS NUM_PROCESSES PROCESS_ID FILE ENGINE...
+    one of several that fit LDA together, undisturbed and interrupted
+python joined.py devices FILE MODEL...
+    every model's example on one device and on three
 """
 
 import os
@@ -92,8 +94,10 @@ def interrupted(engine, checkpoint, this):
 
 
 def ended(engine, checkpoint, this):
-    """What each process says of a run of which one process is sent SIGTERM in its second step, and, going on, cannot write its fourth checkpoint; and
-    the results of the run that goes on from there."""
+    """What each process says of a run of which one process is sent SIGTERM in its second step, and,
+    going on, cannot write its fourth checkpoint; and the results of the run that goes on from
+    there.
+    """
     said = []
 
     def watch(step, seconds, posterior):

@@ -1,4 +1,5 @@
-"""The loop around the engines: ending a run by the clock, watching it, and what both leave unchanged.
+"""The loop around the engines: ending a run by the clock, watching it, and what both leave
+unchanged.
 
 Time is made by hand: every step takes as long as the test says, and nothing else takes any.
 """
@@ -87,7 +88,9 @@ class Notes(loop.Callback):
 
 
 def test_callbacks_are_called_around_every_step():
-    """The numbers of a step are read once, when the next one has been dispatched or the run ends; True ends the run."""
+    """The numbers of a step are read once, when the next one has been dispatched or the run ends;
+    True ends the run.
+    """
     algorithm = Algorithm(
         None, lambda key, state, batches: (state + 1, Counted(10.0 * state)), None
     )
@@ -115,7 +118,9 @@ def test_callbacks_are_called_around_every_step():
 
 
 def test_the_run_ends_with_the_first_step_that_ends_later(clock):
-    """Steps end at 100, 101, 102, 103 and 104 seconds; 3.5 seconds after the first one is during the fifth."""
+    """Steps end at 100, 101, 102, 103 and 104 seconds; 3.5 seconds after the first one is during
+    the fifth.
+    """
     fit = run(num_epochs=30, tolerance=0.0, max_seconds=3.5)
     assert fit.stopped == "stopped by max_seconds after 5 of 30 steps"
     np.testing.assert_array_equal(fit.history["seconds"], [100, 101, 102, 103, 104])
@@ -126,7 +131,9 @@ def test_the_run_ends_with_the_first_step_that_ends_later(clock):
 
 
 def test_a_run_that_is_over_anyway_was_not_stopped(clock):
-    """Time that is over at the last step, or at the one where the stopping rule is met, ended nothing."""
+    """Time that is over at the last step, or at the one where the stopping rule is met, ended
+    nothing.
+    """
     assert run(num_epochs=5, tolerance=0.0, max_seconds=3.5).stopped is None
     settled = run(num_epochs=50, tolerance=0.5)
     assert len(settled.history["step"]) < 50
@@ -137,7 +144,9 @@ def test_a_run_that_is_over_anyway_was_not_stopped(clock):
 
 
 def test_the_clock_stands_still_while_watched(clock):
-    """watch takes 50 seconds each time, of which neither the history, nor max_seconds, nor the fit's seconds see anything."""
+    """watch takes 50 seconds each time, of which neither the history, nor max_seconds, nor the
+    fit's seconds see anything.
+    """
     seen = []
 
     def watch(step, seconds, posterior):
@@ -171,7 +180,9 @@ SLOW = [
     ["cavi", "svi", "trust_region", "gibbs", pytest.param("nuts", marks=pytest.mark.slow), *SLOW],
 )
 def test_watching_changes_nothing(engine, quick):
-    """With watch, and with a max_seconds that is not reached, the fit is the same bit for bit, and every step shows a posterior."""
+    """With watch, and with a max_seconds that is not reached, the fit is the same bit for bit, and
+    every step shows a posterior.
+    """
     seen = []
 
     def watch(step, seconds, posterior):
@@ -192,7 +203,9 @@ def test_watching_changes_nothing(engine, quick):
 
 
 def test_a_sampler_keeps_the_draws_it_has(clock):
-    """Time for two chunks of draws: every chain has their 100 draws, the first 100 of the whole run, and their log joints."""
+    """Time for two chunks of draws: every chain has their 100 draws, the first 100 of the whole
+    run, and their log joints.
+    """
     whole = run("gibbs", num_samples=200, num_warmup=50, num_chains=3)
     clock.steps = 0
     fit = run("gibbs", num_samples=200, num_warmup=50, num_chains=3, max_seconds=1.5)
@@ -204,7 +217,9 @@ def test_a_sampler_keeps_the_draws_it_has(clock):
 
 
 def test_a_sampler_in_warm_up_shows_where_its_chains_are():
-    """During warm-up the posterior is one draw of every chain, and then another one; then the draws."""
+    """During warm-up the posterior is one draw of every chain, and then another one; then the
+    draws.
+    """
     for engine, options in (
         ("gibbs", {"num_samples": 100, "num_warmup": 100}),
         ("nuts", {"num_samples": 10, "num_warmup": 15}),
@@ -226,23 +241,32 @@ def test_a_sampler_in_warm_up_shows_where_its_chains_are():
 
 
 def test_no_draws_in_time(clock):
-    """Of 14 chunks of 1 second, 10 of warm-up, the fourth ends 3 seconds after the first: 13 seconds are needed after that one."""
+    """Of 14 chunks of 1 second, 10 of warm-up, the fourth ends 3 seconds after the first: 13
+    seconds are needed after that one.
+    """
     with pytest.raises(
         TooLarge,
-        match=r"lda by gibbs would take about 13 seconds, but max_seconds is 2\.5 and it is still warming up: give it more",
+        match=(
+            r"lda by gibbs would take about 13 seconds, but max_seconds is 2\.5 and it is "
+            r"still warming up: give it more"
+        ),
     ):
         run("gibbs", **STEPWISE, max_seconds=2.5)
     assert clock.steps == 4
 
 
 def test_thinned_draws_take_longer(clock):
-    """Of 10 chunks of warm-up and 4 of draws with two sweeps dropped for each kept, 22 chunks' time in all, 21 are to come after the first."""
+    """Of 10 chunks of warm-up and 4 of draws with two sweeps dropped for each kept, 22 chunks' time
+    in all, 21 are to come after the first.
+    """
     with pytest.raises(TooLarge, match="would take about 21 seconds"):
         run("gibbs", **STEPWISE, thin=3, max_seconds=2.5)
 
 
 def test_a_hopeless_run_ends_early(clock):
-    """10 seconds a chunk, more than 100 of them and 25 seconds: after the first and two more chunks the sampler gives up, not after the time."""
+    """10 seconds a chunk, more than 100 of them and 25 seconds: after the first and two more chunks
+    the sampler gives up, not after the time.
+    """
     clock.step = 10
     with pytest.raises(TooLarge, match="would take about 1,030 seconds"):
         run("gibbs", num_samples=200, num_warmup=5000, max_seconds=25)
@@ -250,7 +274,9 @@ def test_a_hopeless_run_ends_early(clock):
 
 
 def test_a_slow_beginning_is_not_hopeless(clock):
-    """The same pace at first, but less than a tenth of the time gone, and then faster: the run goes on, until it is interrupted."""
+    """The same pace at first, but less than a tenth of the time gone, and then faster: the run goes
+    on, until it is interrupted.
+    """
 
     def faster(step, seconds, posterior):
         clock.step = 10 if step < 2 else 1e-3
@@ -304,7 +330,9 @@ def test_an_interrupt_closes_the_bar(monkeypatch):
 
 
 def test_the_bar_names_the_phase(capsys):
-    """Samplers show warm-up and draws; text is put before the title, and shown on a terminal only."""
+    """Samplers show warm-up and draws; text is put before the title, and shown on a
+    terminal only.
+    """
     run("gibbs", num_samples=50, num_warmup=50, progress=True)
     shown = capsys.readouterr().err
     assert "lda by gibbs, warm-up" in shown and "lda by gibbs, draws" in shown
@@ -315,7 +343,9 @@ def test_the_bar_names_the_phase(capsys):
 
 
 def test_plan_of_nuts():
-    """Chunks add up to the warm-up and to the draws, grow from one transition to the largest, and are some forty."""
+    """Chunks add up to the warm-up and to the draws, grow from one transition to the largest, and
+    are some forty.
+    """
     for warmup, samples in ((1000, 1000), (0, 100), (1, 1), (20, 20), (500, 3)):
         sizes = nuts.plan(nuts.Options(num_samples=samples, num_warmup=warmup))
         assert (
@@ -328,7 +358,9 @@ def test_plan_of_nuts():
 
 @pytest.mark.parametrize("engine", ["svi", "stochastic_map"])
 def test_rows_too_many_to_store_come_back_from_the_data(engine, tmp_path, monkeypatch):
-    """A fit whose rows are solved only when asked for leaves them out of its file beyond a limit, and solves them again: the same numbers."""
+    """A fit whose rows are solved only when asked for leaves them out of its file beyond a limit,
+    and solves them again: the same numbers.
+    """
     model = pp_models.load("lda")
     hyper, data = model.example(jax.random.key(0))
     options = {"basis": "log"} if engine == "stochastic_map" else {}
@@ -375,7 +407,9 @@ def test_draws_for_arviz_are_as_many_as_are_affordable(monkeypatch):
 
 @pytest.mark.parametrize("last", [0, 1, 5])
 def test_a_run_that_goes_on_counts_its_time_as_one_that_was_not_interrupted(clock, tmp_path, last):
-    """Killed in warm-up: the first step after it, which compiles, counts as long as the one before, and the estimate of the whole is the same."""
+    """Killed in warm-up: the first step after it, which compiles, counts as long as the one before,
+    and the estimate of the whole is the same.
+    """
 
     def stop(step, seconds, posterior):
         if step == last + 1:
