@@ -9,9 +9,10 @@ data = pp_models.data.counts(X)
 import importlib
 from typing import Any
 
-from pp_models.discovery import available, load
+from pp_models.discovery import VERSION, available, load
 from pp_models.errors import InputError
-from pp_models.version import __version__ as __version__
+
+__version__ = VERSION
 
 _LAZY = {name: f"data.{name}" for name in ("arrivals", "corpus", "database", "text")}
 _LAZY |= {"data": "data", "datasets": "datasets", "readers": "data.formats.readers"}
