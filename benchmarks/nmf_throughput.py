@@ -1,14 +1,14 @@
-"""KL-NMF iterations against scikit-learn: `map` on Bayesian NMF with a flat prior, and CAVI, on both cores.
+"""KL-NMF iterations against scikit-learn: `map` on Bayesian NMF with a flat prior, and CAVI.
 
-Both start from the same factors and make the same multiplicative updates of both factors (documents' weights first), so their
-log-likelihoods must follow the same trajectory. The corpus is a file (--data, e.g. the AP corpus: 2,246 x 10,473) or a synthetic one of that size.
+Both start from the same factors and make the same multiplicative updates (documents' weights
+first), so their log-likelihoods must follow the same trajectory. The corpus is a file (--data, e.g.
+the AP corpus: 2,246 x 10,473) or a synthetic one of that size.
 
-    python benchmarks/nmf_throughput.py [--data corpus.npz] [--topics 50] [--iterations 30]     prints one JSON line
+    python benchmarks/nmf_throughput.py [--data corpus.npz] [--topics 50] [--iterations 30]
+
+prints one JSON line.
 """
 
-import argparse
-import json
-import os
 import time
 import warnings
 from typing import Any
@@ -16,19 +16,16 @@ from typing import Any
 import jax
 import numpy as np
 import scipy.sparse
-
-CORES = os.cpu_count() or 1
-jax.config.update("jax_num_cpu_devices", CORES)
+from _common import CORES, all_rows, bind, parse, report
 
 import pp_models
-from inference.engines import cavi
-from inference.engines import map as map_
-from inference.run import fit
+from inference.core.problem import make_problem
+from pp_models.data.formats import readers
 from pp_models.data.types import Data
 
 
 def synthetic(num_documents: int = 2246, num_words: int = 10473, seed: int = 0) -> Data:
-    """Counts of the AP corpus's size and sparsity: Zipfian words, 135 entries a document."""
+    """Counts of the AP corpus's size and sparsity: Zipfian words, 135 entries per document."""
     rng = np.random.default_rng(seed)
     frequency = 1 / np.arange(1, num_words + 1) ** 0.9
     tilt = rng.gamma(0.3, 1, (20, num_words)) * frequency
@@ -37,34 +34,23 @@ def synthetic(num_documents: int = 2246, num_words: int = 10473, seed: int = 0) 
     return pp_models.data.counts(rng.multinomial(rng.poisson(194, num_documents), shares))
 
 
-def run(
-    algorithm: Any, start: dict, batches: Any, iterations: int
-) -> tuple[float, float, list[float], Any]:
-    """(compile seconds, seconds per iteration, objective per iteration, final state)."""
-    begin = time.perf_counter()
-    state, info = algorithm.step(
-        jax.random.key(0), algorithm.init(jax.random.key(0), start), batches
-    )
-    state, info = algorithm.step(
-        jax.random.key(0), state, batches
-    )  # the second step has its own shapes of locals
-    jax.block_until_ready((state, info))
-    compiled = time.perf_counter() - begin
-    state, infos = algorithm.init(jax.random.key(0), start), []
-    state, info = algorithm.step(jax.random.key(0), state, batches)
-    infos.append(info.bound)
-    jax.block_until_ready(state)
-    begin = time.perf_counter()
-    for _ in range(iterations - 1):
-        state, info = algorithm.step(jax.random.key(0), state, batches)
-        infos.append(info.bound)
-    jax.block_until_ready((state, infos))
-    return (
-        compiled,
-        (time.perf_counter() - begin) / (iterations - 1),
-        [sum(float(term) for term in jax.tree.leaves(x)) for x in infos],
-        state,
-    )
+def run(algorithm: Any, start: dict, batches: Any, iterations: int) -> tuple[float, float, list]:
+    """(compile seconds, seconds per iteration, objective per iteration)."""
+    key = jax.random.key(0)
+
+    def steps(state: Any, number: int) -> tuple[float, Any, list[Any]]:
+        begin, bounds = time.perf_counter(), []
+        for _ in range(number):
+            state, info = algorithm.step(key, state, batches)
+            bounds.append(info.bound)
+        jax.block_until_ready((state, bounds))
+        return time.perf_counter() - begin, state, bounds
+
+    compiled = steps(algorithm.init(key, start), 2)[0]  # the second step has other local shapes
+    _, state, first = steps(algorithm.init(key, start), 1)
+    seconds, _, rest = steps(state, iterations - 1)
+    objective = [sum(float(term) for term in jax.tree.leaves(x)) for x in first + rest]
+    return compiled, seconds / (iterations - 1), objective
 
 
 def rates_at(matrix: Any, W: np.ndarray, H: np.ndarray) -> np.ndarray:
@@ -81,73 +67,53 @@ def log_likelihood(matrix: Any, W: np.ndarray, H: np.ndarray) -> float:
 
 def documents_update(matrix: Any, W: np.ndarray, H: np.ndarray) -> np.ndarray:
     """One multiplicative update of the documents' weights."""
-    ratio = scipy.sparse.csr_array(
-        (matrix.data / rates_at(matrix, W, H), matrix.indices, matrix.indptr), shape=matrix.shape
-    )
-    return W * (ratio @ H.T) / H.sum(1)
+    parts = matrix.data / rates_at(matrix, W, H), matrix.indices, matrix.indptr
+    return W * (scipy.sparse.csr_array(parts, shape=matrix.shape) @ H.T) / H.sum(1)
 
 
-def scikit_learn(
-    matrix: Any, W: np.ndarray, H: np.ndarray, iterations: int
-) -> tuple[float, np.ndarray, np.ndarray]:
+def scikit_learn(matrix: Any, W: np.ndarray, H: np.ndarray, iterations: int) -> tuple:
     """Seconds per iteration and the factors after the last."""
     from sklearn.decomposition import non_negative_factorization
 
+    settings = {"n_components": W.shape[1], "init": "custom", "solver": "mu", "tol": 0}
+    settings |= {"beta_loss": "kullback-leibler", "max_iter": iterations}
     X = scipy.sparse.csr_matrix(matrix)
-    settings: dict = {
-        "n_components": W.shape[1],
-        "init": "custom",
-        "solver": "mu",
-        "beta_loss": "kullback-leibler",
-        "tol": 0,
-    }
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         begin = time.perf_counter()
-        Ws, Hs, _ = non_negative_factorization(
-            X, W.copy(), H.copy(), max_iter=iterations, **settings
-        )
-        seconds = time.perf_counter() - begin
-    return seconds / iterations, Ws, Hs
+        Ws, Hs, _ = non_negative_factorization(X, W.copy(), H.copy(), **settings)
+    return (time.perf_counter() - begin) / iterations, Ws, Hs
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--data", help="a corpus file; default: a synthetic one of the AP corpus's size"
+    chosen = parse(
+        __doc__,
+        data=(None, "a corpus file; default: a synthetic one of the AP corpus's size"),
+        topics=50,
+        iterations=30,
     )
-    parser.add_argument("--topics", type=int, default=50)
-    parser.add_argument("--iterations", type=int, default=30)
-    arguments = parser.parse_args()
-    from pp_models.data.formats import readers
-
-    data = readers.read(arguments.data) if arguments.data else synthetic()
-    K, rng = arguments.topics, np.random.default_rng(0)
+    data = readers.read(chosen.data) if chosen.data else synthetic()
+    K, rng = chosen.topics, np.random.default_rng(0)
     scale = np.sqrt(data.total / data.num_rows / data.num_columns / K)
     W = (scale * rng.gamma(2, 0.5, (data.num_rows, K))).astype(np.float32)
     H = (scale * rng.gamma(2, 0.5, (K, data.num_columns))).astype(np.float32)
-    problem = fit.make_problem("bayesian_nmf", data, {"num_topics": K, "flat": True})
-    batches = data.shards(np.arange(data.num_rows), data.num_rows, problem.devices)
+    problem = make_problem("bayesian_nmf", data, {"num_topics": K, "flat": True})
+    batches = all_rows(problem)
     constant = float(sum(batch.log_factorials.sum() for batch in jax.device_get(batches)))
+    flat = bind("map", problem, basis="identity").algorithm
+    start = {"theta": W, "beta": H}
+    compiled, ours, objective = run(flat, start, batches, chosen.iterations + 1)
+    proper = make_problem("bayesian_nmf", data, {"num_topics": K})
+    cavi = bind("cavi", proper, num_local=1).algorithm
+    _, cavi_seconds, _ = run(cavi, {}, batches, chosen.iterations)
 
-    flat = map_.build(problem, map_.Options(basis="identity"))
-    compiled, ours, objective, _ = run(
-        flat, {"theta": W, "beta": H}, batches, arguments.iterations + 1
-    )
-    proper = fit.make_problem("bayesian_nmf", data, {"num_topics": K})
-    _, cavi_seconds, _, _ = run(
-        cavi.build(proper, cavi.Options(num_local=1)), {}, batches, arguments.iterations
-    )
-
-    theirs, trajectory = [], []
-    for stop in sorted({1, 2, 5, 10, arguments.iterations}):
-        seconds, Ws, Hs = scikit_learn(data.matrix, W, H, stop)
-        theirs.append(seconds)
-        # ours is recorded between the two updates of a sweep: compare after their next documents' update
-        theirs_then = log_likelihood(data.matrix, documents_update(data.matrix, Ws, Hs), Hs)
-        trajectory.append(abs(objective[stop] + constant - theirs_then) / abs(theirs_then))
+    trajectory = []
+    for stop in sorted({*[x for x in (1, 2, 5, 10) if x < chosen.iterations], chosen.iterations}):
+        theirs, Ws, Hs = scikit_learn(data.matrix, W, H, stop)
+        # ours is recorded between the two updates of a sweep: compare after their next one
+        then = log_likelihood(data.matrix, documents_update(data.matrix, Ws, Hs), Hs)
+        trajectory.append(abs(objective[stop] + constant - then) / abs(then))
     line = {
-        "benchmark": "nmf_throughput",
         "documents": data.num_rows,
         "words": data.num_columns,
         "topics": K,
@@ -155,12 +121,12 @@ def main() -> None:
         "map_seconds": round(ours, 5),
         "cavi_seconds": round(cavi_seconds, 5),
         "compile_seconds": round(compiled, 2),
-        "scikit_learn_seconds": round(theirs[-1], 5),
-        "ratio": round(theirs[-1] / ours, 2),
-        "cavi_ratio": round(theirs[-1] / cavi_seconds, 2),
+        "scikit_learn_seconds": round(theirs, 5),
+        "ratio": round(theirs / ours, 2),
+        "cavi_ratio": round(theirs / cavi_seconds, 2),
         "trajectory_difference": float(f"{max(trajectory):.2g}"),
     }
-    print(json.dumps(line))
+    report("nmf_throughput", line)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,16 @@
-"""Soak: streaming at full speed for an hour, with memory, open files and compilations written down.
+"""Soak: streaming at full speed for an hour, recording memory, open files and compilations.
 
     python benchmarks/soak.py [--minutes 60] [--lead 10] [--folder PLACE] [--log FILE]
 
-Rows arrive in a database on disk as fast as they are learned from (LDA, 50 topics, 5,000 words, 256 new documents a step, and a few words more for
-32 old ones), with a checkpoint every ten seconds. Every ten seconds it looks at the process: memory of its own (anonymous pages; what is mapped from
-files the system takes back when it needs it), open files, programs compiled. What comes before `lead` minutes are over is warming up. Prints a JSON
-line: memory at the beginning, at its least and most, the slope of a straight line through it, compilations and open files since the lead, and steps
-per second in the first and last tenth; ends with 1 where memory has changed by more than 2 %, or anything was compiled or left open.
+Rows arrive in a database on disk as fast as they are learned from (LDA, 50 topics, 5,000 words, 256
+new documents per step, and a few more words for 32 old ones), with a checkpoint every ten seconds.
+Every ten seconds it records the process's anonymous memory (pages mapped from files can be taken
+back by the system), open files and compiled programs. The first `lead` minutes are warm-up. Prints
+a JSON line: first, least and most memory, the slope of a straight line through it, compilations and
+open files since the lead, and steps per second in the first and last tenth. The exit status is 1 if
+memory changed by more than 2 %, or anything was compiled or left open.
 """
 
-import argparse
 import json
 import os
 import sys
@@ -17,12 +18,18 @@ import tempfile
 import time
 from pathlib import Path
 
+import jax
 import numpy as np
 import scipy.sparse
+from _common import parse
+
+import inference
+
+jax.config.update("jax_num_cpu_devices", 1)  # a stream as users start it
 
 TOPICS, WORDS, LENGTH, BATCH, OLD = 50, 5000, 80, 256, 32
-FLAT = 0.02  # how far memory may leave what it was after the lead
-POOL = 20_000  # documents that are drawn, and arrive again and again
+FLAT = 0.02  # largest relative change of memory after the lead
+POOL = 20_000  # documents that arrive again and again
 
 
 def draw(rng: np.random.Generator) -> scipy.sparse.csr_array:
@@ -31,58 +38,37 @@ def draw(rng: np.random.Generator) -> scipy.sparse.csr_array:
     rows = []
     for weights in rng.dirichlet(np.full(TOPICS, 0.1), POOL):
         words = rng.choice(WORDS, LENGTH, p=weights @ topics)
-        rows.append(
-            scipy.sparse.csr_array(np.bincount(words, minlength=WORDS)[None].astype(np.float32))
-        )
+        counts = np.bincount(words, minlength=WORDS)[None].astype(np.float32)
+        rows.append(scipy.sparse.csr_array(counts))
     return scipy.sparse.vstack(rows).tocsr()
 
 
 def own_megabytes() -> float:
-    """Memory that is this process's alone."""
-    line = next(
-        line
-        for line in Path("/proc/self/status").read_text().splitlines()
-        if line.startswith("RssAnon")
-    )
-    return int(line.split()[1]) / 1024
+    """Anonymous memory of this process."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("RssAnon")).split()[1]) / 1024
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    chosen = parse(
+        __doc__,
+        minutes=60.0,
+        lead=(10.0, "minutes of warm-up, which are not counted (default: 10)"),
+        folder=(None, "where to make the database (default: a temporary folder)"),
+        log=(None, "a file to write every record into"),
     )
-    parser.add_argument("--minutes", type=float, default=60)
-    parser.add_argument(
-        "--lead",
-        type=float,
-        default=10,
-        help="minutes of warming up, which are not counted (default: 10)",
-    )
-    parser.add_argument("--folder", help="where to make the database (default: a temporary folder)")
-    parser.add_argument("--log", help="a file to write every look into")
-    chosen = parser.parse_args()
-    import jax
-
-    import inference
-
     compiled = []
     jax.monitoring.register_event_duration_secs_listener(
         lambda name, *_, **__: compiled.append(name) if "backend_compile" in name else None
     )
     rng = np.random.default_rng(0)
     pool = draw(rng)
-    looks = []
+    looks: list[dict[str, float]] = []
     with tempfile.TemporaryDirectory(dir=chosen.folder) as folder:
         hyper = {"num_topics": TOPICS, "alpha": "learn"}
-        stream = inference.stream(
-            "lda",
-            WORDS,
-            hyper=hyper,
-            path=Path(folder) / "rows",
-            checkpoint_seconds=10.0,
-            batch_size=BATCH,
-            num_inner=3,
-        )
+        kept = {"path": Path(folder) / "rows", "checkpoint_seconds": 10.0}
+        options = {"batch_size": BATCH, "num_inner": 3}
+        stream = inference.stream("lda", WORDS, hyper=hyper, **kept, **options)
         begin, number = time.perf_counter(), 0
         with stream:
             while (now := time.perf_counter() - begin) < 60 * chosen.minutes:
@@ -93,39 +79,22 @@ def main() -> int:
                 stream.step()
                 number += 1
                 if now >= 10 * len(looks):
-                    files = len(os.listdir("/proc/self/fd"))
-                    looks.append(
-                        {
-                            "seconds": now,
-                            "mb": own_megabytes(),
-                            "files": files,
-                            "compiled": len(compiled),
-                            "steps": number,
-                        }
-                    )
+                    look = {"seconds": now, "mb": own_megabytes(), "steps": number}
+                    look |= {"files": len(os.listdir("/proc/self/fd")), "compiled": len(compiled)}
+                    looks.append(look)
                     if chosen.log:
-                        Path(chosen.log).write_text(
-                            json.dumps({"looks": looks, "rows": stream.num_rows})
-                        )
+                        said = json.dumps({"looks": looks, "rows": stream.num_rows})
+                        Path(chosen.log).write_text(said)
             rows = stream.num_rows
-    found = told(looks, 60 * chosen.lead) | {"rows": rows}
+    found = summary(looks, 60 * chosen.lead) | {"rows": rows}
     print(json.dumps(found))
-    flat = (
-        max(
-            abs(found["mb_most"] / found["mb_first"] - 1),
-            abs(found["mb_least"] / found["mb_first"] - 1),
-        )
-        <= FLAT
-    )
-    return (
-        0
-        if flat and found["compiled_since"] == 0 and found["files_last"] == found["files_first"]
-        else 1
-    )
+    changes = [abs(found[name] / found["mb_first"] - 1) for name in ("mb_most", "mb_least")]
+    kept_open = found["files_last"] != found["files_first"]
+    return int(max(changes) > FLAT or found["compiled_since"] != 0 or kept_open)
 
 
-def told(looks: list[dict[str, float]], lead: float) -> dict[str, float]:
-    """What the looks after the lead say."""
+def summary(looks: list[dict[str, float]], lead: float) -> dict[str, float]:
+    """The figures of the records after the lead."""
     after = [look for look in looks if look["seconds"] >= lead]
     seconds, mb = (np.array([look[name] for look in after]) for name in ("seconds", "mb"))
     slope = np.polyfit(seconds / 3600, mb, 1)[0]
@@ -140,15 +109,11 @@ def told(looks: list[dict[str, float]], lead: float) -> dict[str, float]:
         "mb_first": mb[0],
         "mb_least": mb.min(),
         "mb_most": mb.max(),
-    }
-    found |= {
         "mb_per_hour": slope,
         "percent_per_hour": 100 * slope / mb.mean(),
         "files_first": after[0]["files"],
         "files_last": after[-1]["files"],
-    }
-    found |= {"compiled_since": after[-1]["compiled"] - after[0]["compiled"]}
-    found |= {
+        "compiled_since": after[-1]["compiled"] - after[0]["compiled"],
         "steps_per_second_first": speed(after[:tenth]),
         "steps_per_second_last": speed(after[-tenth:]),
     }

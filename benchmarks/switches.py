@@ -12,7 +12,6 @@ import collections
 import sys
 from pathlib import Path
 
-import jax
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -39,7 +39,7 @@ from scipy.special import logsumexp
 import inference
 import pp_models
 from inference.evaluation.splits import hold_out
-from pp_models.data import datasets
+from pp_models import datasets
 
 NATURAL, TRUST, DEAD, LIGHT = "#D55E00", "#0072B2", "#009E73", "#999999"
 

@@ -1,7 +1,7 @@
 """A zoo of latent-factor models, each declared once and fitted by every engine of `inference`.
 
 import pp_models
-pp_models.available()                  # ['bayesian_nmf', 'lda']
+pp_models.available()                  # ['bayesian_nmf', 'lda', ...]
 model = pp_models.load("lda")
 data = pp_models.data.counts(X)
 """
@@ -9,20 +9,18 @@ data = pp_models.data.counts(X)
 import importlib
 from typing import Any
 
-from pp_models.discovery import available, load
+from pp_models.discovery import VERSION, available, load
 from pp_models.errors import InputError
 
-__version__ = "0.1.0"
-_DATA = {name: name for name in ("arrivals", "corpus", "database", "datasets", "text")} | {
-    "readers": "formats.readers"
-}
+__version__ = VERSION
+
+_LAZY = {name: f"data.{name}" for name in ("arrivals", "corpus", "database", "text")}
+_LAZY |= {"data": "data", "datasets": "datasets", "readers": "data.formats.readers"}
 __all__ = ["InputError", "arrivals", "available", "data", "database", "datasets", "load"]
 
 
 def __getattr__(name: str) -> Any:
-    """These load JAX: only when they are asked for."""
-    if name == "data":
-        return importlib.import_module("pp_models.data")
-    if name in _DATA:
-        return importlib.import_module(f"pp_models.data.{_DATA[name]}")
+    """Load modules that import JAX when they are first asked for."""
+    if name in _LAZY:
+        return importlib.import_module(f"pp_models.{_LAZY[name]}")
     raise AttributeError(f"module 'pp_models' has no attribute {name!r}")

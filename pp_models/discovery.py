@@ -16,6 +16,7 @@ from pp_models.errors import InputError, unknown
 if TYPE_CHECKING:
     from pp_models.model import Model
 
+VERSION = "0.1.0"  # of this package, as in pyproject.toml
 PACKAGE = Path(__file__).parent / "models"
 
 

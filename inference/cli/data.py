@@ -23,8 +23,7 @@ def run_convert(chosen: argparse.Namespace) -> int:
 
 def run_info(chosen: argparse.Namespace) -> int:
     """Say what the data are."""
-    progress = False if chosen.quiet else None
-    for name, value in describe(chosen.source, chosen.kind, progress).items():
+    for name, value in describe(chosen.source, chosen.kind).items():
         print(f"{name + ':':<16} {value}")
     return 0
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from inference.evaluation import measures
 from inference.io.fits import load
-from pp_models.data import datasets
+from pp_models import datasets
 from pp_models.data.files import write_whole
-from pp_models.data.formats import tables
+from pp_models.data.formats.readers import read_ratings
 from pp_models.errors import InputError
 
 
@@ -30,7 +30,7 @@ def run_evaluate(chosen: argparse.Namespace) -> int:
     fit = load(folder / "fit.npz" if folder.is_dir() else folder)
     measures.check_names(fit.model, chosen.measure)
     if fit.model.kind == "ratings":
-        heldout = tables.read_ratings(Path(chosen.data), complete=False)
+        heldout = read_ratings(Path(chosen.data), complete=False)
     else:
         heldout = datasets.load(chosen.data, fit.model)
     settings = measures.Settings(chosen.folds, chosen.top, chosen.words, chosen.seed)

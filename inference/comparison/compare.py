@@ -22,9 +22,8 @@ from inference.comparison.record import Summary
 from inference.core import align, registry
 from inference.core.provenance import plain, versions
 from inference.core.registry import default_engines, default_reference, load_engine, make_options
-from inference.evaluation import completion
-from pp_models import discovery
-from pp_models.data import datasets
+from inference.evaluation import splits
+from pp_models import datasets, discovery
 from pp_models.data.types import Data
 from pp_models.errors import InputError, unknown
 from pp_models.model import Model, check_count, declare, make_hyper
@@ -270,7 +269,7 @@ def _problem(
             data = data.select(taken)
     if data.num_rows < MIN_ROWS:
         return Problem(model, hyper, data, None, data, truth, taken)
-    training, heldout, kept = completion.hold_out(data, seed=seed)
+    training, heldout, kept = splits.hold_out(data, seed=seed)
     if not drawn:
         hyper = make_hyper(model, stated, training)  # defaults must not see what is held out
     return Problem(model, hyper, training, heldout, data, truth, taken[kept])

@@ -32,16 +32,24 @@ from inference.core.tokens import split_tokens
 from pp_models.data.batches import Batch, Layout
 from pp_models.data.types import Data
 from pp_models.elimination.row_solver import RowOptions
-from pp_models.model import Model
+from pp_models.model import Model, Topics
 
 ENTRIES = 1024  # whose probabilities are computed at a time
 FLOOR = float(np.finfo(np.float32).tiny)  # the probability, 1e-38, of a word that a model rules out
 
 
+_NAMED = Topics(lambda hyper, values: values["theta"], lambda hyper, values: values["beta"])
+
+
+def topics_of(model: Model) -> Topics | None:
+    """The declared weights and topics of a model, or those of sites theta and beta."""
+    named = "theta" in model.local and "beta" in model.shared
+    return model.topics or (_NAMED if named else None)
+
+
 def has_topics(model: Model) -> bool:
     """Whether rows have weights on topics."""
-    named = "theta" in model.local and "beta" in model.shared
-    return model.topics is not None or named
+    return topics_of(model) is not None
 
 
 class Scale(NamedTuple):
@@ -110,10 +118,9 @@ def _complete(model, hyper, draws, batch, held, options, undo):
 
     def add(total, shared):
         sites = {**shared, **row_means(model, hyper, shared, batch, start, options)}
-        if undo is _same and has_topics(model):
-            named = model.topics
-            weights = sites["theta"] if named is None else named.weights(hyper, sites)
-            topics = sites["beta"] if named is None else named.topics(hyper, sites)
+        named = topics_of(model)
+        if undo is _same and named is not None:
+            weights, topics = named.weights(hyper, sites), named.topics(hyper, sites)
             return _at_entries(weights, topics, held, total), None
         return _at_cells(undo(model.predict(hyper, sites)), held, total), None
 

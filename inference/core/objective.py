@@ -119,6 +119,16 @@ def local_part(
     return LocalPart(value, entropy, gradient, natural, local, info)
 
 
+def _choose(condition: jax.Array, new: Any, old: Any) -> Any:
+    """The new or the old row; the new parameter if it has no rows."""
+
+    def pick(a: jax.Array, b: jax.Array) -> jax.Array:
+        rows = condition.reshape(-1, *(1,) * (a.ndim - 1))
+        return jnp.where(rows, a, b) if len(a) == len(condition) else a
+
+    return jax.tree.map(pick, new, old)
+
+
 def _fixed_point(
     model: Model,
     hyper: Any,
@@ -142,21 +152,12 @@ def _fixed_point(
     # sites whose statistics go on moving when their target rests
     settling = [site for site in sites if model.families[site].settles]
 
-    def choose(condition: jax.Array, new: Any, old: Any) -> Any:
-        """The new or the old row; the new parameter if it has no rows."""
-
-        def pick(a: jax.Array, b: jax.Array) -> jax.Array:
-            rows = condition.reshape(-1, *(1,) * (a.ndim - 1))
-            return jnp.where(rows, a, b) if len(a) == batch.num_rows else a
-
-        return jax.tree.map(pick, new, old)
-
     def target(site: str, local: Sites) -> Any:
         def value(t: Any) -> jax.Array:
             return model.log_local(hyper, {**stats, **local, site: t}, batch, key)
 
         # padding has no gradient: it keeps the start, which is a distribution, against NaNs
-        return choose(batch.mask > 0, jax.grad(value)(local[site]), first[site])
+        return _choose(batch.mask > 0, jax.grad(value)(local[site]), first[site])
 
     def improve(state):
         step, iterations, local, natural, moves = state
@@ -164,9 +165,9 @@ def _fixed_point(
         new, before = dict(natural), local
         for site in sites:
             goal = shorten(model, local, target(site, local), site)
-            new[site] = choose(going, goal, natural[site])
+            new[site] = _choose(going, goal, natural[site])
             found = fam.summarise(model.families[site], new[site], summary, local[site])
-            local = {**local, site: choose(going, found, local[site])}
+            local = {**local, site: _choose(going, found, local[site])}
         after = jax.tree.leaves((new, [local[s].first for s in settling]))
         old = jax.tree.leaves((natural, [before[s].first for s in settling]))
         moved = [

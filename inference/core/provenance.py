@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-import pp_models
+from pp_models.discovery import VERSION
 
 
 def versions() -> dict[str, str]:
@@ -18,7 +18,7 @@ def versions() -> dict[str, str]:
     return {
         "python": platform.python_version(),
         **{name: metadata.version(name) for name in packages},
-        "pp_models": pp_models.__version__,
+        "pp_models": VERSION,
     }
 
 

@@ -1,23 +1,29 @@
-"""The probability of whole documents given topics: p(w | beta, alpha), proportions and assignments z summed out (T 4.3, Wallach et al. 2009).
+r"""The probability of whole documents given topics, $p(w \mid \beta, \alpha)$, with proportions and
+topic assignments $z$ summed out (Theis & Hoffman (T) 4.3; Wallach et al. 2009).
 
-Two estimators, both unbiased for the probability itself, for documents w_1..w_N with theta ~ Dirichlet(alpha):
+Two estimators, both unbiased for the probability of a document $w_1, \dots, w_N$ with proportions
+$\theta \sim \mathrm{Dirichlet}(\alpha)$:
 
-chib            p(w) = p(w, z*) / p(z* | w) at some probable z*, and p(z* | w) from S states z_1..z_S of a Gibbs sampler, one of which, at random, was
-                reached from z* by a sweep in reverse order, those after it by sweeps onwards, and those before it by sweeps in reverse (Murray &
-                Salakhutdinov 2009):
+- `chib`: $p(w) = p(w, z^*) / p(z^* \mid w)$ at a probable $z^*$, with $p(z^* \mid w)$ from $S$
+  states of a Gibbs sampler (Murray & Salakhutdinov 2009). One of these, at random, is reached from
+  $z^*$ by a sweep in reverse order, the later ones by forward sweeps and the earlier ones by
+  reverse sweeps:
 
-                    p(z* | w) ~ (1/S) sum_s T(z* <- z_s),     T(z* <- z) = prod_n p(z*_n | z*_1..n-1, z_n+1..N, w)
+$$ p(z^* \mid w) \approx \frac1S \sum_s T(z^* \leftarrow z_s), \qquad
+   T(z^* \leftarrow z) = \prod_n p(z^*_n \mid z^*_{1..n-1}, z_{n+1..N}, w) $$
 
-left_to_right   p(w) = prod_n p(w_n | w_1..n-1), each factor an average over particles: assignments of the words before, drawn again by a Gibbs sweep
-                before each word. Wallach et al. let particles run side by side, which is biased; here they are resampled with their weights
-                p(w_n | z_1..n-1) after each word, which makes their product unbiased, as in any particle filter. Much dearer than chib: N sweeps.
+- `left_to_right`: $p(w) = \prod_n p(w_n \mid w_{1..n-1})$, each factor an average over particles,
+  whose assignments are drawn anew by a Gibbs sweep before each word. Particles are resampled with
+  weights $p(w_n \mid z_{1..n-1})$ after each word; without this, as in Wallach et al., the product
+  is biased. It needs $N$ sweeps and is much slower than `chib`.
 
-Repeats are averaged as probabilities. The log of an average lies below the log of what it estimates, by about half its relative variance where that
-is small. A document's error cannot exceed one: near it, one repeat outweighs all others, and the estimate lies further below than the error says, as
-chib's does for documents of a hundred words and as many topics. Left to right then is the better one for the time it takes.
+Repeats are averaged as probabilities. The log of an average is biased downwards by about half its
+relative variance. If a document's error is near 1, one repeat dominates and the bias is larger than
+the error; this happens to `chib` for documents of a hundred words and as many topics, where
+`left_to_right` is the better choice.
 
-Documents are sequences of words: no multinomial coefficient. The random numbers of a document come from its contents (`splits.fingerprints`) and its
-own length, so that the order of documents, batches and padding change nothing.
+Documents are sequences of words, so there is no multinomial coefficient. A document's random
+numbers depend on its contents alone (`core.tokens`), not on order, batches or padding.
 """
 
 from functools import partial
@@ -30,9 +36,10 @@ import scipy.sparse
 from jax import lax
 from jax.scipy.special import gammaln
 
-from inference.evaluation.completion import FLOOR, check_documents
+from inference.core.completion import FLOOR
+from inference.core.tokens import fingerprints, shuffled_tokens
+from inference.evaluation.completion import check_documents
 from inference.evaluation.scores import ratio
-from inference.evaluation.splits import fingerprints, shuffled_tokens
 from pp_models import families as fam
 from pp_models.data.batches import power_of_two
 from pp_models.data.types import Data
@@ -42,15 +49,15 @@ from pp_models.errors import InputError, unknown
 from pp_models.model import Model, check_count
 
 CELLS = 1 << 19  # particles x the larger of words and topics at a time
-BURN_IN = 10  # sweeps before z* is climbed to
-CLIMB = 3  # sweeps that take the most probable topic of each word
+BURN_IN = 10  # sweeps before the search for z*
+CLIMB = 3  # sweeps that choose the most probable topic of each word
 
 
 class Evidence(NamedTuple):
-    """value: mean log probability per token, in nats, of whole documents. standard_error: over documents. per_document, num_tokens: its terms.
+    """value: mean log probability per token of whole documents, in nats.
 
-    monte_carlo_error, per_document_error: standard errors of the value and its terms over repeats, which more repeats make smaller; that the topics
-    are but some draws is not part of them.
+    standard_error: over documents. per_document, num_tokens: its terms. monte_carlo_error,
+    per_document_error: standard errors over repeats, given the draws of topics.
     """
 
     value: float
@@ -67,10 +74,8 @@ class Evidence(NamedTuple):
 
 
 class Given(NamedTuple):
-    """What documents are judged by. weights: (columns, padded K) beta, its largest in each column one. log_scale: (columns,) the log of what it was.
-
-    alpha: (padded K,) concentration of the proportions, zero in the padding.
-    """
+    """weights: (columns, padded K) topics, scaled to a largest value of 1 in each column.
+    log_scale: (columns,) log of the scale. alpha: (padded K,), zero in the padding."""
 
     weights: jax.Array
     log_scale: jax.Array
@@ -78,86 +83,73 @@ class Given(NamedTuple):
 
 
 class Chains(NamedTuple):
-    """Documents to estimate, each as often as there are repeats. words: (chains, width), lengths: (chains,), keys: (chains,)."""
+    """Documents, each repeated. words: (chains, width). lengths: (chains,). keys: (chains,)."""
 
     words: jax.Array
     lengths: jax.Array
     keys: jax.Array
 
 
-@jax.jit
-def _given(topics: jax.Array, alpha: jax.Array) -> Given:
-    """A word that no topic has counts as one of probability 1e-38."""
-    pad = [(0, 0), (0, -len(alpha) % LANES)]
-    largest = jnp.max(topics, 0)
-    scaled = jnp.where(largest > 0, topics / jnp.where(largest > 0, largest, 1), 1).T
-    return Given(
-        jnp.pad(scaled, pad), jnp.log(jnp.maximum(largest, FLOOR)), jnp.pad(alpha, pad[1:])
-    )
+_fold_in = jax.vmap(jax.random.fold_in, (0, None))
 
 
-@partial(jax.jit, static_argnames=("width",))
-def _uniform(keys: jax.Array, number: jax.Array, width: int) -> jax.Array:
-    """(chains, width) numbers for a sweep, from each chain's own key."""
-    return jax.vmap(
-        lambda key: jax.random.uniform(jax.random.fold_in(key, number), (width,), float)
-    )(keys)
+def _uniform(keys: jax.Array, number: Any, width: int) -> jax.Array:
+    """(chains, width) random numbers of a sweep, from each chain's own key."""
+    return jax.vmap(lambda key: jax.random.uniform(key, (width,), float))(_fold_in(keys, number))
 
 
-# Gibbs sweeps over z, with theta summed out. z is K (padded) where there is no word: it then counts nowhere ----------------------------------------
+# Gibbs sweeps over z with theta summed out --------------------------------------------------------
 
 
 class State(NamedTuple):
-    z: jax.Array  # (chains, width)
-    counts: jax.Array  # (chains, padded K)
+    """z: (chains, width) topics, padded K where there is none. counts: (chains, padded K)."""
 
-
-def _one(z: jax.Array, size: int, dtype: Any) -> jax.Array:
-    return (z[:, None] == jnp.arange(size)).astype(dtype)
+    z: jax.Array
+    counts: jax.Array
 
 
 def _visit(
     given: Given, chains: Chains, state: State, place: jax.Array, choose: Any
 ) -> tuple[State, jax.Array]:
-    """Choose the topics of the words at (chains,) places anew, given all others': the state, and log of the chosen ones' conditional probability."""
-    size, each = given.weights.shape[1], jnp.arange(len(place))
+    """Choose the topics of the words at (chains,) places given all others.
+
+    Returns the new state and the log conditional probability of the choices.
+    """
+    size, each, width = given.weights.shape[1], jnp.arange(len(place)), chains.words.shape[1]
+    one_hot = partial(jax.nn.one_hot, num_classes=size, dtype=state.counts.dtype)
     active = (place >= 0) & (place < chains.lengths)
-    at = jnp.clip(place, 0, chains.words.shape[1] - 1)
+    at = jnp.clip(place, 0, width - 1)
     old = jnp.where(active, state.z[each, at], size)
-    others = state.counts - _one(old, size, state.counts.dtype)
+    others = state.counts - one_hot(old)
     weights = (others + given.alpha) * given.weights[chains.words[each, at]]
     new = jnp.where(active, choose(weights, at), size)
-    chosen = _one(new, size, weights.dtype)
-    log_p = jnp.where(
-        active, jnp.log(jnp.sum(weights * chosen, 1)) - jnp.log(jnp.sum(weights, 1)), 0
-    )
-    return State(
-        state.z.at[each, jnp.where(active, at, chains.words.shape[1])].set(new, mode="drop"),
-        others + chosen,
-    ), log_p
+    chosen = one_hot(new)
+    log_p = jnp.log(jnp.sum(weights * chosen, 1)) - jnp.log(jnp.sum(weights, 1))
+    z = state.z.at[each, jnp.where(active, at, width)].set(new, mode="drop")
+    return State(z, others + chosen), jnp.where(active, log_p, 0)
 
 
 def _sweep(
-    given: Given, chains: Chains, state: State, longest: Any, onwards: Any, choose: Any
+    given: Given, chains: Chains, state: State, choose: Any, forward: Any = True
 ) -> tuple[State, jax.Array]:
-    """Every word once, in order or, where not `onwards`, in reverse; and the log probability of what was chosen."""
+    """Visit every word once, in order or in reverse; also returns the log probability."""
 
     def visit(n, carry):
-        place = jnp.where(onwards, n, chains.lengths - 1 - n)
+        place = jnp.where(forward, n, chains.lengths - 1 - n)
         state, log_p = _visit(given, chains, carry[0], place, choose)
         return state, carry[1] + log_p
 
-    return lax.fori_loop(
-        0, longest, visit, (state, jnp.zeros(len(chains.lengths), given.alpha.dtype))
-    )
+    start = state, jnp.zeros(len(chains.lengths), given.alpha.dtype)
+    return lax.fori_loop(0, jnp.max(chains.lengths), visit, start)
 
 
-def _drawn(chains: Chains, number: Any) -> Any:
+def _sampled(chains: Chains, number: Any) -> Any:
+    """The choice of a Gibbs sweep: a draw for each word."""
     uniform = _uniform(chains.keys, number, chains.words.shape[1])
     return lambda weights, at: pick(weights, uniform[jnp.arange(len(at)), at])
 
 
-def _nothing(given: Given, chains: Chains) -> State:
+def _unassigned(given: Given, chains: Chains) -> State:
     shape, size = chains.words.shape, given.weights.shape[1]
     return State(jnp.full(shape, size, jnp.int32), jnp.zeros((shape[0], size), given.alpha.dtype))
 
@@ -167,206 +159,142 @@ def _log_joint(given: Given, chains: Chains, state: State) -> jax.Array:
     inside = jnp.arange(chains.words.shape[1]) < chains.lengths[:, None]
     odds = given.weights[chains.words, jnp.minimum(state.z, given.weights.shape[1] - 1)]
     words = jnp.sum(jnp.where(inside, jnp.log(odds) + given.log_scale[chains.words], 0), 1)
-    total, alpha = jnp.sum(given.alpha), jnp.where(given.alpha > 0, given.alpha, 1)
-    topics = jnp.sum(
-        jnp.where(given.alpha > 0, gammaln(state.counts + alpha) - gammaln(alpha), 0), 1
-    )
+    real, total = given.alpha > 0, jnp.sum(given.alpha)
+    alpha = jnp.where(real, given.alpha, 1)
+    topics = jnp.sum(jnp.where(real, gammaln(state.counts + alpha) - gammaln(alpha), 0), 1)
     return words + topics + gammaln(total) - gammaln(total + chains.lengths)
 
 
-# The estimators ---------------------------------------------------------------------------------------------------------------
+# The estimators -----------------------------------------------------------------------------------
 
 
 @jax.jit
 def _chib(given: Given, chains: Chains, num_sweeps: Any) -> jax.Array:
     """(chains,) log of an unbiased estimate of p(w)."""
-    longest = jnp.max(chains.lengths)
 
-    def improve(i, state):  # drawn from left to right, burnt in, then climbed
-        draw = _drawn(chains, i)
-        return _sweep(
-            given,
-            chains,
-            state,
-            longest,
-            True,
-            lambda w, at: jnp.where(i > BURN_IN, jnp.argmax(w, 1).astype(jnp.int32), draw(w, at)),
-        )[0]
+    def improve(i, state):
+        draw = _sampled(chains, i)
 
-    best = lax.fori_loop(0, BURN_IN + 1 + CLIMB, improve, _nothing(given, chains))
-    place = jax.vmap(
-        lambda key: jax.random.randint(
-            jax.random.fold_in(key, BURN_IN + CLIMB + 1), (), 0, num_sweeps
-        )
-    )(chains.keys)
+        def choose(w, at):
+            return jnp.where(i > BURN_IN, jnp.argmax(w, 1).astype(jnp.int32), draw(w, at))
+
+        return _sweep(given, chains, state, choose)[0]
+
+    first = BURN_IN + CLIMB + 1
+    best = lax.fori_loop(0, first, improve, _unassigned(given, chains))
+    keys = _fold_in(chains.keys, first)
+    place = jax.vmap(lambda key: jax.random.randint(key, (), 0, num_sweeps))(keys)
 
     def step(t, carry):
-        """First the state reached from z* in reverse, then those after it, then from it in reverse those before."""
+        # first the state reached from z* in reverse, then the later ones, then the earlier ones
         state, middle, total = carry
-        onwards, turn = (t > 0) & (t < num_sweeps - place), t == num_sweeps - place
-        state = State(*(jnp.where(turn[:, None], a, b) for a, b in zip(middle, state, strict=True)))
-        state, _ = _sweep(
-            given, chains, state, longest, onwards, _drawn(chains, BURN_IN + CLIMB + 2 + t)
-        )
-        _, log_p = _sweep(
-            given, chains, state, longest, True, lambda weights, at: best.z[jnp.arange(len(at)), at]
-        )
-        middle = State(*(jnp.where(t == 0, a, b) for a, b in zip(state, middle, strict=True)))
+        forward, turn = (t > 0) & (t < num_sweeps - place), t == num_sweeps - place
+        state = jax.tree.map(lambda a, b: jnp.where(turn[:, None], a, b), middle, state)
+        state, _ = _sweep(given, chains, state, _sampled(chains, first + 1 + t), forward)
+        back, each = (lambda w, at: best.z[each, at]), jnp.arange(len(place))
+        _, log_p = _sweep(given, chains, state, back)
+        middle = jax.tree.map(lambda a, b: jnp.where(t == 0, a, b), state, middle)
         return state, middle, jnp.logaddexp(total, log_p)
 
-    nothing = jnp.full(len(place), -jnp.inf, given.alpha.dtype)
-    total = lax.fori_loop(0, num_sweeps, step, (best, best, nothing))[2]
+    start = best, best, jnp.full(len(place), -jnp.inf, given.alpha.dtype)
+    total = lax.fori_loop(0, num_sweeps, step, start)[2]
     return _log_joint(given, chains, best) - total + jnp.log(num_sweeps)
 
 
 def _resampled(weights: jax.Array, uniform: jax.Array) -> jax.Array:
-    """(chains, particles) which particle each one becomes, by systematic resampling: as often as its weight says, up to one."""
+    """(chains, particles) index of the particle that replaces each one: systematic resampling."""
     size = weights.shape[1]
     height = jnp.cumsum(weights, 1) / jnp.sum(weights, 1, keepdims=True)
-    return jnp.minimum(
-        jnp.sum(
-            height[:, None, :] <= ((jnp.arange(size) + uniform[:, None]) / size)[:, :, None], 2
-        ),
-        size - 1,
-    )
+    level = (jnp.arange(size) + uniform[:, None]) / size
+    return jnp.minimum(jnp.sum(height[:, None, :] <= level[:, :, None], 2), size - 1)
 
 
 @partial(jax.jit, static_argnames=("num_particles",))
 def _left_to_right(given: Given, chains: Chains, num_particles: int) -> jax.Array:
     """(chains,) log of an unbiased estimate of p(w)."""
-    longest, count, total = jnp.max(chains.lengths), len(chains.words), jnp.sum(given.alpha)
-    own, common = (
-        jax.vmap(lambda key, i=i: jax.random.fold_in(key, i))(chains.keys) for i in (0, 1)
-    )
+    count, total = len(chains.words), jnp.sum(given.alpha)
+    own, common = _fold_in(chains.keys, 0), _fold_in(chains.keys, 1)
     keys = jax.vmap(lambda key: jax.random.split(key, num_particles))(own).reshape(-1)
-    particles = Chains(
-        jnp.repeat(chains.words, num_particles, 0), jnp.repeat(chains.lengths, num_particles), keys
-    )
+    words, lengths = (jnp.repeat(x, num_particles, 0) for x in (chains.words, chains.lengths))
+    particles = Chains(words, lengths, keys)
 
     def word(n, carry):
         state, log_p = carry
-        known = particles._replace(lengths=jnp.minimum(particles.lengths, n))
-        state, _ = _sweep(given, known, state, n, True, _drawn(particles, 2 * n))
-        column = chains.words[:, n]
-        weights = (state.counts + given.alpha) * given.weights[jnp.repeat(column, num_particles)]
+        known = particles._replace(lengths=jnp.minimum(lengths, n))
+        state, _ = _sweep(given, known, state, _sampled(particles, 2 * n))
+        weights = (state.counts + given.alpha) * given.weights[words[:, n]]
         odds = jnp.sum(weights, 1).reshape(count, num_particles) / (total + n)
-        log_p += jnp.where(
-            n < chains.lengths, jnp.log(jnp.mean(odds, 1)) + given.log_scale[column], 0
-        )
-        chance = _uniform(common, n, 1)[:, 0]
-        pick_from = (_resampled(odds, chance) + num_particles * jnp.arange(count)[:, None]).reshape(
-            -1
-        )
-        state = State(state.z[pick_from], state.counts[pick_from])
-        place = jnp.full(len(pick_from), n)
-        return _visit(given, particles, state, place, _drawn(particles, 2 * n + 1))[0], log_p
+        gain = jnp.log(jnp.mean(odds, 1)) + given.log_scale[chains.words[:, n]]
+        chosen = _resampled(odds, _uniform(common, n, 1)[:, 0])
+        chosen = (chosen + num_particles * jnp.arange(count)[:, None]).reshape(-1)
+        state = jax.tree.map(lambda x: x[chosen], state)
+        place = jnp.full(len(chosen), n)
+        state, _ = _visit(given, particles, state, place, _sampled(particles, 2 * n + 1))
+        return state, log_p + jnp.where(n < chains.lengths, gain, 0)
 
-    state = _nothing(given, particles)
-    return lax.fori_loop(0, longest, word, (state, jnp.zeros(count, given.alpha.dtype)))[1]
+    start = _unassigned(given, particles), jnp.zeros(count, given.alpha.dtype)
+    return lax.fori_loop(0, jnp.max(chains.lengths), word, start)[1]
 
 
-# All documents ----------------------------------------------------------------------------------------------------------------
-
-
-def _alpha(model: Model, hyper: Any, shared: dict[str, Any], num_columns: int) -> jax.Array:
-    """The concentration of a document's proportions: what F's gradient is for a document without words."""
-    empty = Data("counts", matrix=scipy.sparse.csr_array((1, num_columns), dtype=np.float32)).pack()
-    stats = {site: model.families[site].stats(x) for site, x in shared.items()}
-    theta = jnp.zeros((1, shared["beta"].shape[0])) - jnp.log(shared["beta"].shape[0])
-    return jax.grad(lambda t: model.log_local(hyper, {**stats, "theta": t}, empty))(theta)[0]
+# All documents ------------------------------------------------------------------------------------
 
 
 def check_model(model: Model) -> None:
-    """Refuse models whose topic assignments cannot be summed out so."""
-    if model.local != {"theta"} or not all(
-        model.families.get(site) is fam.dirichlet for site in ("theta", "beta")
-    ):
+    """Refuse models other than Dirichlet proportions of the rows and Dirichlet topics."""
+    sites = len(model.local), len(model.shared)
+    if sites != (1, 1) or any(family is not fam.dirichlet for family in model.families.values()):
         raise InputError(
-            f"log_evidence sums topic assignments out under a Dirichlet prior on the documents' proportions, as lda has, and {model.name} has none: "
-            "use document_completion."
+            "log_evidence sums topic assignments out under a Dirichlet prior on the documents' "
+            f"proportions, which {model.name} does not have: use document_completion."
         )
 
 
-def _check(fit: Any, heldout: Any, method: str) -> None:
-    if method not in ("chib", "left_to_right"):
-        raise unknown("method", method, ("chib", "left_to_right"))
-    check_documents(fit, heldout, "log_evidence")
-    check_model(fit.model)
+def _given(fit: Any, topics: jax.Array) -> Given:
+    """alpha is the gradient of F for a document without words. A word that is in no topic counts
+    as one of probability 1e-38."""
+    model, hyper = fit.model, fit.problem.hyper
+    (row,), (shared,) = model.local, model.shared
+    nothing = scipy.sparse.csr_array((1, topics.shape[1]), dtype=np.float32)
+    empty, stats = Data("counts", matrix=nothing).pack(), model.families[shared].stats(topics)
+    theta = jnp.full((1, len(topics)), -np.log(len(topics)))
+    alpha = jax.grad(lambda t: model.log_local(hyper, {shared: stats, row: t}, empty))(theta)[0]
+    pad, largest = [(0, 0), (0, -len(alpha) % LANES)], jnp.max(topics, 0)
+    scaled = jnp.where(largest > 0, topics / jnp.where(largest > 0, largest, 1), 1).T
+    log_scale = jnp.log(jnp.maximum(largest, FLOOR))
+    return Given(jnp.pad(scaled, pad), log_scale, jnp.pad(alpha, pad[1:]))
 
 
-class Block(NamedTuple):
-    """Chains of about equal length. documents, repeats: of each. size: chains, padding included. width: room for words."""
+def _blocks(corpus: Data, seed: int, num_repeats: int, cells: int, num_topics: int) -> Any:
+    """All documents with words, repeated, in blocks of a few shapes and at most `cells` cells.
 
-    documents: np.ndarray
-    repeats: np.ndarray
-    size: int
-    width: int
-
-
-def _blocks(
-    lengths: np.ndarray, num_repeats: int, num_particles: int, num_topics: int
-) -> list[Block]:
-    """Every document with words in it, as often as there are repeats, in blocks of a few shapes."""
-    found = []
+    Yields (documents, repeats, words, lengths, halves of fingerprints) of chains of about equal
+    length; all but documents are padded to one size.
+    """
+    words = corpus.matrix.indices[shuffled_tokens(corpus.matrix, seed).entry].astype(np.int32)
+    lengths = corpus.totals.astype(int)
+    starts, marks = np.cumsum(lengths) - lengths, fingerprints(corpus.matrix, seed)
+    halves = np.stack([marks >> np.uint64(32), marks & np.uint64(0xFFFFFFFF)], 1).astype(np.uint32)
     widths = LANES << np.ceil(np.log2(np.maximum(lengths, LANES) / LANES)).astype(int)
     for width in np.unique(widths[lengths > 0]).tolist():
         documents = np.flatnonzero((widths == width) & (lengths > 0))
         documents = np.repeat(documents[np.argsort(lengths[documents], kind="stable")], num_repeats)
         repeats = np.tile(np.arange(num_repeats), len(documents) // num_repeats)
-        most = max(1, CELLS // (num_particles * max(width, num_topics)))
+        most = max(1, cells // max(width, num_topics))
         size = min(power_of_two(most), power_of_two(len(documents)))
-        found += [
-            Block(documents[i : i + size], repeats[i : i + size], size, width)
-            for i in range(0, len(documents), size)
-        ]
-    return found
-
-
-class Sequences(NamedTuple):
-    """A corpus, document after document. words: (tokens,). starts, lengths: (documents,). marks: (documents, 2) halves of their fingerprints."""
-
-    words: np.ndarray
-    starts: np.ndarray
-    lengths: np.ndarray
-    marks: np.ndarray
-
-
-def _sequences(corpus: Data, seed: int) -> Sequences:
-    words, lengths = (
-        corpus.matrix.indices[shuffled_tokens(corpus.matrix, seed).entry],
-        corpus.totals.astype(int),
-    )
-    marks = fingerprints(corpus.matrix, seed)
-    halves = np.stack([marks >> np.uint64(32), marks & np.uint64(0xFFFFFFFF)], 1).astype(np.uint32)
-    return Sequences(words.astype(np.int32), np.cumsum(lengths) - lengths, lengths, halves)
-
-
-def _chains(
-    block: Block, corpus: Sequences
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """words, lengths, fingerprints' halves and repeats of a block's chains, padded with its last one."""
-    documents, repeats = (
-        np.pad(x, (0, block.size - len(x)), mode="edge") for x in (block.documents, block.repeats)
-    )
-    place = np.minimum(
-        corpus.starts[documents, None] + np.arange(block.width), len(corpus.words) - 1
-    )
-    return (
-        corpus.words[place],
-        corpus.lengths[documents].astype(np.int32),
-        corpus.marks[documents],
-        repeats.astype(np.uint32),
-    )
+        for some in np.split(np.arange(len(documents)), range(size, len(documents), size)):
+            padded = np.pad(some, (0, size - len(some)), mode="edge")
+            rows = documents[padded]
+            place = np.minimum(starts[rows, None] + np.arange(width), len(words) - 1)
+            sizes = lengths[rows].astype(np.int32)
+            yield documents[some], repeats[padded], words[place], sizes, halves[rows]
 
 
 @jax.jit
-def _keys(key, marks, repeats):
-    """(chains,) keys from the two halves of each document's fingerprint and the number of the repeat."""
-    return jax.vmap(
-        lambda mark, r: jax.random.fold_in(
-            jax.random.fold_in(jax.random.fold_in(key, mark[0]), mark[1]), r
-        )
-    )(marks, repeats)
+def _keys(key, halves, repeats):
+    """(chains,) keys from the documents' fingerprints and the numbers of the repeats."""
+    fold = jax.vmap(jax.random.fold_in)
+    keys = jnp.broadcast_to(key, repeats.shape)
+    return fold(fold(fold(keys, halves[:, 0]), halves[:, 1]), repeats)
 
 
 def log_evidence(
@@ -379,68 +307,53 @@ def log_evidence(
     num_draws: int | None = None,
     seed: int = 0,
 ) -> Evidence:
-    """log p of whole documents given topics, by the Chib-style or the left-to-right estimator of Wallach et al. (2009); see the module.
+    """log p of whole documents given topics, in nats per token; perplexity is exp(-value), H(17).
 
-    num_repeats:   independent estimates, averaged as probabilities; their spread is the Monte Carlo error
+    method:        "chib" or "left_to_right" (Wallach et al. 2009); see the module
+    num_repeats:   independent estimates, averaged as probabilities; their spread is the Monte Carlo
+                   error
     num_sweeps:    S of chib
     num_particles: of left_to_right
-    num_draws:     topics to average the probability over: by default 20 draws of a Markov chain, and the mean of a distribution (T 4.3); a number
-                   draws from the distribution as well
-    Units: nats per token of a sequence of words; perplexity is exp(-value), H(17).
+    num_draws:     draws of topics to average the probability over. By default 20 draws of a Markov
+                   chain, or the mean of a distribution (T 4.3)
     """
-    _check(fit, heldout, method)
-    for name, number in (
-        ("num_repeats", num_repeats),
-        ("num_sweeps", num_sweeps),
-        ("num_particles", num_particles),
-    ):
+    if method not in ("chib", "left_to_right"):
+        raise unknown("method", method, ("chib", "left_to_right"))
+    check_documents(fit, heldout, "log_evidence")
+    check_model(fit.model)
+    counts = {"num_repeats": num_repeats, "num_sweeps": num_sweeps, "num_particles": num_particles}
+    for name, number in (counts | {"num_draws": 20 if num_draws is None else num_draws}).items():
         check_count(name, number)
-    if num_draws is not None:
-        check_count("num_draws", num_draws)
+    (site,) = fit.model.shared
     shared = fit.posterior.global_values(num_draws or 20, seed, from_q=num_draws is not None)
-    given = [
-        _judge(fit, {site: x[m] for site, x in shared.items()}, heldout.num_columns)
-        for m in range(len(shared["beta"]))
-    ]
-    corpus, logs = _sequences(heldout, seed), np.zeros((heldout.num_rows, len(given), num_repeats))
-    particles = num_particles if method == "left_to_right" else 1
-    for block in _blocks(corpus.lengths, num_repeats, particles, given[0].weights.shape[1]):
-        table, lengths, halves, repeats = _chains(block, corpus)
-        for m, judge in enumerate(given):  # draws of topics, a few
-            chains = Chains(
-                jnp.asarray(table), jnp.asarray(lengths), _keys(jax.random.key(m), halves, repeats)
-            )
-            found = (
-                _chib(judge, chains, num_sweeps)
-                if method == "chib"
-                else _left_to_right(judge, chains, num_particles)
-            )
-            logs[block.documents, m, block.repeats] = np.asarray(found, np.float64)[
-                : len(block.documents)
-            ]
-    return _combined(logs, heldout.totals, corpus.marks)
-
-
-def _judge(fit: Any, shared: dict[str, jax.Array], num_columns: int) -> Given:
-    return _given(shared["beta"], _alpha(fit.model, fit.problem.hyper, shared, num_columns))
+    draws = [_given(fit, topics) for topics in shared[site]]
+    logs = np.zeros((heldout.num_rows, len(draws), num_repeats))
+    cells = CELLS // (num_particles if method == "left_to_right" else 1)
+    blocks = _blocks(heldout, seed, num_repeats, cells, draws[0].weights.shape[1])
+    for documents, repeats, words, lengths, halves in blocks:
+        for m, given in enumerate(draws):
+            keys = _keys(jax.random.key(m), halves, repeats.astype(np.uint32))
+            chains = Chains(jnp.asarray(words), jnp.asarray(lengths), keys)
+            if method == "chib":
+                found = _chib(given, chains, num_sweeps)
+            else:
+                found = _left_to_right(given, chains, num_particles)
+            number = len(documents)
+            logs[documents, m, repeats[:number]] = np.asarray(found[:number])
+    return _combined(logs, heldout.totals, fingerprints(heldout.matrix, seed))
 
 
 def _combined(logs: np.ndarray, tokens: np.ndarray, marks: np.ndarray) -> Evidence:
-    """(documents, draws, repeats) logs of unbiased estimates, averaged as probabilities; errors over repeats, by the delta method.
+    """Average (documents, draws, repeats) estimates as probabilities; errors by the delta method.
 
-    Documents with equal marks are alike and share their random numbers, so that their errors add up instead of averaging out.
+    Documents with equal marks share their random numbers, so their errors add up.
     """
     top = logs.max((1, 2))
     share = np.exp(logs - top[:, None, None])
     average, (num_draws, num_repeats) = share.mean((1, 2)), logs.shape[1:]
     spread = share.var(2, ddof=1).sum(1) if num_repeats > 1 else np.full(len(logs), np.nan)
     error = np.sqrt(spread / num_repeats) / num_draws / average
-    alike = np.bincount(np.unique(marks, axis=0, return_inverse=True)[1].ravel(), error)
+    alike = np.bincount(np.unique(marks, return_inverse=True)[1], error)
+    total = float(np.sqrt(np.sum(alike**2)) / tokens.sum())
     per_document = top + np.log(average)
-    return Evidence(
-        *ratio(per_document, tokens),
-        per_document,
-        tokens,
-        float(np.sqrt(np.sum(alike**2)) / tokens.sum()),
-        error,
-    )
+    return Evidence(*ratio(per_document, tokens), per_document, tokens, total, error)

@@ -1,8 +1,8 @@
-"""Predictive accuracy on rows like those that were fitted, without holding any out: PSIS-LOO and WAIC, from the log likelihoods of draws.
+"""PSIS-LOO and WAIC: predictive accuracy from the log likelihoods of draws, without held-out rows.
 
-Rows are left out given their own sites (a document's proportions), which the draws know from that very row. This is what ArviZ computes, and for
-models with a site for each row it is optimistic, as Pareto shapes above 0.7 say; `document_completion` and `log_evidence` are not. Draws from a
-distribution are taken for draws from the posterior.
+A row is left out given its own local sites, which the draws learned from that row. For models with
+local sites this is optimistic, which Pareto shapes above 0.7 show; `document_completion` and
+`log_evidence` do not have this problem. Draws from an approximation are used as posterior draws.
 """
 
 from typing import Any, NamedTuple
@@ -17,10 +17,10 @@ from pp_models.model import check_count
 
 
 class Information(NamedTuple):
-    """value: expected log predictive density in nats per token (per rating; of other data per row), with every constant of the model's likelihood.
+    """value: expected log predictive density in nats per token, per rating, or else per row.
 
-    standard_error: over rows. per_document, num_tokens: its terms. effective_parameters: p_loo or p_waic.
-    khat: Pareto shape of each row's importance weights, above 0.7 not to be trusted; nan for WAIC.
+    standard_error: over rows. per_document, num_tokens: its terms. effective_parameters: p_loo or
+    p_waic. khat: Pareto shape of each row's importance weights, unreliable above 0.7; nan for WAIC.
     """
 
     value: float
@@ -33,46 +33,35 @@ class Information(NamedTuple):
 
 def _tree(fit: Any, num_draws: int) -> Any:
     check_count("num_draws", num_draws)
-    if fit.posterior.kind == "point":
-        raise InputError(
-            f"LOO and WAIC need draws or a distribution, and {fit.engine} gives a point: use another engine."
-        )
+    if not fit.posterior.has_spread:
+        told = f"LOO and WAIC need draws or a distribution, and {fit.engine} gives a point"
+        raise InputError(f"{told}: use another engine.")
     if fit.data is None:
-        raise InputError(
-            "This fit was loaded without its data, whose likelihood is asked for: pass data= to inference.load."
-        )
+        raise InputError("This fit was loaded without its data: pass data= to inference.load.")
     tree = arviz.convert(fit, num_draws)
     if not arviz.has_group(tree, "log_likelihood"):
         raise InputError(
-            "The likelihood of every row under every draw is too much to compute, or the prior is not proper: use fewer draws or rows."
+            "The likelihood of all rows under all draws is too large to compute, or the prior is "
+            "improper: use fewer draws or rows."
         )
     return tree
 
 
 def _information(fit: Any, terms: np.ndarray, number: float, khat: np.ndarray) -> Information:
     data = fit.data
-    sizes = (
-        data.totals
-        if data.kind == "counts"
-        else data.lengths.astype(float)
-        if data.kind == "ratings"
-        else np.ones(data.num_rows)
-    )
-    return Information(*ratio(terms, sizes), terms, sizes, number, khat)
+    sizes = {"counts": lambda: data.totals, "ratings": lambda: data.lengths.astype(float)}
+    size = sizes.get(data.kind, lambda: np.ones(data.num_rows))()
+    return Information(*ratio(terms, size), terms, size, number, khat)
 
 
 def loo(fit: Any, num_draws: int = 1000) -> Information:
-    """Leave-one-row-out by Pareto-smoothed importance sampling (Vehtari, Gelman & Gabry 2017), by ArviZ."""
+    """Leave-one-row-out by Pareto-smoothed importance sampling (Vehtari, Gelman & Gabry 2017)."""
     return _information(fit, *arviz.pointwise_loo(_tree(fit, num_draws)))
 
 
 def waic(fit: Any, num_draws: int = 1000) -> Information:
-    """log mean p(row | draw) less its variance over draws, row by row (Watanabe 2010). By its formula: ArviZ 1 has none."""
+    """log mean p(row | draw) minus its variance over draws (Watanabe 2010); ArviZ 1 has no WAIC."""
     logs = arviz.row_log_likelihoods(_tree(fit, num_draws), fit.model.observed)
     variance = logs.var(0)
-    return _information(
-        fit,
-        logsumexp(logs, 0) - np.log(len(logs)) - variance,
-        float(variance.sum()),
-        np.full(logs.shape[1], np.nan),
-    )
+    terms = logsumexp(logs, 0) - np.log(len(logs)) - variance
+    return _information(fit, terms, float(variance.sum()), np.full(logs.shape[1], np.nan))

@@ -1,36 +1,40 @@
-"""Which topics go together, and which documents: models with correlated topics (correlated NMF, CTM).
+"""Correlations of topics and neighbours of documents, for models with correlated topics.
 
-Topics and documents of correlated NMF, and of CTM with prior="locations", have locations in one space; otherwise CTM has a covariance of topics.
-Locations are known only up to a common rotation, so everything here is made of inner products and distances. Draws of a Markov chain may each be
-rotated differently, and their mean lies nowhere: distributions and point estimates only.
+Topics and documents either have locations in a common space, known up to a rotation (`Rotation`),
+or topics have a precision matrix. Everything here is made of inner products, which do not depend
+on the rotation. Draws of a Markov chain may each be rotated differently, so only distributions and
+point estimates are supported.
 """
 
 from typing import Any
 
 import numpy as np
 
-from inference.evaluation.topics import prevalence
+from inference.core.optional import load_matplotlib
+from inference.evaluation.topics import check_index, prevalence
+from pp_models import families as fam
 from pp_models.errors import InputError
 from pp_models.model import check_count
 
-TOPICS, DOCUMENTS, PRECISION = (
-    "ell",
-    "u",
-    "precision",
-)  # the sites that hold locations, or the inverse of the topics' covariance
 COLOURS = {True: "tab:green", False: "tab:red"}  # positive, negative (P Fig. 11.4)
 
 
-def _location(fit: Any, site: str) -> np.ndarray:
-    if site not in fit.model.families:
+def _mean(fit: Any, site: str) -> np.ndarray:
+    if fit.posterior.has_chains:
         raise InputError(
-            f"Model {fit.model.name!r} has no locations {site!r}: fit one that has, such as correlated_nmf."
-        )
-    if fit.posterior.kind == "draws":
-        raise InputError(
-            f"Engine {fit.engine!r} gives draws, each with labels and a rotation of its own: use a variational engine or map."
+            f"Engine {fit.engine!r} gives draws, each with labels and a rotation of its own: use a "
+            "variational engine or map."
         )
     return np.asarray(fit.posterior.mean(site), np.float64)
+
+
+def _directions(fit: Any, which: int) -> np.ndarray:
+    """Unit vectors to the locations of topics (0) or documents (1)."""
+    sites = fit.model.rotation.sites
+    if fit.model.topics is None or not sites:
+        told = f"Model {fit.model.name!r} has no locations of topics and documents"
+        raise InputError(f"{told}: use a model that has.")
+    return _unit(_mean(fit, sites[which]))
 
 
 def _unit(x: np.ndarray) -> np.ndarray:
@@ -39,46 +43,42 @@ def _unit(x: np.ndarray) -> np.ndarray:
 
 
 def topic_correlations(fit: Any) -> np.ndarray:
-    """ell_i' ell_j / |ell_i| |ell_j| of every two topics (P 11.36), (K, K), or C_ij / sqrt(C_ii C_jj) with C the inverse of the mean precision.
+    """(K, K) correlations of topics.
 
-    `fit` may be an array of locations (K, m).
+    They are the cosines of the topics' locations (P 11.36), or the correlations of the inverse of
+    the mean precision. `fit` may be an array of locations (K, m).
     """
-    if not isinstance(fit, np.ndarray) and PRECISION in fit.model.families:
-        covariance = np.linalg.inv(_location(fit, PRECISION))
-        size = np.sqrt(np.diag(covariance))
-        return covariance / np.outer(size, size)
-    unit = _unit(
-        np.asarray(fit, np.float64) if isinstance(fit, np.ndarray) else _location(fit, TOPICS)
-    )
-    return unit @ unit.T
+    if isinstance(fit, np.ndarray):
+        unit = _unit(np.asarray(fit, np.float64))
+        return unit @ unit.T
+    families = fit.model.families
+    precision = [site for site in families if families[site] is fam.wishart]
+    if not precision:
+        unit = _directions(fit, 0)
+        return unit @ unit.T
+    covariance = np.linalg.inv(_mean(fit, precision[0]))
+    size = np.sqrt(np.diag(covariance))
+    return covariance / np.outer(size, size)
 
 
 def correlation_figure(fit: Any, num_topics: int = 40) -> Any:
-    """Correlations of the most prevalent topics in the manner of P Fig. 11.4: a block per pair, green or red, the larger the stronger."""
-    from matplotlib.figure import Figure
-    from matplotlib.patches import Rectangle
+    """Correlations of the most prevalent topics as in P Fig. 11.4.
 
+    Each pair is a block, green if positive and red if negative, whose area is the correlation.
+    """
+    matplotlib = load_matplotlib()
     check_count("num_topics", num_topics)
     top = np.argsort(-prevalence(fit))[:num_topics]
-    shown = topic_correlations(fit)[np.ix_(top, top)]
     size = len(top)
-    figure = Figure(figsize=(1.5 + 0.17 * size, 1.5 + 0.17 * size))
+    figure = matplotlib.figure.Figure(figsize=(1.5 + 0.17 * size, 1.5 + 0.17 * size))
     axes = figure.subplots()
-    for (i, j), value in np.ndenumerate(shown):
-        side = np.sqrt(abs(value))  # a block's area is the correlation
-        axes.add_patch(
-            Rectangle(
-                (j - side / 2, i - side / 2),
-                side,
-                side,
-                color=COLOURS[bool(value > 0)],
-                linewidth=0,
-            )
-        )
+    for (i, j), value in np.ndenumerate(topic_correlations(fit)[np.ix_(top, top)]):
+        side = np.sqrt(abs(value))
+        corner, colour = (j - side / 2, i - side / 2), COLOURS[bool(value > 0)]
+        axes.add_patch(matplotlib.patches.Rectangle(corner, side, side, color=colour, linewidth=0))
     axes.set(xlim=(-0.6, size - 0.4), ylim=(size - 0.4, -0.6), aspect="equal")
-    axes.set_title(
-        "Correlations of topics (area: size; green: positive, red: negative)", fontsize=7
-    )
+    title = "Correlations of topics (area: size; green: positive, red: negative)"
+    axes.set_title(title, fontsize=7)
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_ticks(range(size), [str(k) for k in top], fontsize=6)
     axes.tick_params(axis="x", rotation=90)
@@ -86,19 +86,13 @@ def correlation_figure(fit: Any, num_topics: int = 40) -> Any:
 
 
 def nearest_documents(fit: Any, query_row: int, num: int = 10) -> np.ndarray:
-    """The `num` rows whose documents lie nearest to the query's, nearest first, the query itself left out.
+    """The `num` rows nearest to the query's, nearest first, without the query itself.
 
-    Nearness is the cosine of E[u_d], as P(11.36) has it for topics: the direction says what a document is about, the length how purely.
+    Nearness is the cosine of the documents' mean locations, as P(11.36) has it for topics: the
+    direction says what a document is about, the length how purely.
     """
-    places = _unit(_location(fit, DOCUMENTS))
-    if (
-        isinstance(query_row, bool)
-        or not isinstance(query_row, int | np.integer)
-        or not 0 <= query_row < len(places)
-    ):
-        raise InputError(
-            f"query_row must be one of the rows 0 to {len(places) - 1}, not {query_row!r}."
-        )
+    places = _directions(fit, 1)
+    check_index("query_row", query_row, len(places))
     check_count("num", num)
     nearness = places @ places[query_row]
     nearness[query_row] = -np.inf

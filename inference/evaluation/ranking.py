@@ -1,10 +1,13 @@
-"""Precision and recall of the columns that a row is predicted to have next (T 4.4), such as films that a user will like.
+r"""Precision and recall of the columns predicted for a row (Theis & Hoffman (T) 4.4), such as the
+films that a user will like.
 
-With L the columns of a row that are held out and P the M most probable ones (T 25) among those not seen in it,
+For the held-out columns $L$ of a row and the $M$ most probable columns $P$ among those not
+observed in it (T 25), T(24) is
 
-    precision = |L and P| / min(|L|, |P|),      recall = |L and P| / |L|                                                            T(24)
+$$ \mathrm{precision} = \frac{|L \cap P|}{\min(|L|, |P|)}, \qquad
+   \mathrm{recall} = \frac{|L \cap P|}{|L|}. $$
 
-Precision is divided by min(|L|, |P|), not by |P|: rows with fewer than M held-out columns could not reach one otherwise.
+Dividing by $\min(|L|, |P|)$ lets rows with fewer than $M$ held-out columns reach a precision of 1.
 """
 
 from functools import partial
@@ -15,12 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from inference.core import objective as obj
-from inference.evaluation.completion import (
-    MOST_CELLS,
-    check_documents,
-    plan_for,
-    row_means,
-)
+from inference.core.completion import plan_for, row_means
+from inference.evaluation.completion import MOST_CELLS, batches_of_rows, check_documents
 from inference.evaluation.scores import Measure, mean
 from inference.evaluation.splits import split_columns
 from pp_models.data.types import Data
@@ -30,7 +29,7 @@ from pp_models.model import check_count
 
 
 class PrecisionRecall(NamedTuple):
-    """T(24), each with its standard error over rows and a term for each row, nan where nothing of a row is held out."""
+    """T(24), with standard errors over rows; terms are nan for rows with nothing held out."""
 
     precision: Measure
     recall: Measure
@@ -38,21 +37,18 @@ class PrecisionRecall(NamedTuple):
 
 @partial(jax.jit, static_argnames=("model", "M"))
 def _best(model, hyper, draws, batch, options, M):
-    """(rows, M) columns not seen with the largest predicted probability, largest first, of equal ones the first; and whether there are so many."""
+    """(rows, M) most probable unobserved columns, best first, and whether each of them exists."""
     start = obj.start_local(model, hyper, batch)
 
     def add(total, shared):
-        rates = model.predict(
-            hyper, {**shared, **row_means(model, hyper, shared, batch, start, options)}
-        )
-        return total + rates / jnp.maximum(
-            jnp.sum(rates, 1, keepdims=True), jnp.finfo(rates.dtype).tiny
-        ), None
+        local = row_means(model, hyper, shared, batch, start, options)
+        rates = model.predict(hyper, {**shared, **local})
+        size = jnp.maximum(jnp.sum(rates, 1, keepdims=True), jnp.finfo(rates.dtype).tiny)
+        return total + rates / size, None
 
     total, _ = jax.lax.scan(add, jnp.zeros((batch.num_rows, batch.num_columns)), draws)
-    height, columns = jax.lax.top_k(
-        jnp.where(batch.entries.dense(batch.num_columns) > 0, -jnp.inf, total), M
-    )
+    seen = batch.entries.dense(batch.num_columns) > 0
+    height, columns = jax.lax.top_k(jnp.where(seen, -jnp.inf, total), M)
     return columns, height > -jnp.inf
 
 
@@ -66,10 +62,11 @@ def precision_recall_at(
     num_local: int = 50,
     num_draws: int = 20,
 ) -> PrecisionRecall:
-    """Normalised precision and recall at M of T(24)-(25).
+    """Normalised precision and recall at M, T(24)-(25).
 
-    heldout:  rows whose columns are to be predicted. Without `observed`, a `share` of each row's columns, whatever their counts, is held out and
-              predicted from the others; with it, which has the same rows, all of them are, from what is observed
+    heldout:  rows whose columns are predicted
+    observed: the observed columns of the same rows. By default a `share` of each row's columns,
+              whatever their counts, is held out and predicted from the others
     num_local, num_draws: as for `document_completion`
     """
     check_documents(fit, heldout, "precision_recall_at")
@@ -77,35 +74,22 @@ def precision_recall_at(
         check_count(name, number)
     if observed is None:
         observed, heldout = split_columns(heldout, share, seed)
-    elif (
-        not isinstance(observed, Data)
-        or observed.kind != "counts"
-        or observed.matrix.shape != heldout.matrix.shape
-    ):
+    elif getattr(observed, "kind", "") != "counts" or observed.matrix.shape != heldout.matrix.shape:
         raise InputError("observed must be counts of the same rows and columns as those held out.")
     elif observed.matrix.multiply(heldout.matrix).nnz:
-        raise InputError(
-            "A column that is held out is also observed in the same row: leave it out of one of the two."
-        )
+        raise InputError("A held-out column is also observed in its row: use it in one of the two.")
     shared, problem = fit.posterior.global_values(num_draws, seed), fit.problem
     plan = plan_for(observed, min(observed.num_rows, max(1, MOST_CELLS // observed.num_columns)))
-    number = min(M, observed.num_columns)
+    number, options = min(M, observed.num_columns), RowOptions(num_local, 0.0)
     hits, size = np.zeros(observed.num_rows), np.zeros(observed.num_rows)
-    for first in range(0, observed.num_rows, plan.size):  # batches of rows
-        rows = np.arange(first, min(first + plan.size, observed.num_rows))
+    for rows in batches_of_rows(observed, plan.size):
         batch = observed.pack(rows, plan.size, layout=plan.layout)
-        found = _best(
-            problem.model, problem.hyper, shared, batch, RowOptions(num_local, 0.0), number
-        )
-        columns, there = (np.asarray(x)[: len(rows)] for x in found)
+        found = _best(problem.model, problem.hyper, shared, batch, options, number)
+        columns, exists = (np.asarray(x)[: len(rows)] for x in found)
         liked = heldout.matrix[rows].toarray() > 0
-        hits[rows] = np.sum(np.take_along_axis(liked, columns, 1) & there, 1)
-        size[rows] = there.sum(1)
+        hits[rows] = np.sum(np.take_along_axis(liked, columns, 1) & exists, 1)
+        size[rows] = exists.sum(1)
     wanted = heldout.lengths.astype(float)
     with np.errstate(invalid="ignore", divide="ignore"):
-        return PrecisionRecall(
-            *(
-                mean(np.where(wanted > 0, hits / by, np.nan))
-                for by in (np.minimum(wanted, size), wanted)
-            )
-        )
+        terms = [np.where(wanted > 0, hits / x, np.nan) for x in (np.minimum(wanted, size), wanted)]
+    return PrecisionRecall(*map(mean, terms))

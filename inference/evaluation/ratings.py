@@ -1,12 +1,14 @@
-"""Predicted ratings with their uncertainty, and how well they fit ratings that were held out.
+r"""Predicted ratings with their uncertainty, and scores on held-out ratings.
 
-A rating is offset + u'v plus noise. Its predictive mean and variance need no draws from a mean-field posterior,
+A rating is an offset plus $u^\top v$ plus noise. Under a mean-field posterior
 
-    E[u'v] = E[u]'E[v],    var(u'v) = <E[u u'], E[v v']> - (E[u]'E[v])^2,
+$$ \mathrm{E}[u^\top v] = \mathrm{E}[u]^\top \mathrm{E}[v], \qquad \mathrm{Var}(u^\top v)
+   = \langle \mathrm{E}[u u^\top], \mathrm{E}[v v^\top] \rangle - \mathrm{E}[u^\top v]^2. $$
 
-are averages over draws for a Markov chain, and for a point estimate the variance is the noise alone.
+For a Markov chain these are averages over draws. For a point estimate the variance is zero.
 """
 
+import dataclasses
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -21,10 +23,11 @@ from pp_models.data.types import Data
 from pp_models.errors import InputError
 
 PAIRS = 20_000  # predicted at a time
+NUM_DRAWS = 500
 
 
 class Prediction(NamedTuple):
-    """mean, sd: of the rating, noise included. lower, upper: the central interval that holds it with the probability asked for."""
+    """mean, sd: of the rating, noise included. lower, upper: ends of its central interval."""
 
     mean: np.ndarray
     sd: np.ndarray
@@ -33,10 +36,11 @@ class Prediction(NamedTuple):
 
 
 class RatingScore(NamedTuple):
-    """rmse, mae: of the predicted mean. log_density: mean over ratings, nats. coverage: share inside their interval. num_ratings: how many.
+    """rmse, mae: of the predicted mean. log_density: mean in nats. coverage: of the intervals.
 
-    The density is the mixture over draws of a Markov chain, and the normal with the prediction's mean and sd for the others.
-    errors, densities, inside, users: of each rating, truth less prediction, log density, whether its interval holds it, and whose it is.
+    errors, densities, inside, users: for each rating, truth minus prediction, log density, whether
+    its interval contains it, and its user. The density is the mixture over draws for a Markov
+    chain, else the normal with the prediction's mean and sd.
     """
 
     rmse: float
@@ -51,47 +55,39 @@ class RatingScore(NamedTuple):
 
     @property
     def measures(self) -> dict[str, Measure]:
-        """Each with its standard error, over users, and its terms: for the rmse squared errors, of whose mean it is the root."""
+        """Each with its standard error over users. The terms of the rmse are squared errors."""
         square = clustered(self.errors**2, self.users)
-        rmse = Measure(
-            self.rmse,
-            square.standard_error / (2 * max(self.rmse, np.finfo(float).tiny)),
-            square.terms,
-        )
-        named = {
-            "mae": np.abs(self.errors),
-            "log_density": self.densities,
-            "coverage": self.inside.astype(float),
-        }
+        error = square.standard_error / (2 * max(self.rmse, np.finfo(float).tiny))
         return {
-            "rmse": rmse,
-            **{name: clustered(terms, self.users) for name, terms in named.items()},
+            "rmse": Measure(self.rmse, error, square.terms),
+            "mae": clustered(np.abs(self.errors), self.users),
+            "log_density": clustered(self.densities, self.users),
+            "coverage": clustered(self.inside.astype(float), self.users),
         }
 
 
 def split_ratings(data: Data, share: float = 0.1, seed: Any = 0) -> tuple[Data, Data]:
-    """Ratings split at random into those to fit and those to score on, users and items staying as they are."""
+    """Split ratings at random into those to fit and those to score, keeping users and items."""
     if data.kind != "ratings":
         raise InputError(f"split_ratings splits ratings, not {data.kind}.")
-    if not 0 < share < 1 or data.num_entries < 2:
-        raise InputError(
-            f"share must be between 0 and 1, of at least two ratings, not {share} of {data.num_entries}."
-        )
+    number = data.num_entries
+    if not 0 < share < 1 or number < 2:
+        told = f"not {share} of {number}"
+        raise InputError(f"share must be between 0 and 1, of at least two ratings, {told}.")
     matrix = data.matrix.tocoo()
-    held = np.zeros(matrix.nnz, bool)
-    size = min(max(1, round(share * matrix.nnz)), matrix.nnz - 1)
-    held[np.random.default_rng(seed).permutation(matrix.nnz)[:size]] = True
+    held = np.zeros(number, bool)
+    size = min(max(1, round(share * number)), number - 1)
+    held[np.random.default_rng(seed).permutation(number)[:size]] = True
 
     def part(chosen: np.ndarray) -> Data:
-        cells = scipy.sparse.csr_array(
-            (matrix.data[chosen], (matrix.coords[0][chosen], matrix.coords[1][chosen])),
-            shape=matrix.shape,
-        )
-        return Data(
-            "ratings", matrix=cells, column_names=data.column_names, row_names=data.row_names
-        )
+        cells = matrix.data[chosen], tuple(index[chosen] for index in matrix.coords)
+        some = scipy.sparse.csr_array(cells, shape=matrix.shape)
+        return dataclasses.replace(data, matrix=some)
 
     return part(~held), part(held)
+
+
+# Moments of the product ---------------------------------------------------------------------------
 
 
 @jax.jit
@@ -101,54 +97,51 @@ def _moments(u, v, users, items):
     return mean, jnp.sum(u.second[users] * v.second[items], (1, 2))
 
 
+def _at_draw(model, hyper, values, users, items):
+    """u'v at each pair, and the variance of the noise."""
+    u, v = (values[site] for site in model.ratings.sites)
+    return jnp.sum(u[users] * v[items], 1), model.ratings.noise(hyper, values)
+
+
 @partial(jax.jit, static_argnames=("model",))
 def _over_draws(model, hyper, draws, users, items):
-    """Mean and variance of u'v over draws, and the mean of the noise's variance."""
+    """Means over draws of u'v, of its square and of the variance of the noise."""
 
     def add(sums, values):
-        product = jnp.sum(values["u"][users] * values["v"][items], 1)
-        return (
-            sums[0] + product,
-            sums[1] + product**2,
-            sums[2] + model.ratings.noise(hyper, values),
-        ), None
+        product, noise = _at_draw(model, hyper, values, users, items)
+        return jax.tree.map(jnp.add, sums, (product, product**2, noise)), None
 
-    nothing = jnp.zeros(users.shape), jnp.zeros(users.shape), jnp.zeros(())
-    sums, _ = jax.lax.scan(add, nothing, draws)
-    count = len(jax.tree.leaves(draws)[0])
-    mean = sums[0] / count
-    return mean, jnp.maximum(sums[1] / count - mean**2, 0), sums[2] / count
+    zeros = jnp.zeros(users.shape), jnp.zeros(users.shape), jnp.zeros(())
+    sums, _ = jax.lax.scan(add, zeros, draws)
+    return [x / len(jax.tree.leaves(draws)[0]) for x in sums]
 
 
 @partial(jax.jit, static_argnames=("model",))
 def _mixture_density(model, hyper, draws, users, items, ratings):
     """log of the mean over draws of p(rating | draw)."""
 
-    def one(values):
-        mean, variance = (
-            hyper.offset + jnp.sum(values["u"][users] * values["v"][items], 1),
-            model.ratings.noise(hyper, values),
-        )
-        return -0.5 * ((ratings - mean) ** 2 / variance + jnp.log(2 * jnp.pi * variance))
-
     def add(total, values):
-        return jnp.logaddexp(total, one(values)), None
+        product, noise = _at_draw(model, hyper, values, users, items)
+        square = (ratings - hyper.offset - product) ** 2
+        log_p = -0.5 * (square / noise + jnp.log(2 * jnp.pi * noise))
+        return jnp.logaddexp(total, log_p), None
 
     total, _ = jax.lax.scan(add, jnp.full(users.shape, -jnp.inf), draws)
     return total - jnp.log(len(jax.tree.leaves(draws)[0]))
 
 
-DRAWN = ("draws", "mixture")  # posteriors whose predictions are averaged over draws
+def _draws(posterior: Any, wanted: int) -> dict[str, jax.Array]:
+    drawn = posterior.sample(jax.random.key(0), posterior.num_draws(wanted))
+    return jax.tree.map(jnp.asarray, drawn)
 
 
-def _some_draws(fit: Any, num_draws: int) -> dict[str, jax.Array]:
-    """Draws of a posterior, of a Markov chain no more than it has."""
-    posterior = fit.posterior
-    most = int(np.prod(posterior.draws["u"].shape[:2])) if posterior.kind == "draws" else num_draws
-    return {
-        site: jnp.asarray(x)
-        for site, x in posterior.sample(jax.random.key(0), min(num_draws, most)).items()
-    }
+def _in_chunks(function: Any, *arrays: np.ndarray) -> list[np.ndarray]:
+    """Outputs of a function of arrays of pairs, some pairs at a time; scalars come once each."""
+    chunks = (
+        [jnp.asarray(x[i : i + PAIRS]) for x in arrays] for i in range(0, len(arrays[0]), PAIRS)
+    )
+    parts = [[np.asarray(x, np.float64) for x in function(*chunk)] for chunk in chunks]
+    return [np.concatenate([np.atleast_1d(x) for x in part]) for part in zip(*parts, strict=True)]
 
 
 def _of_product(
@@ -156,41 +149,22 @@ def _of_product(
 ) -> tuple[np.ndarray, np.ndarray, float]:
     """Mean and variance of u'v at each pair, and the variance of the noise."""
     model, posterior, hyper = fit.model, fit.posterior, fit.problem.hyper
-    if posterior.kind in DRAWN:
-        draws = _some_draws(fit, num_draws)
-        parts = [
-            _over_draws(model, hyper, draws, jnp.asarray(i), jnp.asarray(j))
-            for i, j in _chunks(users, items)
-        ]
-        return (
-            np.concatenate([p[0] for p in parts]),
-            np.concatenate([p[1] for p in parts]),
-            float(parts[0][2]),
-        )
-    noise = float(
-        model.ratings.noise(
-            hyper,
-            {
-                site: jnp.asarray(posterior.mean(site))
-                for site in model.families
-                if site not in ("u", "v")
-            },
-        )
-    )
-    if posterior.kind == "point":
-        u, v = posterior.mean("u"), posterior.mean("v")
-        return np.sum(u[users] * v[items], 1), np.zeros(len(users)), noise
-    u, v = (
-        model.families[site].mean(jax.tree.map(jnp.asarray, posterior.natural(site)))
-        for site in ("u", "v")
-    )
-    parts = [_moments(u, v, jnp.asarray(i), jnp.asarray(j)) for i, j in _chunks(users, items)]
-    mean, square = (np.concatenate([np.asarray(p[k], np.float64) for p in parts]) for k in (0, 1))
-    return mean, np.maximum(square - mean**2, 0), noise
+    if posterior.is_sampled:
+        over_draws = partial(_over_draws, model, hyper, _draws(posterior, num_draws))
+        mean, square, noise = _in_chunks(over_draws, users, items)
+        return mean, np.maximum(square - mean**2, 0), float(noise[0])
+    sites = model.ratings.sites
+    others = {s: jnp.asarray(posterior.mean(s)) for s in model.families if s not in sites}
+    variance = float(model.ratings.noise(hyper, others))
+    if not posterior.has_spread:
+        u, v = (posterior.mean(site) for site in sites)
+        return np.sum(u[users] * v[items], 1), np.zeros(len(users)), variance
+    moments = partial(_moments, *(posterior.statistics(site) for site in sites))
+    mean, square = _in_chunks(moments, users, items)
+    return mean, np.maximum(square - mean**2, 0), variance
 
 
-def _chunks(*arrays: np.ndarray) -> list[tuple[np.ndarray, ...]]:
-    return [tuple(x[i : i + PAIRS] for x in arrays) for i in range(0, len(arrays[0]), PAIRS)]
+# Predictions and scores ---------------------------------------------------------------------------
 
 
 def predict_ratings(
@@ -200,13 +174,14 @@ def predict_ratings(
     interval: float = 0.9,
     limits: tuple[float, float] | None = None,
     step: float | None = None,
-    num_draws: int = 500,
+    num_draws: int = NUM_DRAWS,
 ) -> Prediction:
-    """The ratings that these users would give these items, pair by pair.
+    """Predict the ratings of pairs of users and items.
 
-    interval:  probability that the interval (lower, upper) holds the rating
-    limits:    the rating scale's ends; means and intervals are clipped to it
-    step:      the scale's step, e.g. 1 or 0.5; means are rounded to it, counted from the lower limit (C17)
+    interval:  probability of the interval (lower, upper)
+    limits:    lowest and highest rating; means and intervals are clipped to them
+    step:      step of the scale, e.g. 1 or 0.5, to which means are rounded, from the lower limit
+               (C17)
     num_draws: draws of a Markov chain to average over
 
     >>> import inference, pp_models
@@ -217,26 +192,20 @@ def predict_ratings(
     ((2,), True)
     """
     if fit.model.ratings is None:
-        raise InputError(
-            f"predict_ratings is for models of ratings with noise, not {fit.model.name}."
-        )
+        raise InputError(f"predict_ratings needs a model of ratings, not {fit.model.name}.")
     users, items = np.atleast_1d(np.asarray(users)), np.atleast_1d(np.asarray(items))
-    shape = fit.provenance["rows"], fit.provenance["columns"]
-    for name, index, size in (("users", users, shape[0]), ("items", items, shape[1])):
-        if (
-            index.ndim != 1
-            or not np.issubdtype(index.dtype, np.integer)
-            or len(users) != len(items)
-        ):
-            raise InputError(
-                "users and items must be lists of whole numbers, of equal length: one pair for each rating."
-            )
+    for name, index, size in (
+        ("users", users, fit.provenance["rows"]),
+        ("items", items, fit.provenance["columns"]),
+    ):
+        whole = index.ndim == 1 and np.issubdtype(index.dtype, np.integer)
+        if not whole or len(users) != len(items):
+            raise InputError("users and items must be lists of whole numbers of equal length.")
         if len(index) == 0:
             raise InputError("users and items are empty: there is nothing to predict.")
         if not (index.min() >= 0 and index.max() < size):
-            raise InputError(
-                f"{name} must lie between 0 and {size - 1}, as in the ratings that were fitted, but one is {index.min()} or {index.max()}."
-            )
+            told = f"one is {index.min()} or {index.max()}"
+            raise InputError(f"{name} must lie between 0 and {size - 1}, but {told}.")
     _check_scale(interval, limits, step, num_draws)
     mean, variance, noise = _of_product(fit, users, items, num_draws)
     mean, sd = float(fit.problem.hyper.offset) + mean, np.sqrt(variance + noise)
@@ -244,9 +213,8 @@ def predict_ratings(
     found = _clipped(Prediction(mean, sd, mean - half, mean + half), limits)
     if limits is None or step is None:
         return found
-    return found._replace(
-        mean=np.clip(limits[0] + step * np.round((found.mean - limits[0]) / step), *limits)
-    )
+    rounded = limits[0] + step * np.round((found.mean - limits[0]) / step)
+    return found._replace(mean=np.clip(rounded, *limits))
 
 
 def _check_scale(interval: Any, limits: Any, step: Any = None, num_draws: int = 1) -> None:
@@ -255,9 +223,7 @@ def _check_scale(interval: Any, limits: Any, step: Any = None, num_draws: int = 
     if limits is not None and not (np.shape(limits) == (2,) and limits[0] < limits[1]):
         raise InputError(f"limits must be the lowest and the highest rating, not {limits!r}.")
     if step is not None and not (limits is not None and step > 0):
-        raise InputError(
-            "step must be positive and needs limits: ratings are counted from the lowest one."
-        )
+        raise InputError("step must be positive and needs limits, from which it is counted.")
     if num_draws < 1:
         raise InputError(f"num_draws must be at least 1, not {num_draws}.")
 
@@ -265,47 +231,29 @@ def _check_scale(interval: Any, limits: Any, step: Any = None, num_draws: int = 
 def _clipped(found: Prediction, limits: tuple[float, float] | None) -> Prediction:
     if limits is None:
         return found
-    return Prediction(
-        np.clip(found.mean, *limits),
-        found.sd,
-        np.clip(found.lower, *limits),
-        np.clip(found.upper, *limits),
-    )
+    mean, lower, upper = (np.clip(x, *limits) for x in (found.mean, found.lower, found.upper))
+    return Prediction(mean, found.sd, lower, upper)
 
 
 def score_ratings(
     fit: Any, heldout: Data, interval: float = 0.9, limits: tuple[float, float] | None = None
 ) -> RatingScore:
-    """How well held-out ratings of known users and items are predicted. The density is that of the prediction before clipping."""
+    """Score predictions of held-out ratings; the density is that before clipping to limits."""
     _check_scale(interval, limits)
     if not isinstance(heldout, Data) or heldout.kind != "ratings":
-        raise InputError(
-            "score_ratings needs held-out ratings, made with pp_models.data.ratings or split_ratings."
-        )
+        raise InputError("score_ratings needs held-out ratings: use pp_models.data.ratings.")
     matrix = heldout.matrix.tocoo()
     users, items, truth = (np.asarray(x) for x in (*matrix.coords, matrix.data.astype(np.float64)))
     free = predict_ratings(fit, users, items, interval)
     shown = _clipped(free, limits)
-    error = truth - shown.mean
-    inside = (truth >= shown.lower) & (truth <= shown.upper)
-    if fit.posterior.kind in DRAWN:
-        draws, hyper = _some_draws(fit, 500), fit.problem.hyper
-        parts = [
-            _mixture_density(fit.model, hyper, draws, *map(jnp.asarray, part))
-            for part in _chunks(users, items, truth)
-        ]
-        density = np.concatenate([np.asarray(part, np.float64) for part in parts])
+    error, inside = truth - shown.mean, (truth >= shown.lower) & (truth <= shown.upper)
+    if fit.posterior.is_sampled:
+        known = fit.model, fit.problem.hyper, _draws(fit.posterior, NUM_DRAWS)
+        (density,) = _in_chunks(
+            lambda *pairs: [_mixture_density(*known, *pairs)], users, items, truth
+        )
     else:
         density = norm.logpdf(truth, free.mean, free.sd)
-    rmse, mae = float(np.sqrt(np.mean(error**2))), float(np.mean(np.abs(error)))
-    return RatingScore(
-        rmse,
-        mae,
-        float(density.mean()),
-        float(inside.mean()),
-        len(truth),
-        error,
-        density,
-        inside,
-        users,
-    )
+    rmse, mae = float(np.sqrt(np.mean(error**2))), float(np.abs(error).mean())
+    means = rmse, mae, float(density.mean()), float(inside.mean())
+    return RatingScore(*means, len(truth), error, density, inside, users)

@@ -1,4 +1,4 @@
-"""What every evaluation returns: a value, its standard error, and the terms it was made from."""
+"""The results of evaluations: a value, its standard error, and the terms it is made of."""
 
 from typing import Any, NamedTuple
 
@@ -10,7 +10,8 @@ from pp_models.errors import InputError
 
 
 class Score(NamedTuple):
-    """value: mean log probability per held-out token, in nats. standard_error: over documents. per_document, num_tokens: its terms."""
+    """value: mean log probability per held-out token, in nats. standard_error: over documents.
+    per_document, num_tokens: log probability and length of each document."""
 
     value: float
     standard_error: float
@@ -24,7 +25,8 @@ class Score(NamedTuple):
 
 
 class Measure(NamedTuple):
-    """value, its standard error, and the terms that it averages, one for each row, topic, rating or vote; nan where a term is not defined."""
+    """A mean, its standard error, and its terms: one per row, topic, rating or vote, nan where it
+    is not defined."""
 
     value: float
     standard_error: float
@@ -32,45 +34,42 @@ class Measure(NamedTuple):
 
 
 def ratio(sums: np.ndarray, sizes: np.ndarray) -> tuple[float, float]:
-    """sum(sums) / sum(sizes) and its standard error, linearised, over rows that were drawn independently: nan where only one has a size."""
+    """sum(sums) / sum(sizes) and its linearised standard error over independent rows.
+
+    The error is nan if fewer than two rows have a size.
+    """
     value, number = sums.sum() / sizes.sum(), np.count_nonzero(sizes)
-    residual = sums - value * sizes
-    return float(value), float(
-        np.sqrt(np.sum(residual**2) * number / (number - 1)) / sizes.sum()
-    ) if number > 1 else float("nan")
+    if number < 2:
+        return float(value), float("nan")
+    squares = np.sum((sums - value * sizes) ** 2)
+    return float(value), float(np.sqrt(squares * number / (number - 1)) / sizes.sum())
 
 
 def mean(terms: np.ndarray) -> Measure:
-    """The mean of the terms that are defined, and its standard error."""
-    known = terms[~np.isnan(terms)]
-    if not len(known):
+    """The mean of the terms that are not nan."""
+    known = ~np.isnan(terms)
+    if not known.any():
         raise InputError("Nothing here can be scored: no row has anything held out.")
-    return Measure(
-        float(known.mean()),
-        float(known.std(ddof=1) / np.sqrt(len(known))) if len(known) > 1 else float("nan"),
-        terms,
-    )
+    return Measure(*ratio(np.where(known, terms, 0), known.astype(float)), terms)
 
 
 def clustered(terms: np.ndarray, row: np.ndarray) -> Measure:
-    """The mean of terms, and its standard error over the rows that they belong to: terms of one row may depend on each other."""
+    """The mean of terms, with a standard error over rows: terms of one row may be dependent."""
     groups = np.unique(row, return_inverse=True)[1]
     return Measure(*ratio(np.bincount(groups, terms), np.bincount(groups).astype(float)), terms)
 
 
-def check_vocabulary(fit: Any, heldout: Data, what: str = "words") -> None:
-    """Refuse held-out rows whose columns are not those that were fitted, by their number or by their names."""
+def check_vocabulary(fit: Any, heldout: Data) -> None:
+    """Refuse held-out rows whose columns differ from the fitted ones in number or names."""
     known = fit.provenance
     if heldout.num_columns != known["columns"]:
         raise InputError(
-            f"The held-out documents have {heldout.num_columns} {what} but the model was fitted to {known['columns']}: use the same vocabulary."
+            f"The held-out documents have {heldout.num_columns} words but the model was fitted to "
+            f"{known['columns']}: use the same vocabulary."
         )
-    names = known.get("vocabulary")
-    if (
-        names is not None
-        and heldout.column_names is not None
-        and names != hash_of_names(heldout.column_names)
-    ):
+    names = known.get("vocabulary"), heldout.column_names
+    if None not in names and names[0] != hash_of_names(names[1]):
         raise InputError(
-            f"The held-out documents' {what} are not those that the model was fitted to, or in another order: use the same vocabulary."
+            "The held-out documents' words are not those that the model was fitted to, or are in "
+            "another order: use the same vocabulary."
         )

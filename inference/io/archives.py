@@ -111,11 +111,6 @@ def check_sizes(sizes: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> N
         require(small, f"{name} is {value}, but {most} numbers are stored")
 
 
-def is_whole(value: Any, least: int = 0) -> bool:
-    """Whether a number of a header is an integer that can be the size of something."""
-    return type(value) is int and least <= value < 2**48
-
-
 def group(arrays: Mapping[str, np.ndarray], name: str) -> Arrays:
     """The arrays "name/..." without the name in front."""
     return {n.removeprefix(f"{name}/"): x for n, x in arrays.items() if n.startswith(f"{name}/")}

@@ -25,14 +25,11 @@ from inference.core.posterior import Posterior, Stored
 from inference.core.posteriors import KINDS
 from inference.core.provenance import hash_of_names
 from inference.io import archives
-from inference.io.archives import check_sizes, is_whole, require, usable
 from pp_models import discovery
 from pp_models.data.files import write_whole
 from pp_models.data.types import Data
 from pp_models.errors import InputError
 from pp_models.model import as_arrays, declare, log_joint, value_shapes
-
-__all__ = ["Fit", "check_sizes", "is_whole", "load", "require", "save", "stored_sites", "usable"]
 
 FORMAT = 1
 MOST_SOLVED = 20_000_000  # numbers of rows that are solved only to be stored
@@ -189,7 +186,7 @@ def load(path: str | Path, data: Data | None = None) -> Fit:
     if not path.exists() and path.with_name(path.name + ".npz").exists():
         path = path.with_name(path.name + ".npz")
     header, arrays = archives.read(path, "fit", FORMAT)
-    with usable(path, "fit"):
+    with archives.usable(path, "fit"):
         about = header["data"]
         model = discovery.load(header["model"])
         if data is not None and data.hash != about["hash"]:
@@ -197,7 +194,7 @@ def load(path: str | Path, data: Data | None = None) -> Fit:
                 f"{path} was fitted to other data than these (their hashes differ): pass the "
                 "original data or none."
             )
-        check_sizes(header["hyper"] | {"columns": about["columns"]}, arrays)
+        archives.check_sizes(header["hyper"] | {"columns": about["columns"]}, arrays)
         known: Any = data or _Shape(about["kind"], about["rows"], about["columns"])
         model, hyper = declare(model, header["hyper"], known)
         problem = obj.Problem(model, as_arrays(hyper), data, tuple(jax.local_devices()))

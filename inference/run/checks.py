@@ -1,6 +1,7 @@
 """Checks of what `fit` is asked for, made before anything is compiled."""
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -55,8 +56,8 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float | np.number) and not isinstance(value, bool)
 
 
-def check_suits(engine: Engine, problem: Problem, every: int = 0) -> None:
-    """Refuse a model, a prior or learned hyper-parameters that the engine cannot work with.
+def check_suits(engine: Engine, problem: Problem, every: int = 0, init: Any = None) -> None:
+    """Refuse a model, a prior, hyper-parameters or a start that the engine cannot work with.
 
     every: `evaluate_every`, for which there must be batches of documents.
     """
@@ -86,9 +87,11 @@ def check_suits(engine: Engine, problem: Problem, every: int = 0) -> None:
             f"evaluate_every scores documents, and {model.name} explains {model.kind} data: leave "
             "it out."
         )
+    if init:
+        _check_init(engine, problem, init)
 
 
-def check_init(engine: Engine, problem: Problem, init: dict[str, Any]) -> None:
+def _check_init(engine: Engine, problem: Problem, init: Mapping[str, Any]) -> None:
     """Refuse starting points that the engine cannot use, or of other sites or shapes."""
     if engine.init == "none":
         raise InputError(f"Engine {engine.name!r} chooses its own start: leave init out.")

@@ -16,7 +16,7 @@ from inference.core.registry import load_engine, make_options
 from inference.io.fits import Fit
 from inference.run.callbacks import Convergence, Limit, Progress, Score, Watch
 from inference.run.checkpoint import Checkpoints, Plan, recipe_of
-from inference.run.checks import check_init, check_suits, check_wishes
+from inference.run.checks import check_suits, check_wishes
 from inference.run.guards import Guard
 from inference.run.loop import Callback, Run, advance, feed, run_length, stream_rows
 from pp_models.data.types import Data
@@ -69,25 +69,22 @@ def fit(
     devices:     default: all, of all joined processes, but one of each for small data. Every
                  process must make the same call
     evaluate_every: score every so many-th batch of documents before it is learned from (P 11.6),
-                 into `fit.history["heldout"]`, in nats per word. The fit and its seconds are the
-                 same with and without (0: never)
-    max_seconds: the run ends with the first step that ends later, counted from the end of the
-                 first step, which compiles; see `fit.stopped`. A sampler keeps its draws; without
-                 any, or where the run would take ten times as long, it raises TooLarge
+                 into `fit.history["heldout"]`, in nats per word (0: never)
+    max_seconds: end the run with the first step that ends later, counted from the end of the first
+                 step, which compiles; see `fit.stopped`. A sampler keeps its draws; without any,
+                 or if the run would take ten times as long, it raises TooLarge
     watch:       (step, seconds, posterior) called after each step, while the clock stands;
                  `posterior()` is the posterior so far, in warm-up the chains' present values (all
                  processes must ask, or none). Its attribute `memory`, if any, goes into checkpoints
-    checkpoint:  a file for the run's state. Where it is there, the run goes on from it and ends
-                 with the same bits as an undisturbed one. Ctrl-C and SIGTERM end a run after its
-                 step with its state safe (`Stopped`), a full disk with an InputError. When the run
-                 is over the file holds its end: remove it when the fit is saved
-    checkpoint_seconds, checkpoint_steps: between checkpoints; steps, where not 0, win
+    checkpoint:  a file for the run's state. If it exists, the run goes on from it and ends with the
+                 same bits as an undisturbed one. Ctrl-C and SIGTERM end a run after its step with
+                 its state safe (`Stopped`). Remove the file when the fit is saved
+    checkpoint_seconds, checkpoint_steps: between checkpoints; steps, if not 0, win
     options:     the engine's own, e.g. num_epochs, batch_size; see its Options
 
     >>> import inference, pp_models
     >>> data = pp_models.data.counts([[4, 3, 0, 0], [3, 5, 0, 1], [0, 0, 6, 2], [0, 1, 3, 4]])
-    >>> fit = inference.fit("lda", data, engine="cavi", hyper={"num_topics": 2})
-    >>> fit.posterior.mean("beta").shape
+    >>> inference.fit("lda", data, hyper={"num_topics": 2}).posterior.mean("beta").shape
     (2, 4)
     """
     chosen = load_engine(engine)
@@ -96,26 +93,28 @@ def fit(
     wishes = Wishes(progress, evaluate_every, max_seconds, watch, *when)
     check_wishes(wishes)
     problem = make_problem(model, data, hyper, devices)
-    if not chosen.sharded:  # every process does everything, and the first one keeps it
-        problem = problem._replace(devices=devices_.mine(problem.devices)[:1])
-        wishes = wishes if jax.process_index() == 0 else wishes._replace(checkpoint=None)
-    elif devices is None and fits_one_device(chosen, data):
-        problem = problem._replace(devices=devices_.one_each(problem.devices))
+    problem = problem._replace(devices=_used_devices(chosen, problem, devices is None))
+    check_suits(chosen, problem, evaluate_every, init)
     checked = chosen.settle(checked, data)
-    check_suits(chosen, problem, evaluate_every)
-    if init:
-        check_init(chosen, problem, dict(init))
-    key = jax.random.key(0) if key is None else key
     return _run(chosen, checked, problem, key, dict(init or {}), wishes)
 
 
+def _used_devices(engine: Engine, problem: Problem, any_will_do: bool) -> tuple[Any, ...]:
+    """One for each process if there are few rows. Chains and grids are always shared out."""
+    if not engine.sharded:  # every process does everything
+        return devices_.mine(problem.devices)[:1]
+    few = engine.kind in ("variational", "point") and problem.data.num_entries < FEW_ENTRIES
+    return devices_.one_each(problem.devices) if any_will_do and few else problem.devices
+
+
 def _run(
-    engine: Engine, options: Any, problem: Problem, key: jax.Array, start: Any, wishes: Wishes
+    engine: Engine, options: Any, problem: Problem, key: Any, start: Any, wishes: Wishes
 ) -> Fit:
     """Everything is checked: read the checkpoint, build the engine, and step."""
     data, title, first = problem.data, f"{problem.model.name} by {engine.name}", 0
     keeper = saved = None
-    if wishes.checkpoint is not None:
+    key = jax.random.key(0) if key is None else key
+    if wishes.checkpoint is not None and (engine.sharded or jax.process_index() == 0):
         when = float(wishes.checkpoint_seconds), int(wishes.checkpoint_steps)
         recipe = recipe_of(problem, engine, options, key, start, wishes.evaluate_every)
         plan = Plan(Path(wishes.checkpoint), *when)
@@ -148,8 +147,3 @@ def _run(
             run.resume(saved)
         advance(run, batches, step_key)
     return run.as_fit(run.state, run.stopped)
-
-
-def fits_one_device(engine: Engine, data: Data) -> bool:
-    """Whether the rows are too few to be worth sharing out. Chains and grids are always shared."""
-    return engine.kind in ("variational", "point") and data.num_entries < FEW_ENTRIES

@@ -1,7 +1,4 @@
-"""Data from one format into another, and what a path or data set holds.
-
-`pp-models data convert` and `pp-models data info` call these.
-"""
+"""`pp-models data convert` and `pp-models data info`."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -11,12 +8,10 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from pp_models.data import corpus, datasets, old_database, packaged, text
-from pp_models.data.corpus import Source
-from pp_models.data.formats import old_store, readers, writers
+from pp_models.data import corpus, old, packaged, text
+from pp_models.data.formats import writers
 from pp_models.data.formats.opening import usable
-from pp_models.data.types import KINDS, Data
-from pp_models.errors import InputError, unknown
+from pp_models.errors import InputError
 
 
 def convert(
@@ -27,54 +22,49 @@ def convert(
     show: bool | None = None,
     **options: Any,
 ) -> str:
-    """Write what `source` names to `target`, whose name tells the format; say what was written.
+    """Write data to `target`, whose name tells the format; returns a sentence about them.
 
-    Counts go into an .h5ad file in little memory; anything else is read as a whole. Options:
-    those of `text.Options`, for raw text. A database of an earlier version is written as one of
-    this version, if `target` has no ending, or .db.
+    Counts go into an .h5ad file in little memory; other formats hold all rows in memory. A
+    database of an earlier version becomes one of this version if `target` has no suffix, or .db.
+    options: those of `text.Options`, for raw text.
     """
-    _check_kind(kind)
     path, into = usable(source), usable(target)
-    written: Data
-    named = not datasets.is_path(source)
+    named = not packaged.is_path(source)
     if options and (named or not text.is_text(path)):
         given = ", ".join(options)
         raise InputError(f"{source} is not raw text, and {given} count its words: leave them out.")
-    with _bar(show, into.name) as on_rows:
-        if old_database.is_old(path) and into.suffix.lower() in ("", ".db"):
-            written = old_database.convert(path, into)
-        elif into.suffix.lower() == corpus.SUFFIX:
-            if kind not in (None, "counts"):
-                raise InputError(f"A corpus holds counts, not {kind}: write another format.")
-            found = _source(source, path, named, kind, options)
+    if old.is_database(path) and into.suffix.lower() in ("", ".db"):
+        written = old.convert_database(path, into)
+    elif into.suffix.lower() == corpus.SUFFIX:
+        if kind not in (None, "counts"):
+            raise InputError(f"A corpus holds counts, not {kind}: write another format.")
+        with _bar(show, into.name) as on_rows:
+            found = _source(source, path, named, options)
             corpus.write(into, found, overwrite=overwrite, on_rows=on_rows)
-            written = corpus.read(into, verify=False)
-        else:
-            data = packaged.load(source, kind) if named else packaged.read(path, kind, **options)
-            writers.write(data, into, overwrite, on_rows)
-            written = data
+        written = corpus.read(into, verify=False)
+    else:
+        written = packaged.load(source, kind) if named else packaged.read(path, kind, **options)
+        writers.write(written, into, overwrite)
     size = f"{written.num_rows} rows x {written.num_columns} columns, {written.num_entries} entries"
     return f"{written.kind}: {size}, written to {into}"
 
 
-def _source(source: str, path: Path, named: bool, kind: str | None, options: Any) -> Any:
-    """Rows in blocks, where the format allows that."""
-    if old_store.is_store(path) and not named:
-        return Source(*old_store.blocks(path))
-    if options:
-        return Source(*text.blocks(path, **options))
-    if not named and not (path.is_dir() and not text.is_text(path)):
+def _source(source: str, path: Path, named: bool, options: Any) -> Any:
+    """The counts, in blocks of rows where the format allows that."""
+    if named:
+        data = packaged.load(source)
+    elif old.is_store(path):
+        return old.store(path)
+    elif options:
+        return corpus.Source(*text.blocks(path, **options))
+    elif path.is_dir() and path.suffix.lower() not in corpus.SUFFIXES and not text.is_text(path):
+        data = packaged.read(path)
+    else:
         return path
-    data = packaged.load(source, kind) if named else packaged.read(path, kind)
     if data.kind != "counts":
         what = f"{source} is {data.kind} data, and a corpus holds counts"
-        raise InputError(f"{what}: add --kind counts to keep those alone, or write another format.")
+        raise InputError(f"{what}: write another format.")
     return data
-
-
-def _check_kind(kind: str | None) -> None:
-    if kind is not None and kind not in KINDS:
-        raise unknown("kind of data", kind, KINDS)
 
 
 @contextlib.contextmanager
@@ -84,74 +74,30 @@ def _bar(show: bool | None, title: str) -> Iterator[Callable[[int], Any]]:
         yield bar.update
 
 
-def describe(source: str, kind: str | None = None, show: bool | None = None) -> dict[str, Any]:
-    """What a path or a data set holds: its sizes, its names, and of a corpus its checksum."""
-    _check_kind(kind)
-    path = usable(source)
-    if not datasets.is_path(source):
-        return _described(packaged.load(source, kind))
-    if kind not in (None, "counts") or readers.is_votes(path) or path.is_dir():
-        return _described(packaged.read(path, kind))
-    if path.suffix.lower() == corpus.SUFFIX:
-        data = corpus.read(path)
-        size = path.stat().st_size
-        more: dict[str, Any] = {"bytes": size, "bytes per token": round(size / data.total, 2)}
-        if isinstance(data, corpus.Corpus):
-            more |= {"checksum": data.checksum, "complete": "yes"}
-        return _described(data) | more
-    with _bar(show, path.name) as on_rows:
-        return _counted(path, on_rows)
-
-
-def _described(data: Data) -> dict[str, Any]:
-    what = {"counts": "tokens", "text_and_votes": "tokens"}.get(data.kind, "sum")
-    shape = data.num_rows, data.num_columns
-    sizes = _sizes(data.kind, shape, what, data.total, data.lengths)
+def describe(source: str, kind: str | None = None) -> dict[str, Any]:
+    """Sizes and names of a path or data set, and the checksum of a corpus."""
+    named = not packaged.is_path(source)
+    data = packaged.load(source, kind) if named else packaged.read(usable(source), kind)
+    entries, total = int(data.lengths.sum()), data.total
+    total = int(total) if float(total).is_integer() else total
+    found = {
+        "kind": data.kind,
+        "rows": data.num_rows,
+        "columns": data.num_columns,
+        "entries": entries,
+        "sum" if data.kind in ("ratings", "dense") else "tokens": total,
+        "density": f"{entries / max(data.num_rows * data.num_columns, 1):.3%}",
+        "longest row": f"{int(data.lengths.max(initial=0))} entries",
+        "empty rows": int(np.sum(data.lengths == 0)),
+    }
     if data.votes is not None:
         yeas = f"{data.votes.data.mean():.1%}"
-        sizes |= {"members": data.num_members, "votes": data.votes.nnz, "yeas": yeas}
-    return sizes | _names(data.column_names, data.row_names)
-
-
-def _sizes(kind: str, shape: Any, what: str, total: float, lengths: Any) -> dict[str, Any]:
-    entries = int(lengths.sum())
-    return {
-        "kind": kind,
-        "rows": shape[0],
-        "columns": shape[1],
-        "entries": entries,
-        what: int(total) if float(total).is_integer() else total,
-        "density": f"{entries / max(shape[0] * shape[1], 1):.3%}",
-        "longest row": f"{int(lengths.max(initial=0))} entries",
-        "empty rows": int(np.sum(lengths == 0)),
-    }
-
-
-def _names(columns: tuple[str, ...] | None, rows: tuple[str, ...] | None) -> dict[str, Any]:
-    shown = {}
-    for what, names in (("column names", columns), ("row names", rows)):
+        found |= {"members": data.num_members, "votes": data.votes.nnz, "yeas": yeas}
+    for what, names in (("column names", data.column_names), ("row names", data.row_names)):
         some = ", ".join(name[:30] for name in (names or ("none",))[:4])
-        shown[what] = some + (", ..." if len(names or ()) > 4 else "")
-    return shown
-
-
-def _counted(path: Path, on_rows: Callable[[int], Any]) -> dict[str, Any]:
-    """Counts in a file, block by block where it is sorted, else as a whole."""
-    lengths, num_columns, total = [np.zeros(0, int)], 0, 0.0
-    found = corpus.open_source(path)
-    try:
-        for block in found.blocks:
-            lengths.append(np.diff(block.indptr))
-            num_columns = max(num_columns, block.shape[1])
-            total += float(block.data.sum(dtype=np.float64))
-            on_rows(block.shape[0])
-    except InputError as error:
-        if "sort the lines" not in str(error):
-            raise
-        return _described(packaged.read(path, "counts"))
-    if total == 0:
-        raise InputError(f"{path}: The corpus is empty: every count is zero.")
-    per_row = np.concatenate(lengths)
-    shape = len(per_row), max(num_columns, len(found.column_names or ()))
-    sizes = _sizes("counts", shape, "tokens", total, per_row)
-    return sizes | _names(found.column_names, found.row_names)
+        found[what] = some + (", ..." if len(names or ()) > 4 else "")
+    if isinstance(data, corpus.Corpus):
+        size = data.path.stat().st_size
+        found |= {"bytes": size, "bytes per token": round(size / total, 2)}
+        found |= {"checksum": data.checksum, "complete": "yes"}
+    return found

@@ -1,18 +1,17 @@
 """Corpora on disk: counts of any number of rows in an `.h5ad` file, read a batch at a time.
 
-    corpus.write("wiki.h5ad", "docword.wiki.txt.gz")    # any counts: a file, `Data`, blocks of rows
-    wiki = corpus.read("wiki.h5ad")                     # a `Data` that engines take like any other
+    corpus.write("wiki.h5ad", "docword.wiki.txt.gz")    # from a file, `Data`, or blocks of rows
+    wiki = corpus.read("wiki.h5ad")                     # a `Data` like any other
     wiki.select(rows)                                   # these rows, in memory
     wiki.batches(key, 1000, devices)                    # one shuffled pass, batch by batch
 
-The layout is AnnData's: a CSR matrix in the group `X` (`indptr`, `indices`, `data`), the names of
-the rows in `obs` and those of the columns in `var`. `anndata` is not needed. We write the three
-arrays contiguous, so that they are memory-mapped at their offsets in the file. Files that AnnData
-or scanpy wrote, chunked or compressed, sparse or dense, are read block by block into memory; the
-raw counts are taken from `layers/counts` if it is there, as scanpy's users keep them.
+The layout is AnnData's: a CSR matrix in the group `X` (`indptr`, `indices`, `data`), row names in
+`obs` and column names in `var`. `anndata` is not needed. The arrays are contiguous, so they can
+be memory-mapped. Files that AnnData or scanpy wrote (.h5ad or .zarr; chunked or compressed;
+sparse or dense) are read block by block into memory, from `layers/counts` if it exists.
 
-A file is written beside its place and put there when it is complete. Its attribute
-`pp_models_checksum` covers counts and names and is checked when it is read.
+A file appears when it is complete. Its attribute `pp_models_checksum` covers counts and names and
+is checked when it is read.
 """
 
 import contextlib
@@ -32,26 +31,26 @@ import numpy as np
 import scipy.sparse
 
 from pp_models.data import text
-from pp_models.data.files import Files, write_new
+from pp_models.data.files import write_new
 from pp_models.data.formats import h5ad, readers
-from pp_models.data.formats.opening import existing, fail, parsed, usable
-from pp_models.data.types import Data, count_matrix, counts
+from pp_models.data.formats.opening import existing, fail, usable
+from pp_models.data.types import Data, count_matrix, counts, named
 from pp_models.errors import InputError
 
 SUFFIX = ".h5ad"
-BLOCK_ROWS = 1 << 14  # read together when everything is
+SUFFIXES = (SUFFIX, ".zarr")
+BLOCK_ROWS = 1 << 14  # read together when all rows are
 BLOCK_ENTRIES = 1 << 20  # written or checked together
 RESIDENT_ROWS = 1 << 12  # rows read before their pages are given back to the system
 KINDS = {"indices": np.dtype("<i4"), "data": np.dtype("<f4")}
 CHECKSUM = "pp_models_checksum"
-_DAMAGED = "not a complete .h5ad file ({}): restore it from a copy, or write it again"
 
 
 # Reading ----------------------------------------------------------------------------------------
 
 
 class MappedMatrix:
-    """A CSR matrix of counts in a file, of which only the rows asked for are read."""
+    """A CSR matrix of counts in a file. Only the rows asked for are read."""
 
     def __init__(self, shape: tuple[int, int], arrays: list[np.ndarray], pages: mmap.mmap) -> None:
         self.shape, (self.indptr, self.indices, self.data) = shape, arrays
@@ -77,7 +76,7 @@ class MappedMatrix:
         return scipy.sparse.csr_array((*parts, indptr), shape=(len(rows), self.shape[1]))
 
     def _give_back(self, num_rows: int) -> None:
-        """Let go of pages read long ago. They stay in the system's cache, where there is room."""
+        """Release pages read long ago; the system may still cache them."""
         self._num_read += num_rows
         if self._num_read >= RESIDENT_ROWS:
             self._num_read = 0
@@ -89,17 +88,11 @@ class MappedMatrix:
             yield getattr(self, name)[first : first + BLOCK_ENTRIES]
             self._give_back(RESIDENT_ROWS)
 
-    def blocks(self) -> Iterator[Any]:
-        """All rows in order, some at a time."""
-        return (self[rows] for rows in _ranges(self.shape[0]))
-
     def tocsr(self) -> Any:
-        """All rows, in memory."""
         return self[:]
 
     def sum(self, axis: int | None = None, dtype: Any = None) -> Any:
-        """As of any matrix, a block at a time."""
-        sums = [block.sum(axis=axis, dtype=dtype) for block in self.blocks()]
+        sums = [self[rows].sum(axis=axis, dtype=dtype) for rows in _ranges(self.shape[0])]
         return np.concatenate(sums) if axis == 1 else np.sum(sums, axis=0)
 
 
@@ -109,16 +102,21 @@ def _row_numbers(rows: Any, num_rows: int) -> np.ndarray:
     return rows if plain else np.arange(num_rows)[rows]
 
 
+def _ranges(num_rows: int) -> Iterator[np.ndarray]:
+    for first in range(0, num_rows, BLOCK_ROWS):
+        yield np.arange(first, min(first + BLOCK_ROWS, num_rows))
+
+
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Corpus(Data):
-    """Counts in a file. What is selected or packed is read; the rest stays on disk."""
+    """Counts in a file. Rows are read when they are selected or packed."""
 
     path: Path = Path()
 
     @functools.cached_property
     def _per_row(self) -> np.ndarray:
         """The total and the log factorials of each row, from one pass."""
-        parts = (Data("counts", matrix=block) for block in self.matrix.blocks())
+        parts = (Data("counts", self.matrix[rows]) for rows in _ranges(self.num_rows))
         return np.concatenate([[part.totals, part._log_factorials] for part in parts], axis=1)
 
     @functools.cached_property
@@ -135,7 +133,7 @@ class Corpus(Data):
 
     @functools.cached_property
     def hash(self) -> str:
-        """That of the same counts in memory."""
+        """The same as that of these counts in memory."""
         digest = _begin_hash(self.matrix.shape, self.matrix.indptr)
         for name, kind in (("indices", np.int64), ("data", np.float32)):
             for piece in self.matrix.pieces(name):
@@ -144,7 +142,7 @@ class Corpus(Data):
 
     @property
     def checksum(self) -> str:
-        """Of the counts and the names."""
+        """A checksum of the counts and the names."""
         return _checksum(self.hash, self.column_names, self.row_names)
 
     def select(self, rows: np.ndarray) -> Data:
@@ -165,38 +163,35 @@ def _checksum(counted: str, columns: Any, rows: Any) -> str:
 
 
 def read(path: str | Path, verify: bool = True) -> Data:
-    """The corpus in a file: mapped, if it is ours, else in memory.
+    """The corpus in a file: memory-mapped if `write` wrote it, else in memory.
 
-    verify: check its checksum, not only that everything is there.
+    verify: check the checksum, not only the sizes of the arrays.
     """
-    path = existing(path)
-    with parsed(path, _DAMAGED):
-        with _opened(path) as (stream, file):
-            found = _mapped(path, stream, file)
-            if found is None:
-                matrix = scipy.sparse.vstack(list(h5ad.blocks(path, file)), format="csr")
-                return counts(matrix, *h5ad.names(file))
-            said = file.attrs[CHECKSUM]
+    path = _there(path)
+    with h5ad.opened(path) as (file, stream):
+        found = _mapped(path, file, stream)
+        if found is None:
+            matrix = scipy.sparse.vstack(list(h5ad.blocks(path, file)), format="csr")
+            return counts(matrix, *h5ad.names(file))
+        said = file.attrs[CHECKSUM]
         if verify and (found.checksum != said or not _in_range(found.matrix)):
             raise ValueError("it does not match its checksum")
         return found
 
 
-@contextlib.contextmanager
-def _opened(path: Path) -> Iterator[tuple[Any, Any]]:
-    with path.open("rb") as stream, h5py.File(stream, "r") as file:
-        yield stream, file
+def _there(path: str | Path) -> Path:
+    return usable(path) if str(path).lower().endswith(".zarr") else existing(path)
 
 
-def _mapped(path: Path, stream: Any, file: Any) -> Corpus | None:
-    """A corpus of ours, its arrays mapped; None of any other file."""
-    if CHECKSUM not in file.attrs:
+def _mapped(path: Path, file: Any, stream: Any) -> Corpus | None:
+    """A corpus of ours, its arrays mapped, or None."""
+    if CHECKSUM not in file.attrs or stream is None:
         return None
     group = file["X"]
     shape = tuple(int(size) for size in group.attrs["shape"])
     places = {name: group[name].id.get_offset() for name in KINDS}
     if None in places.values():
-        return None  # written again by somebody who kept the attribute
+        return None  # another tool wrote the file again and kept the attribute
     indptr = group["indptr"][:].astype(np.int64)
     starts = len(indptr) == shape[0] + 1 and indptr[0] == 0 and np.all(np.diff(indptr) >= 0)
     if not starts or any(group[name].shape != (indptr[-1],) for name in KINDS):
@@ -206,29 +201,25 @@ def _mapped(path: Path, stream: Any, file: Any) -> Corpus | None:
     size = int(indptr[-1])
     arrays = [np.frombuffer(pages, kind, size, places[name]) for name, kind in KINDS.items()]
     matrix = MappedMatrix((shape[0], shape[1]), [indptr, *arrays], pages)
-    columns, rows = h5ad.names(file)
-    for found, size in ((columns, shape[1]), (rows, shape[0])):
-        if found is not None and len(found) != size:
-            raise ValueError(f"it has {len(found)} names for {size}")
-    return Corpus("counts", matrix=matrix, column_names=columns, row_names=rows, path=path)
+    return Corpus("counts", matrix=matrix, path=path, **named(shape, *h5ad.names(file)))
 
 
 def _in_range(matrix: MappedMatrix) -> bool:
-    """Whether entries are counts in columns that there are: compiled code trusts them."""
+    """Whether columns and counts are within bounds, on which compiled code relies."""
     columns = (0 <= part.min() <= part.max() < matrix.shape[1] for part in matrix.pieces("indices"))
     values = (0 < part.min() <= part.max() < 2**24 for part in matrix.pieces("data"))
     return all(columns) and all(values)
 
 
+# Writing ----------------------------------------------------------------------------------------
+
+
 class Source(NamedTuple):
-    """Where rows come from: blocks of them, in order, and names."""
+    """Blocks of rows, in order, and names."""
 
     blocks: Iterator[Any]
     column_names: tuple[str, ...] | None = None
     row_names: tuple[str, ...] | None = None
-
-
-# Writing ----------------------------------------------------------------------------------------
 
 
 def write(
@@ -242,7 +233,7 @@ def write(
     """Write a corpus in one pass over its source, in little memory.
 
     source:     the path of a file of counts, a `Data`, a `Database`, or blocks of rows in order
-    overwrite:  replace the file that is there, once the new one is complete
+    overwrite:  replace an existing file once the new one is complete
     on_rows:    called with the number of rows of each block that was written
 
     >>> blocks = [[[4, 3, 0], [0, 0, 6]], [[1, 1, 1]]]
@@ -251,40 +242,33 @@ def write(
     (3, 16.0)
     """
     path = usable(path)
-    if path.suffix.lower() != SUFFIX:
-        fail(path, f"a corpus is a file whose name ends in {SUFFIX}: name it so")
-    if path.is_dir():
-        fail(path, "this is a folder: name a file")
+    if path.suffix.lower() != SUFFIX or path.is_dir():
+        what = "this is a folder" if path.is_dir() else f"a corpus is a file that ends in {SUFFIX}"
+        fail(path, f"{what}: choose another name")
     found = open_source(source)
     if column_names is not None:
         found = found._replace(column_names=tuple(map(str, column_names)))
     if row_names is not None:
         found = found._replace(row_names=tuple(map(str, row_names)))
-    files: Files = {path: partial(_write, path.parent, found, on_rows)}
-    return write_new(path, files, overwrite, lambda: None)
+    return write_new(path, {path: partial(_write, path.parent, found, on_rows)}, overwrite)
 
 
 def open_source(source: Any) -> Source:
-    """Blocks of rows, and names, from whatever holds counts."""
-    if isinstance(source, Source):
-        return source
+    """Blocks of rows, and names, of anything that holds counts."""
     if isinstance(source, str | Path):
         path = usable(source)
-        if path.suffix.lower() == SUFFIX:
-            return _open_file(existing(path))
+        if path.suffix.lower() in SUFFIXES:
+            return _open_file(_there(path))
         if text.is_text(path):
             return Source(*text.blocks(path))
         return Source(readers.blocks(path), *readers.names(path))
-    if isinstance(source, Corpus):
-        return Source(source.matrix.blocks(), source.column_names, source.row_names)
-    if isinstance(source, Data):
+    if isinstance(source, Source):
+        return source
+    if hasattr(source, "num_rows"):  # `Data` or a `Database`
         _refuse_other_kinds(source.kind)
-        blocks = (source.matrix[rows] for rows in _ranges(source.num_rows))
-        return Source(blocks, source.column_names, source.row_names)
-    if hasattr(source, "num_rows") and hasattr(source, "data"):  # a `Database`
-        _refuse_other_kinds(source.kind)
-        blocks = (source.data(rows).matrix for rows in _ranges(source.num_rows))
-        return Source(blocks, source.column_names)
+        rows = _ranges(source.num_rows)
+        parts = (source.matrix[r] if isinstance(source, Data) else source.data(r) for r in rows)
+        return Source(parts, source.column_names, getattr(source, "row_names", None))
     if scipy.sparse.issparse(source) or isinstance(source, np.ndarray):
         return Source(iter([source]))
     if not isinstance(source, Iterable):
@@ -293,21 +277,16 @@ def open_source(source: Any) -> Source:
     return Source(iter(source))
 
 
-def _ranges(num_rows: int) -> Iterator[np.ndarray]:
-    for first in range(0, num_rows, BLOCK_ROWS):
-        yield np.arange(first, min(first + BLOCK_ROWS, num_rows))
-
-
 def _open_file(path: Path) -> Source:
-    """Ours is checked before anything of it is written elsewhere; another's is read as it goes."""
-    with parsed(path, _DAMAGED), _opened(path) as (_, file):
-        if CHECKSUM not in file.attrs:
+    """A corpus of ours is verified first; another's file is read as it goes."""
+    with h5ad.opened(path) as (file, stream):
+        if _mapped(path, file, stream) is None:
             return Source(_stream(path), *h5ad.names(file))
     return open_source(read(path))
 
 
 def _stream(path: Path) -> Iterator[Any]:
-    with parsed(path, _DAMAGED), _opened(path) as (_, file):
+    with h5ad.opened(path) as (file, _):
         yield from h5ad.blocks(path, file)
 
 
@@ -317,7 +296,7 @@ def _refuse_other_kinds(kind: str) -> None:
 
 
 def _write(folder: Path, source: Source, on_rows: Callable[[int], Any], file: Path) -> None:
-    """How long the arrays are is known at the end: until then they grow in unnamed files."""
+    """The arrays' lengths are known at the end: until then they grow in unnamed files."""
     with contextlib.ExitStack() as stack:
         grown = [stack.enter_context(tempfile.TemporaryFile(dir=folder)) for _ in KINDS]
         lengths, num_columns, columns, rows = _grow(grown, source, on_rows)
@@ -325,12 +304,9 @@ def _write(folder: Path, source: Source, on_rows: Callable[[int], Any], file: Pa
         if indptr[-1] == 0:
             raise InputError("The corpus is empty: every count is zero.")
         shape = len(lengths), max(num_columns, len(columns or ()))
-        for what, found, size in (("column", columns, shape[1]), ("row", rows, shape[0])):
-            if found is not None and len(found) != size:
-                counted = f"There are {len(found)} {what} names for {size} {what}s"
-                raise InputError(f"{counted}: give one name for each.")
+        named(shape, columns, rows)  # checks their number
         digest = _begin_hash(shape, indptr)
-        # Version 1.10 of the format has checksums of all that is not an array.
+        # Version 1.10 of HDF5 has checksums of everything but the arrays.
         options = {"libver": ("v110", "v110"), "alignment_threshold": 1, "alignment_interval": 8}
         with h5py.File(file, "w", **options) as out:
             h5ad.encode(out, "anndata", "0.1.0")
@@ -349,19 +325,20 @@ def _write(folder: Path, source: Source, on_rows: Callable[[int], Any], file: Pa
 
 
 def _grow(grown: list[Any], source: Source, on_rows: Callable[[int], Any]) -> Any:
-    """Append the blocks' arrays; the rows' lengths, the number of columns, and the names."""
+    """Append the blocks' arrays; returns the rows' lengths, the number of columns, and names."""
     columns, lengths, num_columns = source.column_names, [np.zeros(0, np.int32)], 0
     titles: list[str] | None = []
-    for block in _given(source.blocks):
-        if isinstance(block, Data):
-            _refuse_other_kinds(block.kind)
-            columns = block.column_names if columns is None else columns
-            if block.column_names not in (None, columns):
+    for block in source.blocks:
+        given = block if isinstance(block, Data) else None
+        if given is not None:
+            _refuse_other_kinds(given.kind)
+            columns = given.column_names if columns is None else columns
+            if given.column_names not in (None, columns):
                 fix = "give all of them over the same columns"
                 raise InputError(f"The blocks of rows have different column names: {fix}.")
-        found = block.row_names if isinstance(block, Data) else None
+        found = None if given is None else given.row_names
         titles = None if found is None or titles is None else [*titles, *found]
-        matrix = count_matrix(block.matrix if isinstance(block, Data) else block)
+        matrix = count_matrix(block if given is None else given.matrix)
         grown[0].write(matrix.indices.astype(np.int32))
         grown[1].write(matrix.data)
         lengths.append(np.diff(matrix.indptr).astype(np.int32))
@@ -369,12 +346,3 @@ def _grow(grown: list[Any], source: Source, on_rows: Callable[[int], Any]) -> An
         on_rows(matrix.shape[0])
     rows = source.row_names if source.row_names is not None else titles and tuple(titles)
     return np.concatenate(lengths), num_columns, columns, rows or None
-
-
-def _given(blocks: Iterator[Any]) -> Iterator[Any]:
-    """The same blocks; trouble with the disk while they are made is not the corpus's."""
-    try:
-        yield from blocks
-    except OSError as error:
-        what = f"The rows to be stored cannot be read ({error})"
-        raise InputError(f"{what}: check where they come from.") from error

@@ -8,27 +8,28 @@
 
 A document fed word by word ends as the same contents, bit for bit, as the document fed whole.
 
-Rows are in SQLite (`blobs`), in the file `rows.sqlite` of the folder, one blob a row: pairs of a
-column (32-bit integer) and a count (32-bit float) sorted by column, or the values of a dense row.
-Nothing is pickled. Once a write returns, a crash does not lose it.
+Rows are in SQLite, in the file `rows.sqlite` of the folder, in write-ahead mode, one blob a row:
+pairs of a column (32-bit integer) and a count (32-bit float) sorted by column, or the values of a
+dense row, with a CRC-32 that is checked whenever the row is read. A write is one transaction.
 
 One process writes at a time. Others may read beside it: each sees the last commit before it opened
 or last called `refresh`. A `Database` is used by one thread at a time.
 """
 
+import contextlib
 import itertools
 import json
-import stat
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import scipy.sparse
 
+from pp_models.data import sqlite
 from pp_models.data import types as data_
-from pp_models.data.blobs import Blobs, State, damage, read_header
+from pp_models.data.formats.opening import usable
+from pp_models.data.sqlite import State, damage
 from pp_models.data.types import Data
 from pp_models.errors import InputError, unknown
 
@@ -68,60 +69,68 @@ class Database:
     ) -> None:
         if kind not in KINDS:
             raise unknown("kind of database", kind, KINDS)
-        whole = isinstance(num_columns, int | np.integer) and not isinstance(num_columns, bool)
-        if not whole or not 0 < num_columns <= LARGEST_COLUMNS:
-            limits = f"a whole number from 1 to {LARGEST_COLUMNS}"
-            raise InputError(f"num_columns must be {limits}, not {num_columns!r}.")
-        self.kind, self.num_columns, self.read_only = kind, int(num_columns), bool(read_only)
+        self.kind, self.num_columns = kind, _whole(num_columns, "num_columns", 1, LARGEST_COLUMNS)
         self.column_names = data_._names(column_names, self.num_columns, "column")
         self.tags = _plain(tags)
         self.path = None if path is None else _folder(path)
         if path is None and read_only:
             raise InputError("A database in memory cannot be opened read_only: give a path.")
+        self.read_only, self._sync = bool(read_only), bool(sync)
         names = ("kind", "num_columns", "column_names", "tags")
         header = {name: getattr(self, name) for name in names}
         self._sizes: Counter[int] | None = None  # rows by their number of entries; None: unknown
-        self._closed = False
-        self._blobs = Blobs(self.path, header, self.read_only, bool(sync))
-        try:
-            self._accept(self._blobs.header, tags is not None)
+        self._last: State | None = None  # None: read it from the table
+        with contextlib.ExitStack() as opening:
+            if self.path is not None and not self.read_only:
+                opening.enter_context(sqlite.make_folder(self.path, header))
+            self._file = sqlite.File(self.path, self.read_only)
+            opening.enter_context(contextlib.closing(self._file))
+            if self.path is None:
+                self._file.make(header)
+            self._accept(self._file.header(), tags is not None)
+            self._closed = False
+            self.refresh()
             if self.path is not None and verify:
-                self._blobs.verify()
-                self.totals  # noqa: B018  reads every row
-        except BaseException:
-            self.close()
-            raise
+                self._file.check_pages(self.num_rows)
+                for first in range(0, self.num_rows, CHUNK):
+                    self._read(np.arange(first, min(first + CHUNK, self.num_rows)))
+            self._open = opening.pop_all()
 
     @classmethod
     def open(cls, path: str | Path, **options: Any) -> "Database":
         """The database in this folder, with its own kind and columns. Options: see `Database`."""
         folder = _folder(path)
-        header = read_header(folder)
+        with contextlib.closing(sqlite.File(folder, True)) as file:
+            header = file.header()
         return cls(header["num_columns"], header["kind"], folder, **options)
 
     def __repr__(self) -> str:
         where = "in memory" if self.path is None else self.path
         return f"Database({self.kind}, {self.num_rows} rows x {self.num_columns} columns, {where})"
 
+    # Sizes ------------------------------------------------------------------------------------
+
+    @property
+    def _state(self) -> State:
+        if self._last is None:
+            self._last = self._file.state()
+        return self._last
+
     @property
     def num_rows(self) -> int:
-        return self._blobs.state.num_rows
+        return self._state.num_rows
 
     @property
     def total(self) -> float:
         """Sum of all entries: the number of tokens of a corpus."""
-        return self._blobs.state.total
-
-    @property
-    def num_entries(self) -> int:
-        """Entries of all rows: pairs of a row and a column for counts."""
-        return int(self.lengths.sum())
+        return self._state.total
 
     @property
     def lengths(self) -> np.ndarray:
         """Entries per row."""
         self._ready()
-        return np.array(self._blobs.sizes(), np.int64) // self._entry.itemsize
+        found = self._file.select("SELECT length(blob) FROM rows ORDER BY id")
+        return np.array(found, np.int64).ravel() // self._entry.itemsize
 
     @property
     def sizes(self) -> np.ndarray:
@@ -132,17 +141,10 @@ class Database:
         return np.array(found, np.int64).reshape(-1, 2).T
 
     @property
-    def totals(self) -> np.ndarray:
-        """Sum of the entries of each row."""
-        rows = np.arange(self.num_rows)
-        parts = (rows[first : first + CHUNK] for first in range(0, len(rows), CHUNK))
-        return np.concatenate([np.zeros(0), *(self.data(part).totals for part in parts)])
-
-    @property
     def _entry(self) -> np.dtype[Any]:
         return ENTRY if self.kind == "counts" else np.dtype("<f4")
 
-    # Reading and writing --------------------------------------------------------------------------
+    # Reading ----------------------------------------------------------------------------------
 
     def data(self, rows: Any = None) -> Data:
         """The present contents of these rows (default: all), in the order given."""
@@ -158,14 +160,14 @@ class Database:
         return Data("counts", matrix=matrix, column_names=self.column_names)
 
     def _read(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The entries of these rows, and how many each has."""
-        blobs = self._blobs.read(rows.tolist())
+        """The entries of these rows, checked, and how many each has."""
+        blobs = self._file.blobs(rows.tolist())
         sizes = np.fromiter(map(len, blobs), np.int64, len(blobs))
         lengths, rest = np.divmod(sizes, self._entry.itemsize)
-        entries = np.frombuffer(bytearray().join(blobs), self._entry) if not rest.any() else None
-        if entries is None or (self.kind == "dense" and np.any(lengths != self.num_columns)):
+        if rest.any() or (self.kind == "dense" and np.any(lengths != self.num_columns)):
             raise damage(self.path, "a row has a wrong length")
-        if self.kind == "counts":  # compiled code relies on sorted columns that are there
+        entries = np.frombuffer(bytearray().join(blobs), self._entry)
+        if self.kind == "counts":  # compiled code relies on sorted columns within bounds
             column, count = entries["column"], entries["count"]
             order = np.repeat(np.arange(len(rows)) * self.num_columns, lengths) + column
             inside = (column >= 0) & (column < self.num_columns)
@@ -174,6 +176,8 @@ class Database:
             if not np.all((count > 0) & (count <= LARGEST_COUNT)):
                 raise damage(self.path, "a row has a wrong count")
         return entries, lengths
+
+    # Writing ----------------------------------------------------------------------------------
 
     def append(self, rows: Any) -> np.ndarray:
         """Add new rows: what `data.counts` or `data.dense` accepts, or a `Data`. Returns ids."""
@@ -199,22 +203,19 @@ class Database:
     def add(self, ids: Any, columns: Any, counts: Any = 1, new_rows: int = 0) -> np.ndarray:
         """Add words one by one: `counts[i]` (or `counts`) of word `columns[i]` to row `ids[i]`.
 
-        All are one write. `new_rows` rows are made first, empty; `ids` may name them. Returns the
-        ids of these, which follow those of the rows there are.
+        All are one write. `new_rows` empty rows are made first; `ids` may name them. Returns the
+        ids of the new rows, which follow those of the existing ones.
         """
         self._ready(writing=True, words=True)
-        whole = isinstance(new_rows, int | np.integer) and not isinstance(new_rows, bool)
-        if not whole or not 0 <= new_rows <= MOST_NEW_ROWS:
-            limits = f"a whole number from 0 to {MOST_NEW_ROWS}"
-            raise InputError(f"new_rows must be {limits}, not {new_rows!r}.")
-        ids = _indices(ids, self.num_rows + int(new_rows), "row")
+        new_rows = _whole(new_rows, "new_rows", 0, MOST_NEW_ROWS)
+        ids = _indices(ids, self.num_rows + new_rows, "row")
         columns = _indices(columns, self.num_columns, "column")
         if len(ids) != len(columns):
             told = f"There are {len(ids)} row ids for {len(columns)} columns"
             raise InputError(f"{told}: give one of each for every word.")
         counts = _whole_numbers(counts, len(ids))
         some = counts > 0
-        return self._add(ids[some], columns[some], counts[some], int(new_rows))
+        return self._add(ids[some], columns[some], counts[some], new_rows)
 
     def _add(self, ids: Any, columns: Any, counts: Any, new_rows: int) -> np.ndarray:
         """Add checked words; returns the ids of the new rows."""
@@ -242,33 +243,38 @@ class Database:
         """Store rows, all or none. before: numbers of entries of those that are replaced."""
         raw = entries.astype(self._entry, copy=False).tobytes()
         ends = (self._entry.itemsize * np.append(0, np.cumsum(lengths))).tolist()
-        blobs = [raw[start:end] for start, end in itertools.pairwise(ends)]
-        sizes, self._sizes = self._sizes, None  # counted anew if this fails or is interrupted
-        self._blobs.write(ids.tolist(), blobs, state)
+        blobs = (raw[start:end] for start, end in itertools.pairwise(ends))
+        sizes, self._sizes, self._last = self._sizes, None, None  # read again if this fails
+        self._file.write(zip(ids.tolist(), blobs, strict=True), state, self._sync)
         if sizes is not None:
             sizes.update(lengths.tolist())
             sizes.subtract(before.tolist())
-            self._sizes = sizes
+        self._sizes, self._last = sizes, state
 
     def flush(self) -> None:
         """Commit what was written since: then neither a crash nor a power cut loses it."""
         self._ready()
-        sizes, self._sizes = self._sizes, None  # counted anew if this fails
-        self._blobs.commit()
-        self._sizes = sizes
+        if not self.read_only:
+            before = self._sizes, self._last
+            self._sizes = self._last = None  # read again if this fails
+            self._file.commit()
+            self._sizes, self._last = before
 
     def refresh(self) -> None:
         """Let a read-only database see what the writer has committed since."""
         self._ready()
         if self.read_only:
-            self._blobs.refresh()
-            self._sizes = None
+            self._file.commit()
+            self._file.select("BEGIN")
+            self._sizes = self._last = None
+        self._state  # noqa: B018  the first read fixes which commit is seen
 
     def close(self) -> None:
         """Commit, close the file and let others write. Closing twice is no error."""
         if not self._closed:
-            self._closed = True
-            self._blobs.close()
+            with self._open:
+                self.flush()
+                self._closed = True
 
     def __enter__(self) -> "Database":
         return self
@@ -276,7 +282,7 @@ class Database:
     def __exit__(self, *_: Any) -> None:
         self.close()
 
-    # Checks ---------------------------------------------------------------------------------------
+    # Checks -----------------------------------------------------------------------------------
 
     def _ready(self, writing: bool = False, words: bool = False) -> None:
         if self._closed:
@@ -295,8 +301,8 @@ class Database:
             told = f"The rows have {data.num_columns} columns but the database has"
             raise InputError(f"{told} {self.num_columns}: give rows over the same columns.")
         if data.column_names and self.column_names and data.column_names != self.column_names:
-            told = _difference(data.column_names, self.column_names)
-            raise InputError(f"The rows have other columns than the database ({told}): reorder.")
+            fix = "reorder the columns, or use another database"
+            raise InputError(f"The rows have other column names than the database: {fix}.")
         return data
 
     def _accept(self, header: dict[str, Any], has_tags: bool) -> None:
@@ -309,8 +315,7 @@ class Database:
                 raise InputError(f"{self.path} {told}: {advice}.")
         names = data_._names(header["column_names"], self.num_columns, "column")
         if self.column_names not in (None, names):
-            told = _difference(names or (None,), self.column_names)
-            raise InputError(f"{self.path} was made with other column names ({told}): {advice}.")
+            raise InputError(f"{self.path} was made with other column names: {advice}.")
         self.column_names, self.tags = names, made["tags"]
 
 
@@ -318,6 +323,13 @@ def _pairs(columns: np.ndarray, counts: np.ndarray) -> np.ndarray:
     entries = np.empty(len(columns), ENTRY)
     entries["column"], entries["count"] = columns, counts
     return entries
+
+
+def _whole(value: Any, name: str, least: int, most: int) -> int:
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not whole or not least <= value <= most:
+        raise InputError(f"{name} must be a whole number from {least} to {most}, not {value!r}.")
+    return int(value)
 
 
 def _indices(values: Any, size: int, what: str) -> np.ndarray:
@@ -348,27 +360,13 @@ def _whole_numbers(counts: Any, size: int) -> np.ndarray:
 def _plain(tags: Any) -> dict[str, Any]:
     """Tags as they come back from JSON."""
     try:
-        plain = json.loads(json.dumps({} if tags is None else tags, allow_nan=False))
+        return dict(json.loads(json.dumps(tags or {}, allow_nan=False)))
     except (TypeError, ValueError) as error:
-        raise InputError(f"tags must be what JSON can hold ({error}).") from error
-    if not isinstance(plain, dict):
-        raise InputError(f"tags must be a dictionary, not {tags!r}.")
-    return plain
-
-
-def _difference(first: Sequence[Any], second: Sequence[Any]) -> str:
-    column = next(i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b)
-    return f"column {column} is {first[column]!r} there and {second[column]!r} here"
+        raise InputError(f"tags must be a dictionary that JSON can hold ({error}).") from error
 
 
 def _folder(path: str | Path) -> Path:
-    try:
-        folder = Path(path).expanduser()
-        is_folder = stat.S_ISDIR(folder.stat().st_mode)
-    except FileNotFoundError:
-        return folder
-    except (OSError, ValueError, RuntimeError, TypeError) as error:
-        raise InputError(f"{path!r} is not a usable path ({error}): check it.") from error
-    if not is_folder:
+    folder = usable(path)
+    if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file: name a folder for the database.")
     return folder

@@ -1,4 +1,4 @@
-"""Files and folders that are written whole or not at all, by one process at a time."""
+"""Files that are written whole or not at all, and folders with one writer at a time."""
 
 import contextlib
 import fcntl
@@ -12,27 +12,24 @@ from typing import Any, BinaryIO, cast
 from pp_models.errors import InputError
 
 STRAY_SECONDS = 600.0
-Files = dict[Path, Callable[[Path], Any]]  # each with what writes it
+Files = dict[Path, Callable[[Path], Any]]  # each with the function that writes it
 _TEMPORARY = re.compile(r"\.tmp-(\d+)-.*")
 
 
 def write_whole(path: Path, write: Callable[[Path], Any]) -> Path:
-    """Let `write` fill a temporary file, then put it in place: a failure leaves what was there."""
-    write_all({path: write})
+    """Let `write` fill a temporary file, then rename it: a failure leaves the old file."""
+    _write_all({path: write}, lambda: None)
     return path
 
 
-def write_all(files: Files, check: Callable[[], Any] = lambda: None) -> None:
-    """The same for several files, which are put in place in this order once all are written.
-
-    check: called when all are written, and may refuse.
-    """
-    files = {Path(os.path.realpath(path)): write for path, write in files.items()}  # through links
+def _write_all(files: Files, check: Callable[[], Any]) -> None:
+    """Write all files, call `check`, which may raise, then rename them in order."""
+    files = {Path(os.path.realpath(path)): write for path, write in files.items()}  # keeps links
     temporary = {path: path.with_name(f".tmp-{os.getpid()}-{path.name}") for path in files}
     try:
         for path, write in files.items():
             path.parent.mkdir(parents=True, exist_ok=True)
-            remove_strays(path.parent)
+            _remove_strays(path.parent)
             write(temporary[path])
             with temporary[path].open("rb+") as file:
                 os.fsync(file.fileno())
@@ -42,14 +39,18 @@ def write_all(files: Files, check: Callable[[], Any] = lambda: None) -> None:
         for path in files:
             os.replace(temporary[path], path)
         for folder in {path.parent for path in files}:
-            sync_folder(folder)  # the new name, too, survives a power cut
+            descriptor = os.open(folder, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)  # the new name survives a power cut
+            finally:
+                os.close(descriptor)
     finally:
         for path in temporary.values():
             path.unlink(missing_ok=True)
 
 
-def write_new(path: Path, files: Files, overwrite: bool, check: Callable[[], Any]) -> Path:
-    """The same, of files that are not there yet unless they are to be overwritten."""
+def write_new(path: Path, files: Files, overwrite: bool, check: Any = lambda: None) -> Path:
+    """Write files that do not exist yet, unless they are to be overwritten."""
 
     def refuse() -> None:
         there = next((file for file in reversed(files) if file.exists()), None)
@@ -60,7 +61,7 @@ def write_new(path: Path, files: Files, overwrite: bool, check: Callable[[], Any
 
     refuse()
     try:
-        write_all(files, refuse)  # again: another process may have written there meanwhile
+        _write_all(files, refuse)  # again: another process may have written meanwhile
     except OSError as error:
         what = f"cannot be written ({error.strerror or error})"
         raise InputError(f"{path} {what}: check the folder's permissions and the disk.") from error
@@ -81,19 +82,16 @@ def _runs(process: int) -> bool:
         os.kill(process, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:  # somebody else's
+    except PermissionError:  # another user's
         pass
-    with contextlib.suppress(OSError):  # an ended process is listed until it is waited for
+    with contextlib.suppress(OSError):  # a zombie has ended
         status = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
         return status.rpartition(")")[2].split()[0] not in ("Z", "X")
     return True
 
 
-def remove_strays(folder: Path) -> None:
-    """Remove old temporary files of processes that have ended.
-
-    New ones are kept: their process may run on another machine.
-    """
+def _remove_strays(folder: Path) -> None:
+    """Remove old temporary files of ended processes. New ones may be another machine's."""
     for file in folder.glob(".tmp-*"):
         with contextlib.suppress(OSError):
             old = file.stat().st_mtime < time.time() - STRAY_SECONDS
@@ -101,16 +99,8 @@ def remove_strays(folder: Path) -> None:
                 file.unlink()
 
 
-def sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def lock(folder: Path, advice: str) -> BinaryIO:
-    """The folder's lock, held until the returned file is closed or the process ends."""
+    """Lock the folder until the returned file is closed or the process ends."""
     file = cast(BinaryIO, (folder / "lock").open("a+b", buffering=0))
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -127,7 +117,7 @@ def lock(folder: Path, advice: str) -> BinaryIO:
 
 @contextlib.contextmanager
 def explained(folder: Path) -> Iterator[None]:
-    """Trouble with the disk in one sentence."""
+    """Turn an error of the disk into one sentence."""
     try:
         yield
     except FileNotFoundError as error:

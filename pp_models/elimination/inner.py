@@ -81,9 +81,6 @@ _inner = two_sided(_multiply, "inner")
 
 
 def inner(row_values: jax.Array, column_values: jax.Array, entries: Entries) -> jax.Array:
-    """sum_dv n_dv <row_d, column_v> over the entries, for (rows, K) and (K, columns).
-
-    Its gradients are X columns' and rows' X. Nothing dense, and nothing of size (entries x K), is
-    ever stored.
-    """
+    """sum_dv n_dv <row_d, column_v> over the entries, for (rows, K) and (K, columns). Its gradients
+    are X columns' and rows' X. Nothing dense, and nothing of size (entries x K), is ever stored."""
     return _inner(row_values, column_values, entries, None)

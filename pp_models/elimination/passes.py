@@ -48,10 +48,8 @@ def lowest(dtype: Any) -> float:
 
 
 def lay_out(column_logits: jax.Array) -> Table:
-    """The table of the column logits, built in blocks of columns.
-
-    The transposition stays in cache, and no second array of the table's size is ever alive.
-    """
+    """The table of the column logits, built in blocks of columns. The transposition stays in cache,
+    and no second array of the table's size is ever alive."""
     num_factors, num_columns = column_logits.shape
     size = min(BLOCK, num_columns)
 
@@ -160,10 +158,8 @@ def empty_sums(entries: Entries, table: Table, row_side: bool, column_side: bool
 
 
 def collect(row: Row, weights: jax.Array, row_shift: Any, table: Table, sums: Sums) -> Sums:
-    """Add one row's value and expected statistics at the given row weights.
-
-    A row for which the clipping of weights would matter is marked as missed instead.
-    """
+    """Add one row's value and expected statistics at the given row weights. A row for which the
+    clipping of weights would matter is marked as missed instead."""
     rate = row.gathered @ weights
     visible = weights.shape[0] * 1e5 * jnp.exp(jnp.asarray(lowest(rate.dtype), rate.dtype))
     missed = jnp.any((rate < visible) & (row.values > 0))

@@ -32,10 +32,8 @@ ROWS = 16  # rows whose cells are visited at a time
 def votes(
     mean: jax.Array, outcome: jax.Array, seen: jax.Array, key: Any = None, offset: Any = 0.0
 ) -> jax.Array:
-    """The sum over `seen` of log Phi(+-(m + offset)) + m^2 / 2.
-
-    With a key, the sum of (u - offset) m, with utilities u ~ N(m + offset, 1) drawn.
-    """
+    """The sum over `seen` of log Phi(+-(m + offset)) + m^2 / 2. With a key, the sum of (u - offset)
+    m, with utilities u ~ N(m + offset, 1) drawn."""
     sign = jnp.where(outcome > 0, 1.0, -1.0).astype(mean.dtype)
     m = jnp.where(seen, mean, 0)
     if key is None or key is UNIFORM:
@@ -53,10 +51,8 @@ def logit(mean: jax.Array) -> jax.Array:
 
 
 def _bounds(m: jax.Array, count: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The interval of u - m, and whether it was mirrored.
-
-    Intervals above zero are mirrored, so that both ends are in the lower tail, which is accurate.
-    """
+    """The interval of u - m, and whether it was mirrored. Intervals above zero are mirrored, so
+    that both ends are in the lower tail, which is accurate."""
     low = jnp.where(count > 0, count - 1 - m, -jnp.inf)
     high = jnp.where(count > 0, count - m, -m)
     mirrored = low > 0
@@ -92,19 +88,15 @@ def log_probability(mean: jax.Array, count: jax.Array) -> jax.Array:
 
 
 def expected_count(mean: jax.Array) -> jax.Array:
-    """E C = sum_(h >= 0) P(C > h) = sum_h Phi(m - h).
-
-    Beyond 4 it is m + 1/2: by Poisson summation, to 1e-8.
-    """
+    """E C = sum_(h >= 0) P(C > h) = sum_h Phi(m - h). Beyond 4 it is m + 1/2: by Poisson summation,
+    to 1e-8."""
     terms = sum(ndtr(jnp.minimum(mean, 4.0) - h) for h in range(11))
     return terms + jnp.maximum(mean - 4.0, 0)
 
 
 def _draw_between(key: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
-    """A standard normal between two numbers, of which the lower is not above zero.
-
-    By inversion. If `high` is far below zero, by `draw` from the tail, rejected below `low`.
-    """
+    """A standard normal between two numbers, of which the lower is not above zero. By inversion. If
+    `high` is far below zero, by `draw` from the tail, rejected below `low`."""
     uniform_key, tail_key = jax.random.split(key)
     tiny = jnp.finfo(high.dtype).tiny
     below, above = ndtr(low), ndtr(high)
@@ -121,10 +113,8 @@ def _draw_between(key: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
 
 
 def _cells(entries: Entries, first: jax.Array, num_rows: int, num_columns: int) -> jax.Array:
-    """(num_rows, num_columns) counts of the rows from `first` on.
-
-    Rows are stored end to end, so that their entries are contiguous.
-    """
+    """(num_rows, num_columns) counts of the rows from `first` on. Rows are stored end to end, so
+    that their entries are contiguous."""
     rows = first + jnp.arange(num_rows)
     size = min(num_rows * entries.widths[-1], entries.values.shape[0])
     place = entries.starts[first] + jnp.arange(size)

@@ -86,10 +86,8 @@ def _of_distributions(entries: Entries, other: Pair) -> Pair:
 
 
 def _symmetric(packed: jax.Array, size: int) -> jax.Array:
-    """(rows, size, size) symmetric matrices from their lower triangles, stored line after line.
-
-    By slices, which are far faster than a gather.
-    """
+    """(rows, size, size) symmetric matrices from their lower triangles, stored line after line. By
+    slices, which are far faster than a gather."""
     lines = [packed[:, i * (i + 1) // 2 : (i + 1) * (i + 2) // 2] for i in range(size)]
     padded = [jnp.pad(line, ((0, 0), (0, size - line.shape[1]))) for line in lines]
     lower = jnp.stack(padded, 1)

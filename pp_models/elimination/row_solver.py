@@ -33,20 +33,16 @@ WEIGHTS = {
 
 
 class RowOptions(NamedTuple):
-    """When a row's fixed-point iteration stops.
-
-    After `num_local` iterations, or once the mean change of its counts is at most `tolerance`.
-    """
+    """A row's fixed-point iteration stops after `num_local` iterations, or once the mean
+    change of its counts is at most `tolerance`."""
 
     num_local: int = 100
     tolerance: float = 1e-3
 
 
 class Odds(NamedTuple):
-    """The odds with which a row's tokens choose among factors.
-
-    weight(concentration + counts) exp(log_scale + column_logits); see `converge_rows`.
-    """
+    """The odds with which a row's tokens choose among factors: weight(concentration + counts)
+    exp(log_scale + column_logits); see `converge_rows`."""
 
     concentration: jax.Array
     log_scale: jax.Array

@@ -34,10 +34,8 @@ def effort(num_entries: int, num_topics: int) -> tuple[int, int]:
 
 
 def topics(key: jax.Array, data: Data, num_topics: int) -> tuple[jax.Array, jax.Array]:
-    """(K, columns) topics and (rows of a sample, K) weights of the documents used to find them.
-
-    A topic sums to one.
-    """
+    """(K, columns) topics and (rows of a sample, K) weights of the documents used to find them. A
+    topic sums to one."""
     spread = np.linspace(0, data.num_rows - 1, min(data.num_rows, MOST_ROWS))
     rows = np.unique(spread.round().astype(int))
     batch = data.pack(rows)
@@ -49,9 +47,7 @@ def topics(key: jax.Array, data: Data, num_topics: int) -> tuple[jax.Array, jax.
 
 def from_rows(key: jax.Array, data: Data, num_topics: int) -> jax.Array:
     """(K, columns) topics: half the frequencies in a few random rows, half those in all of them.
-
-    Topics that start at noise are nearly equal, and take many steps to separate.
-    """
+    Topics that start at noise are nearly equal, and take many steps to separate."""
     draw = np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel())
     number = min(ROWS_OF_A_TOPIC, data.num_rows)
     some = data.select(np.unique(draw.integers(0, data.num_rows, num_topics * number)))
@@ -67,10 +63,8 @@ def from_rows(key: jax.Array, data: Data, num_topics: int) -> jax.Array:
 def topics_and_places(
     key: jax.Array, data: Data | Batch, num_topics: int, rank: int
 ) -> tuple[jax.Array, jax.Array]:
-    """Topics and their locations (K, rank).
-
-    Both are noise for a `Batch`, whose caller uses only the sites of its rows.
-    """
+    """Topics and their locations (K, rank). Both are noise for a `Batch`, whose caller uses only
+    the sites of its rows."""
     topic_key, place_key = jax.random.split(key)
     if isinstance(data, Batch):
         beta = _random_topics(topic_key, num_topics, data.num_columns)

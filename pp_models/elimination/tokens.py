@@ -26,10 +26,8 @@ TOGETHER = 32  # rows in lock-step: fewer show the overhead of steps, more wait 
 
 
 class Tokens(NamedTuple):
-    """The tokens of a batch's rows in the order of the visits.
-
-    Padding has a column past the last, and a row past the last.
-    """
+    """The tokens of a batch's rows in the order of the visits. Padding has a column past the last,
+    and a row past the last."""
 
     columns: jax.Array  # (steps, TOGETHER)
     groups: jax.Array  # (steps,) the group of rows that a step belongs to
@@ -106,10 +104,8 @@ def row_counts(tokens: Tokens, allocations: jax.Array, width: int, dtype: Any) -
 
 
 def reallocate(key: jax.Array, tokens: Tokens, allocations: jax.Array, odds: Odds) -> jax.Array:
-    """Draw the factor of every token given those of its row's others, in turn within a row.
-
-    Tokens without a factor get their first.
-    """
+    """Draw the factor of every token given those of its row's others, in turn within a row. Tokens
+    without a factor get their first."""
     num_factors, num_columns = odds.column_logits.shape
     weights = clipped(lay_out(odds.column_logits).weights)
     dtype, width = weights.dtype, weights.shape[1]

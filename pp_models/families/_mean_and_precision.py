@@ -44,10 +44,8 @@ mean_and_precision = _MeanAndPrecision()
 
 
 class MeanAndPrecisionTransform(ParameterFreeTransform):
-    """A real vector of D + D(D+1)/2 numbers to a packed value.
-
-    The mean is unchanged, the precision goes through NumPyro's Cholesky transforms.
-    """
+    """A real vector of D + D(D+1)/2 numbers to a packed value. The mean is unchanged, the precision
+    goes through NumPyro's Cholesky transforms."""
 
     domain = constraints.real_vector
     codomain = mean_and_precision

@@ -38,10 +38,8 @@ def _mean_log_det(nu, factor):
 
 
 def _bartlett(key, nu, factor):
-    """A lower triangular matrix A and log det(A A').
-
-    A_jj^2 is chi-square with nu - j degrees of freedom; entries below the diagonal are normal.
-    """
+    """A lower triangular matrix A and log det(A A'). A_jj^2 is chi-square with nu - j degrees of
+    freedom; entries below the diagonal are normal."""
     gamma_key, normal_key = jax.random.split(key)
     log_square = log_gamma_draw(gamma_key, _halves(nu, factor.shape[-1])) + jnp.log(2.0)
     below = jnp.tril(jax.random.normal(normal_key, factor.shape, factor.dtype), -1)

@@ -60,10 +60,8 @@ def row_sum(x: jax.Array) -> jax.Array:
 
 
 def dot(natural: Stats, stats: Stats) -> jax.Array:
-    """<natural, stats> per row; scalars and row-free shapes broadcast.
-
-    A statistic that is tied over rows is known only in total. Each row gets an equal share of it.
-    """
+    """<natural, stats> per row; scalars and row-free shapes broadcast. A statistic that is tied
+    over rows is known only in total. Each row gets an equal share of it."""
     terms = jax.tree.leaves(jax.tree.map(lambda n, t: row_sum(n * t), natural, stats))
     num_rows = max(len(term) for term in terms)
     return sum(term if len(term) == num_rows else term / num_rows for term in terms)
@@ -71,9 +69,7 @@ def dot(natural: Stats, stats: Stats) -> jax.Array:
 
 def log_base(family: Family, stats: Stats) -> jax.Array:
     """The log base measure per row: added to F, it gives a density for the Lebesgue measure.
-
-    Statistics with coefficient zero are skipped, because they may be infinite.
-    """
+    Statistics with coefficient zero are skipped, because they may be infinite."""
 
     def term(b, t):
         return row_sum(b * t) if b else jnp.zeros(t.shape[:1], t.dtype)
@@ -83,9 +79,7 @@ def log_base(family: Family, stats: Stats) -> jax.Array:
 
 def log_prior(family: Family, natural: Stats, stats: Stats) -> jax.Array:
     """The log density per row relative to the base measure: the form in which priors enter F.
-
-    `natural` has the rank of `stats`; numbers and axes of length one broadcast.
-    """
+    `natural` has the rank of `stats`; numbers and axes of length one broadcast."""
 
     def rank(n, t):
         return jnp.reshape(n, (1,) * jnp.ndim(t)) if jnp.ndim(n) == 0 else n

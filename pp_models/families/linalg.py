@@ -86,10 +86,8 @@ def inverse(factor: jax.Array) -> jax.Array:
 
 
 def regularised(precision: jax.Array) -> jax.Array:
-    """The precision plus its own rounding error on the diagonal.
-
-    It then has a Cholesky factor however badly conditioned it is.
-    """
+    """The precision plus its own rounding error on the diagonal. It then has a Cholesky factor
+    however badly conditioned it is."""
     largest = jnp.max(jnp.diagonal(precision, axis1=-2, axis2=-1), -1)
     rounding = precision.shape[-1] * jnp.finfo(precision.dtype).eps * largest
     identity = jnp.eye(precision.shape[-1], dtype=precision.dtype)

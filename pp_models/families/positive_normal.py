@@ -247,9 +247,7 @@ def diagonal(second: jax.Array, shape: tuple[int, ...]) -> jax.Array:
 @jax.custom_jvp
 def independent(first: jax.Array, second: jax.Array, start: jax.Array) -> jax.Array:
     """(rows, K) b of the independent coordinates nearest to rows with h = `first`, P = `second`.
-
-    Their p is the diagonal of P.
-    """
+    Their p is the diagonal of P."""
     mean = settle(first, second, lambda b, p: moments(b, p).first, start)
     return first - _apply(_off_diagonal(second), mean)
 
@@ -281,10 +279,8 @@ def _independent_jvp(primals, tangents):
 
 
 class PositiveNormal(dist.Distribution):
-    """A normal with mean `loc` and sd `scale` before truncation to x > 0.
-
-    Accurate however far below zero `loc` is.
-    """
+    """A normal with mean `loc` and sd `scale` before truncation to x > 0. Accurate however far
+    below zero `loc` is."""
 
     arg_constraints = {"loc": constraints.real, "scale": constraints.positive}  # noqa: RUF012
     support = constraints.positive

@@ -1,6 +1,14 @@
 """The model contract: the declaration, its hyper-parameters, what follows from it, and F."""
 
-from pp_models.model.capabilities import Learning, Marginal, Ratings, Rotation, Tokens, Topics
+from pp_models.model.capabilities import (
+    Learning,
+    Marginal,
+    Ratings,
+    Rotation,
+    Tokens,
+    Topics,
+    Votes,
+)
 from pp_models.model.declaration import (
     Model,
     Sites,
@@ -36,10 +44,10 @@ from pp_models.model.hyper import (
 )
 
 __all__ = [
-    "Count", "Finite", "Flag", "Learning", "Marginal", "Model", "Positive", "Positives", "Ratings",
-    "Rotation", "Sites", "Tokens", "Topics", "as_arrays", "check_count", "check_declaration",
-    "check_finite", "check_positive", "choose_variant", "declare", "documents", "factor_axes",
-    "fill_in", "guide_of", "joint", "learnable", "log_joint", "make_hyper", "number_of_factors",
-    "positive_number", "simulate", "split_learned", "value_shapes", "values_of",
-    "with_hyper",
+    "Count", "Finite", "Flag", "Learning", "Marginal", "Model", "Positive", "Positives",
+    "Ratings", "Rotation", "Sites", "Tokens", "Topics", "Votes", "as_arrays", "check_count",
+    "check_declaration", "check_finite", "check_positive", "choose_variant", "declare",
+    "documents", "factor_axes", "fill_in", "guide_of", "joint", "learnable", "log_joint",
+    "make_hyper", "number_of_factors", "positive_number", "simulate", "split_learned",
+    "value_shapes", "values_of", "with_hyper",
 ]  # fmt: skip

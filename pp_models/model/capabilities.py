@@ -35,10 +35,30 @@ class Topics(NamedTuple):
 
 
 class Ratings(NamedTuple):
-    """noise: (hyper, values) -> variance of an observation about `predict`. Read by
+    """noise: (hyper, values) -> variance of an observation about `predict`. sites: factors of the
+    rows and of the columns, whose products `predict` adds to an offset. Read by
     `inference.predict_ratings`."""
 
     noise: Callable[..., Any]
+    sites: tuple[str, str] = ("u", "v")
+
+
+class Votes(NamedTuple):
+    """Probit votes of members on rows: P(yea) = Phi(row'member + offset). Read by
+    `inference.predict_votes`.
+
+    rows, members: sites of positive weights (rows, K) and of normal tastes (members, K)
+    precision:     name of the tastes' prior precision, a hyper-parameter, or a site if not given
+    offsets:       (hyper) -> (members,), or one number
+    prior:         (hyper, stats, batch) -> natural parameters (rows, K) and (1, K, K) of normals
+                   that, restricted to positive weights, are the rows' density without votes
+    """
+
+    rows: str
+    members: str
+    precision: str
+    offsets: Callable[..., Any]
+    prior: Callable[..., Any]
 
 
 class Marginal(NamedTuple):

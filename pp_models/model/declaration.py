@@ -16,7 +16,15 @@ from pp_models.data.types import Data
 from pp_models.errors import InputError, unknown
 from pp_models.families import Family
 from pp_models.model import derived
-from pp_models.model.capabilities import Learning, Marginal, Ratings, Rotation, Tokens, Topics
+from pp_models.model.capabilities import (
+    Learning,
+    Marginal,
+    Ratings,
+    Rotation,
+    Tokens,
+    Topics,
+    Votes,
+)
 from pp_models.model.hyper import check_fields, read_hyper, register_hyper, values_of
 
 Sites = dict[str, Any]  # site name -> value, statistics or natural parameter
@@ -51,6 +59,7 @@ class Model:
     tokens: Tokens | None = None  # these records: `model.capabilities`
     topics: Topics | None = None
     ratings: Ratings | None = None
+    votes: Votes | None = None
     marginal: Marginal = dataclasses.field(default_factory=Marginal)
     rotation: Rotation = dataclasses.field(default_factory=Rotation)
     learning: Learning = dataclasses.field(default_factory=Learning)
@@ -151,10 +160,8 @@ def declare(model: Model, given: Any, data: Data) -> tuple[Model, Any]:
 
 
 def choose_variant(model: Model, hyper: Any, kind: str) -> Model:
-    """The declaration for these hyper-parameters and this kind of data.
-
-    A site is left out if hyper-parameters give its value (`alpha1` of the latent Gaussian models).
-    """
+    """The declaration for these hyper-parameters and this kind of data. A site is left out if
+    hyper-parameters give its value (`alpha1` of the latent Gaussian models)."""
     model = model if model.variant is None else model.variant(hyper, kind)
     given = tuple(site for site in model.families if getattr(hyper, site, None) is not None)
     return _with_given(model, given) if given else model

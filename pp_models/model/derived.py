@@ -42,9 +42,7 @@ class Site(NamedTuple):
 
 def example_of(model: Any) -> tuple[Any, Any, Any]:
     """The model's example: hyper-parameters checked and filled in, data, and the data as a batch.
-
-    Numbers are concrete even while a program is traced, and of the precision in use.
-    """
+    Numbers are concrete even while a program is traced, and of the precision in use."""
     return _example(model, jnp.result_type(float))
 
 
@@ -78,11 +76,8 @@ def value_shapes(model: Any, hyper: Any, data: Any) -> dict[str, tuple[int, ...]
 
 @functools.cache
 def sites_of(model: Any, drawn: bool = False) -> dict[str, Site]:
-    """The sample sites of `generate` on the example, in their order.
-
-    Latent sites have the values of `init`, which is faster than to draw them and works for an
-    improper prior, or are drawn.
-    """
+    """The sample sites of `generate` on the example, in their order. Latent sites have the values
+    of `init`, which is faster than to draw them and works for an improper prior, or are drawn."""
     hyper, _, batch = example_of(model)
     found: dict[str, Site] = {}
 
@@ -148,11 +143,8 @@ def _dependencies(function: Any, stats: dict[str, Any]) -> dict[str, set[str]]:
 
 
 def _reach(jaxpr: Any, inputs: list[set[str]]) -> list[set[str]]:
-    """The inputs that each output of a program depends on.
-
-    Loops depend on everything that enters them. A comparison depends on nothing: piecewise linear
-    counts as linear.
-    """
+    """The inputs that each output of a program depends on. Loops depend on everything that enters
+    them. A comparison depends on nothing: piecewise linear counts as linear."""
     known = dict(zip(jaxpr.invars, inputs, strict=True))
 
     def read(variables: Any) -> list[set[str]]:

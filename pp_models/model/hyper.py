@@ -143,10 +143,8 @@ def _number(name: str, value: Any, is_static: bool) -> Any:
 
 
 def split_learned(model: Any, given: Any) -> tuple[Any, tuple[str, ...] | None]:
-    """Hyper-parameters without the marks "learn" and ("learn", start), and the marked names.
-
-    None in place of names stands for all that can be learned.
-    """
+    """Hyper-parameters without the marks "learn" and ("learn", start), and the marked names. None
+    in place of names stands for all that can be learned."""
     if given is None:
         return None, ()
     if isinstance(given, str) and given == "learn":

@@ -79,7 +79,8 @@ def generate(hyper, data):
     size, num_topics = data.num_columns, hyper.num_topics
     popularity = dist.Gamma(hyper.c_prime, hyper.d_prime).expand([size])
     eta = numpyro.sample("eta", popularity.to_event(1))
-    beta = numpyro.sample("beta", dist.Gamma(hyper.c, jnp.tile(eta, (num_topics, 1))).to_event(2))
+    loadings = dist.Gamma(hyper.c, eta).expand([num_topics, size])
+    beta = numpyro.sample("beta", loadings.to_event(2))
     with documents(data):
         xi = numpyro.sample("xi", dist.Gamma(hyper.a_prime, hyper.b_prime))
         weights = dist.Gamma(hyper.a, jnp.tile(xi[:, None], num_topics))

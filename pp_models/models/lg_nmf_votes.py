@@ -46,7 +46,7 @@ from pp_models import families as fam
 from pp_models.data import types as data_
 from pp_models.elimination import probit
 from pp_models.errors import InputError
-from pp_models.model import Count, Flag, Learning, Marginal, Model, Positive, documents
+from pp_models.model import Count, Flag, Learning, Marginal, Model, Positive, Votes, documents
 from pp_models.models import _latent_gaussian as lg
 from pp_models.models import lg_nmf
 from pp_models.models._examples import generator
@@ -278,6 +278,11 @@ def balance(hyper):
     return {"d1": float(hyper.num_topics), "d2": hyper.alpha2}, {"s": hyper.alpha1}
 
 
+def prior_of_rows(hyper, t, batch):
+    """The normals that the prior and the text make of s."""
+    return lg.rows_of_text(t["d1"], lg.precision(hyper, t, "alpha1").second, batch)
+
+
 FACTORS = {"s": fam.positive, "d1": fam.positive_tied, "d2": fam.normal}
 
 MODEL = Model.of(
@@ -288,4 +293,5 @@ MODEL = Model.of(
     curved=frozenset({"s", "d2"}),
     marginal=Marginal(lg.PRECISIONS, balance, log_utilities),
     learning=Learning(lg.PRECISIONS),
+    votes=Votes("s", "d2", "alpha2", offsets, prior_of_rows),
 )

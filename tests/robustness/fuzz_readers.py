@@ -1,15 +1,19 @@
-"""Every reader, fed with what libFuzzer makes of good files: whatever comes is read, or refused with an `InputError`, in little memory and time.
+"""Every reader, fed with what libFuzzer makes of good files: whatever comes is read, or refused
+with an `InputError`, in little memory and time.
 
-    python tests/robustness/fuzz_readers.py --seconds 600                        all formats, in turn
+    python tests/robustness/fuzz_readers.py --seconds 600                       all formats, in turn
     python tests/robustness/fuzz_readers.py --seconds 60 --formats mtx,npz       some
 
-Prints how much was tried, and every failure once, with the file that shows it: an exception other than `InputError`, more than 1 GB of memory beyond
-what the process has when it begins, more than ten seconds, or, where glibc can look out for it, a write past the end of an array. Needs atheris:
+Prints how much was tried, and every failure once, with the file that shows it: an exception other
+than `InputError`, more than 1 GB of memory beyond
+what the process has when it begins, more than ten seconds, or, where glibc can look out for it,
+a write past the end of an array. Needs atheris:
 `pip install 'pp-models[fuzz]'`.
 """
 
 import argparse
 import contextlib
+import gzip
 import hashlib
 import io
 import json
@@ -82,22 +86,23 @@ def make_formats(folder: Path) -> dict[str, Format]:
     def add(name: str, file: str, what: Any, read: Callable[[Path], Any]) -> None:
         path = folder / "seeds" / name / file
         path.parent.mkdir(parents=True)
-        writers.write(what, path)
-        made[name] = Format(file, read, [path.read_bytes()])
+        made[name] = Format(file, read, [writers.write(what, path).read_bytes()])
 
     counts = data.counts(X)
-    for name in ("csv", "tsv", "csv.gz", "ldac", "mtx", "npz", "npy", "txt"):
+    for name in ("csv", "mtx", "npz", "npy"):
         add(name, f"a.{name}", counts, both)
-    add("uci", "docword.a.txt", counts, both)
+    csv, ldac = made["csv"].seeds[0], b"2 0:3 2:1\n1 1:2\n4 0:1 1:1 2:1 3:1\n2 0:9 3:300\n"
+    uci = b"2\n4\n3\n1 1 3\n1 3 1\n2 2 2\n"
+    made["tsv"] = Format("a.tsv", both, [csv.replace(b",", b"\t")])
+    made["csv.gz"] = Format("a.csv.gz", both, [gzip.compress(csv)])
+    made["ldac"] = Format("a.ldac", both, [ldac])
+    made["txt"] = Format("a.txt", both, [ldac, uci])
+    made["uci"] = Format("docword.a.txt", both, [uci])
+    rated = data.ratings([0, 0, 1, 2], [0, 2, 1, 0], [4.0, 1.5, 5.0, -1.0])
     for name in ("csv", "npz", "npy"):
-        add(
-            f"ratings {name}",
-            f"a.{name}",
-            data.ratings([0, 0, 1, 2], [0, 2, 1, 0], [4.0, 1.5, 5.0, -1.0]),
-            read_as("ratings"),
-        )
-    for name in ("csv", "npy"):
-        add(f"dense {name}", f"a.{name}", data.dense(X / 3 - 1), read_as("dense"))
+        add(f"ratings {name}", f"a.{name}", rated, read_as("ratings"))
+    add("dense npy", "a.npy", data.dense(X / 3 - 1), read_as("dense"))
+    made["dense csv"] = Format("a.csv", read_as("dense"), [b"a,b\n0.5,-1\n3,1e-3\n"])
     market = [
         b"array integer symmetric\n% c\n2 2\n1\n0\n3\n",
         b"coordinate pattern symmetric\n2 2 2\n1 1\n2 1\n",
@@ -177,7 +182,7 @@ def make_formats(folder: Path) -> dict[str, Format]:
         with Database.open(path.parent, read_only=True) as database:
             if database.num_rows:
                 check(database.data())
-            database.lengths, database.totals  # noqa: B018
+            database.lengths  # noqa: B018
 
     made["database"] = Format(
         "a/rows.sqlite", read_database, [(folder / "database" / "a" / "rows.sqlite").read_bytes()]
@@ -331,12 +336,14 @@ def main() -> None:
             )
     print(*failures, sep="\n")
     print(
-        f"{tried} inputs in {arguments.seconds} s, {len(failures)} failures; the slowest took {slowest} s"
+        f"{tried} inputs in {arguments.seconds} s, {len(failures)} failures;",
+        f"the slowest took {slowest} s",
     )
     print(f"memory: {most} MB at most")
     if ended:
         print(
-            f"The fuzzer's process ended with {ended}, of which a write past an array is one cause: what it said last is above."
+            f"The fuzzer's process ended with {ended}, of which a write past an array is a cause:",
+            "what it said last is above.",
         )
     sys.exit(bool(failures) or ended)
 

@@ -176,7 +176,7 @@ def start(patch, found, data=None, evidence=no_evidence, **arguments):
         return fake_fit(engine, found[engine], data)
 
     patch.setattr(loop, "fit", fit)
-    patch.setattr(inference, "document_completion", constant_score, raising=False)
+    patch.setattr(heldout, "document_completion", constant_score)
     patch.setattr(marginal_likelihood, "log_evidence", evidence)
     given = {
         "engines": [name for name in found if name != "gibbs"],
@@ -345,14 +345,9 @@ def test_heldout_rows_are_scored_by_their_mean_density():
 def test_heldout_scores_of_votes_and_ratings_are_larger_for_better_fits(monkeypatch):
     """A loss counts with the other sign, a density as it is."""
     loss, density = (Measure(value, 0.1, np.array([value])) for value in (0.6, -1.2))
+    monkeypatch.setattr(heldout, "score_votes", lambda *_: SimpleNamespace(log_loss=loss))
     monkeypatch.setattr(
-        inference, "score_votes", lambda *_: SimpleNamespace(log_loss=loss), raising=False
-    )
-    monkeypatch.setattr(
-        inference,
-        "score_ratings",
-        lambda *_: SimpleNamespace(measures={"log_density": density}),
-        raising=False,
+        heldout, "score_ratings", lambda *_: SimpleNamespace(measures={"log_density": density})
     )
     assert heldout.heldout_score(
         None, pp_models.data.text_and_votes(np.ones((2, 3)), np.ones((2, 4)))

@@ -11,8 +11,9 @@ from scipy.special import digamma
 import inference
 import pp_models
 from inference.core import completion as by_batch
-from inference.evaluation import completion
-from inference.evaluation.topics import has_topics
+from inference.core.completion import has_topics
+from inference.core.tokens import split_tokens
+from inference.evaluation import completion, splits
 from inference.run import fit as fitting
 from pp_models.errors import InputError
 
@@ -46,10 +47,7 @@ def test_lda_completion_by_hand(data, fit):
     """The threefold score equals a second implementation that shares no code."""
     topics = fit.posterior.mean("beta")
     value = (
-        sum(
-            by_hand(topics, 0.1, o.toarray(), h.toarray(), 50)
-            for o, h in completion.split_tokens(data, 3)
-        )
+        sum(by_hand(topics, 0.1, o.toarray(), h.toarray(), 50) for o, h in split_tokens(data, 3))
         / data.total
     )
     score = inference.document_completion(fit, data, folds=3)
@@ -64,7 +62,7 @@ def test_lda_completion_by_hand(data, fit):
 
 def test_splits_partition_the_tokens(data):
     """Every token is held out once, and observed otherwise."""
-    parts = completion.split_tokens(data, 4)
+    parts = split_tokens(data, 4)
     np.testing.assert_array_equal(sum(held.toarray() for _, held in parts), data.matrix.toarray())
     for observed, held in parts:
         np.testing.assert_array_equal(observed.toarray() + held.toarray(), data.matrix.toarray())
@@ -75,12 +73,12 @@ def test_splits_are_even(data):
 
     40 documents x 20 seeds: 800 draws of the part of a document's first word. Above 13.8 a right split comes once in a thousand; the seeds are fixed.
     """
-    sizes = np.stack([held.sum(1) for _, held in completion.split_tokens(data, 3)], 1)
+    sizes = np.stack([held.sum(1) for _, held in split_tokens(data, 3)], 1)
     assert np.all(sizes.max(1) - sizes.min(1) <= 1)
     first = data.matrix.indptr[:-1]
     tokens = np.zeros(3)
     for seed in range(20):
-        for fold, (_, held) in enumerate(completion.split_tokens(data, 3, seed)):
+        for fold, (_, held) in enumerate(split_tokens(data, 3, seed)):
             tokens[fold] += sum(
                 held[[d], [data.matrix.indices[i]]].item() for d, i in enumerate(first)
             )
@@ -92,14 +90,13 @@ def test_a_document_alone_decides_its_split(data):
     """Among other documents, in another order, with another matrix type, a document is split the same way; with another seed, differently."""
     order = np.random.default_rng(2).permutation(40)[:17]
     for (observed, _), (again, _) in zip(
-        completion.split_tokens(data, 3),
-        completion.split_tokens(data.select(order), 3),
+        split_tokens(data, 3),
+        split_tokens(data.select(order), 3),
         strict=True,
     ):
         np.testing.assert_array_equal(observed.toarray()[order], again.toarray())
     assert np.any(
-        completion.split_tokens(data, 3)[0][0].toarray()
-        != completion.split_tokens(data, 3, seed=1)[0][0].toarray()
+        split_tokens(data, 3)[0][0].toarray() != split_tokens(data, 3, seed=1)[0][0].toarray()
     )
 
 
@@ -223,7 +220,7 @@ def test_one_document_does_not_tell_its_error(data, fit):
 def test_reuters():
     """On Reuters, too, the score is the formula's, computed apart in NumPy: 1e-4, from single precision."""
     pytest.importorskip("lda")
-    train, heldout, _ = completion.hold_out(pp_models.datasets.load("reuters"), 0.05)
+    train, heldout, _ = splits.hold_out(pp_models.datasets.load("reuters"), 0.05)
     with jax.enable_x64(False):
         fit = inference.fit("lda", train, "svi", {"num_topics": 20}, num_epochs=3, batch_size=64)
         topics, found = (
@@ -231,10 +228,7 @@ def test_reuters():
             inference.document_completion(fit, heldout).value,
         )
     value = (
-        sum(
-            by_hand(topics, 0.1, o.toarray(), h.toarray(), 50)
-            for o, h in completion.split_tokens(heldout, 3)
-        )
+        sum(by_hand(topics, 0.1, o.toarray(), h.toarray(), 50) for o, h in split_tokens(heldout, 3))
         / heldout.total
     )
     assert abs(found - value) < 1e-4
@@ -272,7 +266,7 @@ def test_draws_that_are_alike_predict_as_one(data, fit):
     alike = {site: jnp.repeat(x, 2, 0) for site, x in one.items()}
     rows = np.arange(4)
     logs = [
-        completion.complete_rows(fit.problem, sites, data, rows, completion.Plan(4, data.layout(4)))
+        by_batch.complete_rows(fit.problem, sites, data, rows, by_batch.Plan(4, data.layout(4)))
         for sites in (one, alike)
     ]
     np.testing.assert_allclose(logs[1], logs[0], rtol=1e-10)
@@ -288,13 +282,13 @@ def test_normalisation_of_rates(data):
 
 def test_hold_out(data):
     """Held-out and training rows are a partition, the same for the same seed."""
-    training, heldout, kept = completion.hold_out(data, 0.25, seed=3)
+    training, heldout, kept = splits.hold_out(data, 0.25, seed=3)
     assert (training.num_rows, heldout.num_rows) == (
         30,
         10,
     ) and training.total + heldout.total == data.total
     np.testing.assert_array_equal(training.matrix.toarray(), data.matrix.toarray()[kept])
-    assert completion.hold_out(data, 0.25, seed=3).training.hash == training.hash
+    assert splits.hold_out(data, 0.25, seed=3).training.hash == training.hash
 
 
 def test_bad_input(data, fit):
@@ -321,7 +315,7 @@ def test_bad_input(data, fit):
     with pytest.raises(InputError, match="num_local must be"):
         inference.document_completion(fit, data, num_local=0)
     with pytest.raises(InputError, match="two of them"):
-        completion.hold_out(data.select(np.arange(1)))
+        splits.hold_out(data.select(np.arange(1)))
 
 
 def test_vocabularies_with_names(data):

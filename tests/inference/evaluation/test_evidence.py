@@ -11,7 +11,8 @@ from scipy.special import digamma, gammaln, roots_jacobi
 import inference
 import pp_models
 from inference.core.posteriors import Draws, Point, Variational
-from inference.evaluation import completion, document_likelihood
+from inference.core.tokens import split_tokens
+from inference.evaluation import document_likelihood
 from inference.run import fit as fitting
 from pp_models.errors import InputError
 
@@ -324,7 +325,7 @@ def test_document_completion_by_hand(small):
     """
     fit, data = small
     found, total = inference.document_completion(fit, data), np.zeros(7)
-    for observed, held in completion.split_tokens(data, 3):
+    for observed, held in split_tokens(data, 3):
         for d, (seen, hidden) in enumerate(zip(observed.toarray(), held.toarray(), strict=True)):
             gamma = ALPHA.copy()
             for _ in range(50):

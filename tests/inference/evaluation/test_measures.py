@@ -465,7 +465,7 @@ def test_measures_that_cannot_be_computed_are_refused_first(corpus, monkeypatch)
     _, data = corpus
     problem = fitting.make_problem("bayesian_nmf", data, {"num_topics": 2})
     fit = fitting.Fit(problem, "map", {}, Point(problem, {}), {}, 0.0)
-    monkeypatch.setattr(measures, "_completion", lambda *_: pytest.fail("computed"))
+    monkeypatch.setattr(measures, "document_completion", lambda *_: pytest.fail("computed"))
     with pytest.raises(InputError, match="use document_completion"):
         measures.measure(fit, data, ["completion", "chib"])
 

@@ -6,6 +6,7 @@ import pytest
 
 import inference
 import pp_models
+from inference.core.completion import has_topics
 from inference.core.posteriors import Draws, Point
 from inference.evaluation import topics
 from inference.run.fit import Fit, make_problem
@@ -206,7 +207,7 @@ def test_table_for_terminals():
     [
         pytest.param(name, marks=[] if name == "lda" else pytest.mark.slow)
         for name in pp_models.available()
-        if topics.has_topics(pp_models.load(name))
+        if has_topics(pp_models.load(name))
     ],
 )
 def test_every_model_with_theta_and_beta_has_topics(name):
@@ -227,7 +228,7 @@ def test_every_model_with_theta_and_beta_has_topics(name):
 def test_what_cannot_be_answered_is_refused_in_a_sentence(tmp_path):
     fit = point(*planted())
     for call, words in (
-        (lambda: inference.representative_documents(fit, 3), "counted from 0 to 2"),
+        (lambda: inference.representative_documents(fit, 3), "from 0 to 2"),
         (lambda: inference.representative_documents(fit, 0, 0), "num must be"),
         (lambda: inference.top_words(fit, 0), "num_words must be"),
         (

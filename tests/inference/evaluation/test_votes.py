@@ -12,7 +12,7 @@ from scipy.special import log_ndtr, ndtr
 
 import inference
 from inference.core.posteriors import Mixture
-from inference.evaluation import votes
+from inference.evaluation import _vote_rows, votes
 from pp_models import data as data_
 from pp_models import model
 from pp_models.errors import InputError
@@ -147,10 +147,10 @@ def test_conditionals_are_the_log_joint(fitted):
     """Of a member and of a bill, up to a constant; their gradients and curvatures are derivatives (1e-9: rounding)."""
     batch, hyper = fitted.data.pack(), fitted.hyper
     values = {site: jnp.asarray(fitted.posterior.mean(site)) + 0.1 for site in ("s", "d1", "d2")}
-    shared = votes._at(fitted, values)
+    shared = votes._stats(fitted.model, values)
     members, bills = (
-        votes._members(hyper, shared, values["s"], batch),
-        votes._bills(hyper, shared, batch),
+        _vote_rows.members_given(fitted.model, hyper, shared, values["s"], batch),
+        _vote_rows.bills_given(fitted.model, hyper, shared, batch),
     )
     for site, rest in (
         ("d2", members._replace(sign=members.sign[1], offset=members.offset[1])),
@@ -163,7 +163,7 @@ def test_conditionals_are_the_log_joint(fitted):
             )
 
         x = values[site][1]
-        expand = jax.jit(votes._expand)
+        expand = jax.jit(_vote_rows.expand)
         before, gradient, curvature = expand(rest, x)
         np.testing.assert_allclose(
             expand(rest, x + 0.3)[0] - before,
@@ -179,17 +179,19 @@ def test_conditionals_are_the_log_joint(fitted):
 def test_pair_is_expanded_rightly(fitted):
     """Gradient and Hessian of log p(d2_i, log s_j, B_ij | the rest) against automatic differentiation (1e-9: rounding)."""
     batch = fitted.data.pack()
-    shared = votes._at(fitted, fitted.posterior.values)
-    members = votes._members(fitted.hyper, shared, jnp.asarray(fitted.posterior.mean("s")), batch)
-    bills = votes._bills(fitted.hyper, shared, batch)
+    shared = votes._stats(fitted.model, fitted.posterior.values)
+    members = _vote_rows.members_given(
+        fitted.model, fitted.hyper, shared, jnp.asarray(fitted.posterior.mean("s")), batch
+    )
+    bills = _vote_rows.bills_given(fitted.model, fitted.hyper, shared, batch)
     member, bill = (
         members._replace(sign=members.sign[0], offset=members.offset[0]),
         bills._replace(linear=bills.linear[2], sign=bills.sign[2]),
     )
     x = jnp.array([0.4, -0.8, 0.2, -0.5])
     for sign in (1.0, -1.0):
-        _, gradient, curvature = jax.jit(votes._together)(member, bill, sign, 0.3, x)
-        height = lambda x, sign=sign: votes._together(member, bill, sign, 0.3, x)[0]  # noqa: E731
+        _, gradient, curvature = jax.jit(_vote_rows.together)(member, bill, sign, 0.3, x)
+        height = lambda x, sign=sign: _vote_rows.together(member, bill, sign, 0.3, x)[0]  # noqa: E731
         np.testing.assert_allclose(gradient, jax.jit(jax.grad(height))(x), rtol=1e-9)
         np.testing.assert_allclose(
             curvature, -jax.jit(jax.hessian(height))(x), rtol=1e-8, atol=1e-9
@@ -199,11 +201,13 @@ def test_pair_is_expanded_rightly(fitted):
 def test_cut_off_far_from_zero_is_the_normal():
     """Coordinates ten sd from zero have the mean and the whole covariance of their normal (1e-9: the mass cut off); one alone is exact anywhere."""
     precision = jnp.array([[4.0, 1.5], [1.5, 2.0]])
-    found = votes._cut_off(jnp.array([10.0, 12.0]), jnp.zeros(2), precision)
+    here = _vote_rows.Expansion(0.0, jnp.zeros(2), precision)
+    found = _vote_rows.truncated(jnp.array([10.0, 12.0]), here)
     np.testing.assert_allclose(
         found.second - jnp.outer(found.first, found.first), jnp.linalg.inv(precision), rtol=1e-8
     )
-    alone = votes._cut_off(jnp.array([0.2]), jnp.array([-1.0]), jnp.array([[2.0]]))
+    here = _vote_rows.Expansion(0.0, jnp.array([-1.0]), jnp.array([[2.0]]))
+    alone = _vote_rows.truncated(jnp.array([0.2]), here)
     truth = scipy.stats.truncnorm(0.3 * np.sqrt(2), np.inf, loc=-0.3, scale=np.sqrt(0.5))
     np.testing.assert_allclose(
         [alone.first[0], alone.second[0, 0] - alone.first[0] ** 2],
@@ -326,7 +330,7 @@ def test_bad_requests(fitted):
     )
     with pytest.raises(InputError, match="cavi does not"):
         inference.predict_votes(other, data, "nested")
-    with pytest.raises(InputError, match="needs a fit of lg_nmf_votes by map"):
+    with pytest.raises(InputError, match="needs a fit by map of a model of votes"):
         inference.refit_members(other)
 
 

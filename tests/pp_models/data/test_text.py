@@ -1,4 +1,6 @@
-"""Laws of `pp_models.text`: words are counted as they stand there, whole or in blocks, and bad text gives one clear sentence."""
+"""Laws of `pp_models.text`: words are counted as they stand there, whole or in blocks, and bad text
+gives one clear sentence.
+"""
 
 import gzip
 
@@ -7,7 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pp_models.data import corpus, datasets, text
+from pp_models import datasets
+from pp_models.data import corpus, text
 from pp_models.errors import InputError
 
 DOCUMENTS = [
@@ -42,7 +45,7 @@ EXPECTED = [
 ]
 
 
-# Words ----------------------------------------------------------------------------------------------------------------------------
+# Words --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -96,7 +99,9 @@ def test_a_folder_of_files(tmp_path):
 
 @pytest.mark.parametrize("name", ["bow.npz", "docword.x.txt", "x.ldac.gz"])
 def test_a_vocabulary_is_no_document(tmp_path, name):
-    """A folder with a file of counts and its vocabulary is not a folder of documents; with a table beside them, documents still are."""
+    """A folder with a file of counts and its vocabulary is not a folder of documents; with a table
+    beside them, documents still are.
+    """
     (tmp_path / "vocab.txt").write_text("cat\nmat\n")
     (tmp_path / "table.csv").write_text("author,year\n")
     assert text.is_text(tmp_path)
@@ -116,7 +121,9 @@ def test_blocks_change_nothing(tmp_path, monkeypatch, together):
 
 
 def test_which_words_are_counted(tmp_path):
-    """Stop words from our list, a list, a file or none; words that too few or too many documents use left out, by number or share."""
+    """Stop words from our list, a list, a file or none; words that too few or too many documents
+    use left out, by number or share.
+    """
     path = written(tmp_path)
     assert (
         set(text.read(path, min_df=2).column_names)
@@ -135,7 +142,9 @@ def test_which_words_are_counted(tmp_path):
 
 
 def test_a_vocabulary(tmp_path):
-    """Given words are counted, in their order; so they are where a vocabulary lies beside the file, unless options say otherwise."""
+    """Given words are counted, in their order; so they are where a vocabulary lies beside the file,
+    unless options say otherwise.
+    """
     path = written(tmp_path)
     words = ("mat", "the", "unheard", "cat")
     data = text.read(path, vocabulary=words)
@@ -165,7 +174,7 @@ def test_a_vectoriser(tmp_path):
     assert heldout.column_names == data.column_names and heldout.total == 2
 
 
-# Bad input ------------------------------------------------------------------------------------------------------------------------
+# Bad input ----------------------------------------------------------------------------------------
 
 
 def fails(path, *parts, **options):
@@ -244,7 +253,9 @@ def test_bad_options(tmp_path, options, words):
     zipped=st.booleans(),
 )
 def test_any_bytes_parse_or_fail_clearly(tmp_path, raw, zipped):
-    """Any bytes are counted or refused in one sentence that names the file; what is counted has one row a line."""
+    """Any bytes are counted or refused in one sentence that names the file; what is counted has one
+    row a line.
+    """
     path = tmp_path / ("x.docs.gz" if zipped else "x.docs")
     path.write_bytes(gzip.compress(raw) if zipped else raw)
     try:

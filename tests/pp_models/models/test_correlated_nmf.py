@@ -473,12 +473,12 @@ def test_near_documents_share_their_topic(planted_fit):
 class Placed:
     """What `inference.evaluation.locations` needs of a fit: here with locations chosen by hand."""
 
-    def __init__(self, kind="variational", **values):
-        self.posterior, self.engine, self.model, self.kind, self.values = (
+    def __init__(self, has_chains=False, **values):
+        self.posterior, self.engine, self.model, self.has_chains, self.values = (
             self,
             "cavi",
             pp_models.load("correlated_nmf"),
-            kind,
+            has_chains,
             values,
         )
         self.problem, self.data = SimpleNamespace(hyper=None), SimpleNamespace(totals=np.ones(4))
@@ -511,7 +511,7 @@ def test_nearest_documents_by_hand():
         with pytest.raises(InputError, match="must be"):
             locations.nearest_documents(fit, *bad)
     with pytest.raises(InputError, match="rotation"):
-        locations.nearest_documents(Placed("draws", u=np.ones((3, 2))), 0)
+        locations.nearest_documents(Placed(True, u=np.ones((3, 2))), 0)
 
 
 def test_correlation_figure_shows_signs_and_sizes():
