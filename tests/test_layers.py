@@ -27,22 +27,9 @@ DOORS = {
 }
 
 
-# Known exceptions, to be removed: no name may be added here.
-TO_REMOVE = {
-    "inference/engines/_ascent.py: ascend is long",
-    "inference/engines/_chains.py: run_chains is long",
-    "inference/engines/cavi.py: build is long",
-    "inference/engines/hybrid.py: build is long",
-    "inference/engines/inla.py: build is long",
-    "inference/engines/map.py: build is long",
-    "inference/engines/memoized.py: build is long",
-    "pp_models/models/lg_nmf_votes.py: moves is long",
-}
-
-
 def assert_none(wrong):
-    """One line for each, without what is known. What stands in brackets changes too often."""
-    found = [str(one) for one in wrong if str(one).partition(" (")[0] not in TO_REMOVE]
+    """One line for each."""
+    found = [str(one) for one in wrong]
     assert not found, "\n".join(found)
 
 

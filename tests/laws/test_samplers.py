@@ -314,7 +314,7 @@ def test_samplers_compile_once(problem):
         jax.monitoring.clear_event_listeners()
 
 
-@pytest.mark.slow
+@pytest.mark.costly
 def test_gibbs_agrees_with_nuts(problem):
     """Posterior means of the rate matrix, and where rows have no sites of their own of their log
     likelihoods, agree within 0.15 posterior sd.

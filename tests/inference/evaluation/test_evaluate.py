@@ -69,9 +69,11 @@ def test_splits_partition_the_tokens(data):
 
 
 def test_splits_are_even(data):
-    """The parts of a document differ by one token at most, and every token is as likely in each: over documents and seeds a chi-squared test passes.
+    """The parts of a document differ by one token at most, and every token is as likely in each:
+    over documents and seeds a chi-squared test passes.
 
-    40 documents x 20 seeds: 800 draws of the part of a document's first word. Above 13.8 a right split comes once in a thousand; the seeds are fixed.
+    40 documents x 20 seeds: 800 draws of the part of a document's first word. Above 13.8 a right
+    split comes once in a thousand; the seeds are fixed.
     """
     sizes = np.stack([held.sum(1) for _, held in split_tokens(data, 3)], 1)
     assert np.all(sizes.max(1) - sizes.min(1) <= 1)
@@ -87,7 +89,9 @@ def test_splits_are_even(data):
 
 
 def test_a_document_alone_decides_its_split(data):
-    """Among other documents, in another order, with another matrix type, a document is split the same way; with another seed, differently."""
+    """Among other documents, in another order, with another matrix type, a document is split the
+    same way; with another seed, differently.
+    """
     order = np.random.default_rng(2).permutation(40)[:17]
     for (observed, _), (again, _) in zip(
         split_tokens(data, 3),
@@ -101,7 +105,9 @@ def test_a_document_alone_decides_its_split(data):
 
 
 def test_batches_and_padding_change_nothing(data, fit, monkeypatch):
-    """The score does not depend on how many documents are scored at a time, nor on what pads them; 1e-9 is rounding."""
+    """The score does not depend on how many documents are scored at a time, nor on what pads them;
+    1e-9 is rounding.
+    """
     whole = inference.document_completion(fit, data)
     monkeypatch.setattr(completion, "MOST_ROWS", 7)
     monkeypatch.setattr(by_batch, "ENTRIES", 16)
@@ -118,9 +124,11 @@ COUNT_MODELS = ("lda", "bayesian_nmf", "hpf", "correlated_nmf", "ctm", "lg_nmf",
     [pytest.param(name, marks=() if name == "lda" else pytest.mark.slow) for name in COUNT_MODELS],
 )
 def test_order_of_documents_changes_nothing(name, data):
-    """Documents in another order, in batches of another size, have the same scores, each its own, in every model of counts.
+    """Documents in another order, in batches of another size, have the same scores, each its own,
+    in every model of counts.
 
-    lg_op has no topics, and is scored through all cells. 1e-7: sums of 50 iterations in another order.
+    lg_op has no topics, and is scored through all cells. 1e-7: sums of 50 iterations in another
+    order.
     """
     fit = inference.fit(name, data, "cavi", {"num_topics": 2}, num_epochs=3)
     order = np.random.default_rng(1).permutation(40)
@@ -133,7 +141,9 @@ def test_order_of_documents_changes_nothing(name, data):
 
 
 def test_weights_times_topics_is_what_is_predicted(model_name):
-    """What scores at single entries rest on: wherever a model of counts has weights and topics, `predict` is their product."""
+    """What scores at single entries rest on: wherever a model of counts has weights and topics,
+    `predict` is their product.
+    """
     model = pp_models.load(model_name)
     hyper, example = model.example(jax.random.key(0))
     if model.kind != "counts" or not has_topics(model):
@@ -149,7 +159,9 @@ def test_weights_times_topics_is_what_is_predicted(model_name):
 
 
 def test_short_documents(fit):
-    """Empty documents count nothing; a document of one token is predicted from the prior alone, whose mean proportions are equal."""
+    """Empty documents count nothing; a document of one token is predicted from the prior alone,
+    whose mean proportions are equal.
+    """
     topics = fit.posterior.mean("beta")
     score = inference.document_completion(
         fit, pp_models.data.counts(np.eye(12)[[3, 0, 3]] * [[1], [0], [1]])
@@ -161,7 +173,9 @@ def test_short_documents(fit):
 
 
 def test_one_topic(data):
-    """With one topic nothing is to be inferred: the score is the words' cross-entropy with it, whatever the folds."""
+    """With one topic nothing is to be inferred: the score is the words' cross-entropy with it,
+    whatever the folds.
+    """
     fit = inference.fit("lda", data, "cavi", {"num_topics": 1}, num_epochs=5)
     expected = (
         np.asarray(data.matrix.sum(0)).ravel() @ np.log(fit.posterior.mean("beta")[0]) / data.total
@@ -173,7 +187,9 @@ def test_one_topic(data):
 
 
 def test_a_word_ruled_out(data):
-    """A word that a point estimate gives no weight at all counts as one of probability 1e-38, in either precision."""
+    """A word that a point estimate gives no weight at all counts as one of probability 1e-38, in
+    either precision.
+    """
     counts = data.matrix.toarray()
     counts[:, 5] = 0
     fit = inference.fit(
@@ -197,7 +213,9 @@ def test_perplexity(data, fit):
 
 
 def test_standard_error(data, fit):
-    """The error over documents is that of the bootstrap, within 15 %: 400 resamples leave 4 %, the linearisation the rest."""
+    """The error over documents is that of the bootstrap, within 15 %: 400 resamples leave 4 %, the
+    linearisation the rest.
+    """
     score = inference.document_completion(fit, data)
     pick = np.random.default_rng(0).integers(0, 40, (400, 40))
     spread = (score.per_document[pick].sum(1) / score.num_tokens[pick].sum(1)).std()
@@ -205,7 +223,9 @@ def test_standard_error(data, fit):
 
 
 def test_one_document_does_not_tell_its_error(data, fit):
-    """A single document leaves the error over documents unknown, not zero, and so does one among empty ones, which change no error."""
+    """A single document leaves the error over documents unknown, not zero, and so does one among
+    empty ones, which change no error.
+    """
     alone, among = (pp_models.data.counts(data.matrix.toarray()[:2] * [[1], [k]]) for k in (0, 1))
     more = pp_models.data.counts(np.concatenate([among.matrix.toarray(), np.zeros((5, 12))]))
     for some in (data.select(np.arange(1)), alone):
@@ -218,7 +238,9 @@ def test_one_document_does_not_tell_its_error(data, fit):
 
 @pytest.mark.slow
 def test_reuters():
-    """On Reuters, too, the score is the formula's, computed apart in NumPy: 1e-4, from single precision."""
+    """On Reuters, too, the score is the formula's, computed apart in NumPy: 1e-4, from single
+    precision.
+    """
     pytest.importorskip("lda")
     train, heldout, _ = splits.hold_out(pp_models.datasets.load("reuters"), 0.05)
     with jax.enable_x64(False):
@@ -273,7 +295,9 @@ def test_draws_that_are_alike_predict_as_one(data, fit):
 
 
 def test_normalisation_of_rates(data):
-    """Bayesian NMF's rates are normalised over words: with one topic the score is the cross-entropy of that topic."""
+    """Bayesian NMF's rates are normalised over words: with one topic the score is the cross-entropy
+    of that topic.
+    """
     fit = inference.fit("bayesian_nmf", data, "cavi", {"num_topics": 1}, num_epochs=20)
     topic = fit.posterior.mean("beta")[0]
     expected = np.asarray(data.matrix.sum(0)).ravel() @ np.log(topic / topic.sum()) / data.total
@@ -292,7 +316,9 @@ def test_hold_out(data):
 
 
 def test_bad_input(data, fit):
-    """Another vocabulary, other data kinds, too few folds and too few rows are refused in a sentence."""
+    """Another vocabulary, other data kinds, too few folds and too few rows are refused in a
+    sentence.
+    """
     with pytest.raises(InputError, match="same vocabulary"):
         inference.document_completion(fit, pp_models.data.counts(np.ones((3, 5))))
     with pytest.raises(InputError, match="scores counts"):
@@ -319,7 +345,9 @@ def test_bad_input(data, fit):
 
 
 def test_vocabularies_with_names(data):
-    """Words in another order, or other words, are refused, also by a fit that was stored; words without names are taken on trust."""
+    """Words in another order, or other words, are refused, also by a fit that was stored; words
+    without names are taken on trust.
+    """
     words = [f"w{v}" for v in range(12)]
     named = dataclasses.replace(data, column_names=tuple(words))
     fit = inference.fit("lda", named, "cavi", {"num_topics": 2}, num_epochs=1)
@@ -344,7 +372,7 @@ def test_single_precision(data, fit):
     assert abs(single - exact) < 1e-4
 
 
-# While learning -----------------------------------------------------------------------------------------------------------------
+# While learning -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -356,9 +384,11 @@ def test_single_precision(data, fit):
     ],
 )
 def test_batches_are_scored_before_they_are_learned_from(data, engine):
-    """Every third batch's score is that of a fit which stopped just before it, on documents that it has not seen; the fit itself stays the same.
+    """Every third batch's score is that of a fit which stopped just before it, on documents that it
+    has not seen; the fit itself stays the same.
 
-    Bit for bit: the same draws, the same steps. The batches of a pass over the data are a partition, so with one epoch each is new.
+    Bit for bit: the same draws, the same steps. The batches of a pass over the data are a
+    partition, so with one epoch each is new.
     """
     options = {
         "num_epochs": 1,
@@ -400,7 +430,9 @@ def test_batches_are_scored_before_they_are_learned_from(data, engine):
 
 
 def test_scoring_while_learning_refused():
-    """Engines without batches, data that are no documents, and numbers that are none are refused in a sentence."""
+    """Engines without batches, data that are no documents, and numbers that are none are refused in
+    a sentence.
+    """
     counts, dense = pp_models.data.counts(np.ones((4, 3))), pp_models.data.dense(np.eye(4))
     for arguments, every, message in (
         (("lda", counts, "cavi"), 10, "use one of .*svi"),

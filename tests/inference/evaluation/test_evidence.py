@@ -1,4 +1,6 @@
-"""The probability of whole documents against sums over all topic assignments, and how it behaves."""
+"""The probability of whole documents against sums over all topic assignments, and how it
+behaves.
+"""
 
 import itertools
 
@@ -22,7 +24,9 @@ DOCUMENTS = np.array([[2, 1, 1], [4, 0, 0], [0, 0, 0], [1, 0, 0], [0, 2, 2], [1,
 
 
 def exact(document, topics, alpha):
-    """log p(w) = log sum_z prod_n beta_{z_n w_n} Gamma(A)/Gamma(A + N) prod_k Gamma(n_k + alpha_k)/Gamma(alpha_k), over all K^N assignments."""
+    """log p(w) = log sum_z prod_n beta_{z_n w_n} Gamma(A)/Gamma(A + N) prod_k Gamma(n_k +
+    alpha_k)/Gamma(alpha_k), over all K^N assignments.
+    """
     words = np.repeat(np.arange(len(document)), document)
     total = 0.0
     for z in itertools.product(range(len(topics)), repeat=len(words)):
@@ -59,10 +63,12 @@ def small():
     ],
 )
 def test_exact_probabilities(small, method, options):
-    """400 repeats of either estimator agree with the sum over all assignments within 4 of their standard errors, document by document.
+    """400 repeats of either estimator agree with the sum over all assignments within 4 of their
+    standard errors, document by document.
 
-    Both are unbiased; among 7 documents a right estimator is further off less than once in 2,000 runs, and the seed is fixed. The errors
-    must be small for this to mean something, and empty documents have probability one.
+    Both are unbiased; among 7 documents a right estimator is further off less than once in 2,000
+    runs, and the seed is fixed. The errors must be small for this to mean something, and empty
+    documents have probability one.
     """
     fit, data = small
     found = inference.log_evidence(fit, data, method, num_repeats=400, **options)
@@ -76,7 +82,9 @@ def test_exact_probabilities(small, method, options):
 
 @pytest.mark.parametrize("method", ["chib", "left_to_right"])
 def test_words_and_no_choice(small, method):
-    """A document of one word, and one topic, leave nothing to chance: every repeat is exact, to rounding."""
+    """A document of one word, and one topic, leave nothing to chance: every repeat is exact, to
+    rounding.
+    """
     fit, data = small
     found = inference.log_evidence(fit, data, method, num_repeats=4, num_sweeps=2)
     np.testing.assert_allclose(
@@ -92,9 +100,11 @@ def test_words_and_no_choice(small, method):
 
 @pytest.mark.parametrize("method", ["chib", "left_to_right"])
 def test_longer_documents(method):
-    """Of 30 words, with two topics, p(w) is an integral over one proportion, done by Gauss-Jacobi quadrature: 4 standard errors, which are small.
+    """Of 30 words, with two topics, p(w) is an integral over one proportion, done by Gauss-Jacobi
+    quadrature: 4 standard errors, which are small.
 
-    100 nodes integrate a polynomial of degree 30 exactly. The documents' words are of all three kinds, some of them many times.
+    100 nodes integrate a polynomial of degree 30 exactly. The documents' words are of all three
+    kinds, some of them many times.
     """
     documents = np.array([[12, 8, 10], [18, 2, 8]])
     found = inference.log_evidence(
@@ -126,7 +136,9 @@ def corpus():
 
 @pytest.mark.parametrize("method", ["chib", pytest.param("left_to_right", marks=pytest.mark.slow)])
 def test_order_and_batches_change_nothing(corpus, method, monkeypatch):
-    """A document has the same estimate among others in another order, in blocks of another size: its random numbers are its own. 1e-9 is rounding."""
+    """A document has the same estimate among others in another order, in blocks of another size:
+    its random numbers are its own. 1e-9 is rounding.
+    """
     topics, data = corpus
     fit, order = point(topics, [0.3] * 3, data), np.random.default_rng(0).permutation(24)[:19]
     options = {"num_repeats": 2, "num_sweeps": 4, "num_particles": 2}
@@ -145,7 +157,9 @@ def test_order_and_batches_change_nothing(corpus, method, monkeypatch):
 
 @pytest.mark.parametrize("method", ["chib", "left_to_right"])
 def test_true_topics_score_above_wrong_ones(corpus, method):
-    """The topics that made the documents have more evidence than the same with their words shuffled, by more than three errors of either kind."""
+    """The topics that made the documents have more evidence than the same with their words
+    shuffled, by more than three errors of either kind.
+    """
     topics, data = corpus
     wrong = np.random.default_rng(1).permuted(topics, axis=1)
     true, false = (
@@ -161,7 +175,8 @@ def test_true_topics_score_above_wrong_ones(corpus, method):
 
 
 def test_draws_are_averaged_as_probabilities(small):
-    """Of a chain whose every draw is one of two sets of topics, the probability is the mean of theirs, whatever the labels.
+    """Of a chain whose every draw is one of two sets of topics, the probability is the mean of
+    theirs, whatever the labels.
 
     Chains are drawn from without repetition, so that both sets count equally; 5 standard errors.
     """
@@ -187,9 +202,11 @@ def test_draws_are_averaged_as_probabilities(small):
 
 
 def test_errors_over_repeats(small):
-    """Documents of one word leave nothing to chance given topics, though draws of topics differ; one repeat does not tell its error.
+    """Documents of one word leave nothing to chance given topics, though draws of topics differ;
+    one repeat does not tell its error.
 
-    A document that comes nine times has the same random numbers each time, and the mean over all nine the error of one.
+    A document that comes nine times has the same random numbers each time, and the mean over all
+    nine the error of one.
     """
     fit, _ = small
     words, same = (
@@ -220,7 +237,9 @@ def test_errors_over_repeats(small):
 
 @pytest.mark.slow
 def test_distribution_at_its_mean_or_drawn_from(corpus):
-    """A distribution is taken at its mean unless draws are asked for; a narrow one then gives nearly the same, a wide one not."""
+    """A distribution is taken at its mean unless draws are asked for; a narrow one then gives
+    nearly the same, a wide one not.
+    """
     topics, data = corpus
     problem = fitting.make_problem("lda", data, {"num_topics": 3, "alpha": 0.3})
     values = []
@@ -245,7 +264,9 @@ def test_distribution_at_its_mean_or_drawn_from(corpus):
 
 @pytest.mark.slow
 def test_single_precision(corpus):
-    """In the default precision both estimators agree with double precision within their errors, though not draw by draw."""
+    """In the default precision both estimators agree with double precision within their errors,
+    though not draw by draw.
+    """
     topics, data = corpus
     exact_ = inference.log_evidence(point(topics, [0.3] * 3, data), data, num_repeats=4)
     with jax.enable_x64(False):
@@ -256,7 +277,9 @@ def test_single_precision(corpus):
 
 
 def test_a_word_in_no_topic(small):
-    """A word that no topic has counts as one of probability 1e-38, and leaves the rest as it was."""
+    """A word that no topic has counts as one of probability 1e-38, and leaves the rest as
+    it was.
+    """
     _, data = small
     topics = np.concatenate(
         [TOPICS[:, :2] / TOPICS[:, :2].sum(1, keepdims=True), np.zeros((2, 1))], 1
@@ -273,7 +296,8 @@ def test_a_word_in_no_topic(small):
 
 @pytest.mark.parametrize("double", [True, False])
 def test_words_in_no_topic_are_not_spread_evenly(double):
-    """Held out, such a word counts as one of probability 1e-38; observed, as one that all topics have alike, here with probability 1e-30.
+    """Held out, such a word counts as one of probability 1e-38; observed, as one that all topics
+    have alike, here with probability 1e-30.
 
     In documents of two words either is predicted from the other. 1e-5: single precision.
     """
@@ -300,7 +324,9 @@ def test_words_in_no_topic_are_not_spread_evenly(double):
 
 
 def test_bad_input(small):
-    """Models without Dirichlet proportions, unknown methods, other vocabularies and other numbers are refused in a sentence."""
+    """Models without Dirichlet proportions, unknown methods, other vocabularies and other numbers
+    are refused in a sentence.
+    """
     fit, data = small
     for name in ("bayesian_nmf", "ctm"):
         problem = fitting.make_problem(name, data, {"num_topics": 2})
@@ -319,9 +345,11 @@ def test_bad_input(small):
 
 
 def test_document_completion_by_hand(small):
-    """On the documents whose assignments can be counted, completion equals the formula written out, to 1e-6 of a nat in each document.
+    """On the documents whose assignments can be counted, completion equals the formula written out,
+    to 1e-6 of a nat in each document.
 
-    gamma_k = alpha_k + sum_v o_v phi_vk, phi_vk ~ exp(digamma(gamma_k)) beta_kv, 50 times; the held-out words have probability E[theta]' beta.
+    gamma_k = alpha_k + sum_v o_v phi_vk, phi_vk ~ exp(digamma(gamma_k)) beta_kv, 50 times; the
+    held-out words have probability E[theta]' beta.
     """
     fit, data = small
     found, total = inference.document_completion(fit, data), np.zeros(7)

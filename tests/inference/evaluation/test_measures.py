@@ -1,4 +1,6 @@
-"""Rankings, coherence, ratings, votes and information criteria against scikit-learn, ArviZ and formulas written out again."""
+"""Rankings, coherence, ratings, votes and information criteria against scikit-learn, ArviZ and
+formulas written out again.
+"""
 
 import arviz
 import jax
@@ -42,7 +44,7 @@ def wrong(topics):
     return np.random.default_rng(1).permuted(topics, axis=1)
 
 
-# Rankings ----------------------------------------------------------------------------------------------------------------------
+# Rankings -----------------------------------------------------------------------------------------
 
 
 def by_hand(topics, alpha, observed, held, M, num_local=50):
@@ -66,7 +68,9 @@ def by_hand(topics, alpha, observed, held, M, num_local=50):
 
 @pytest.mark.parametrize("M", [1, 5, 100])
 def test_precision_and_recall_by_hand(corpus, M):
-    """Every row's terms equal the formulas'; M may exceed the number of columns; rows with nothing held out are left out of the mean."""
+    """Every row's terms equal the formulas'; M may exceed the number of columns; rows with nothing
+    held out are left out of the mean.
+    """
     topics, data = corpus
     counts = data.matrix.toarray()
     counts[7] = 0
@@ -83,7 +87,9 @@ def test_precision_and_recall_by_hand(corpus, M):
 
 
 def test_rankings_agree_with_scikit_learn(corpus):
-    """Recall is scikit-learn's over samples; so is precision times M / min(|L|, M); with one column held out recall is top-k accuracy."""
+    """Recall is scikit-learn's over samples; so is precision times M / min(|L|, M); with one column
+    held out recall is top-k accuracy.
+    """
     topics, data = corpus
     observed, held = splits.split_columns(data)
     fit, M = point(topics, data), 5
@@ -127,7 +133,7 @@ def test_rankings_do_not_depend_on_order_or_batches(corpus, monkeypatch):
     )
 
 
-# Topics ------------------------------------------------------------------------------------------------------------------------
+# Topics -------------------------------------------------------------------------------------------
 
 
 def npmi_by_hand(words, counts):
@@ -148,7 +154,9 @@ def npmi_by_hand(words, counts):
 
 
 def test_coherence_by_hand(corpus):
-    """Both measures equal a second implementation, topic by topic, words that never meet and words in every document among them."""
+    """Both measures equal a second implementation, topic by topic, words that never meet and words
+    in every document among them.
+    """
     topics, data = corpus
     counts = data.matrix.toarray()
     counts[:, 3], counts[:, 4] = 1, 0
@@ -170,7 +178,9 @@ def test_coherence_by_hand(corpus):
 
 
 def test_diversity_by_hand():
-    """Three topics of two top words, one word in two topics and one in all: terms add up to the distinct words."""
+    """Three topics of two top words, one word in two topics and one in all: terms add up to the
+    distinct words.
+    """
     topics = np.array([[3, 2, 0, 0, 0], [3, 0, 2, 0, 0], [3, 0, 2, 0, 0]])
     found = inference.diversity(topics, 2)
     np.testing.assert_allclose(
@@ -181,7 +191,9 @@ def test_diversity_by_hand():
 
 
 def test_reuters():
-    """Rankings and coherence on a real corpus equal those written out above, to 1e-4 and better, document by document and topic by topic."""
+    """Rankings and coherence on a real corpus equal those written out above, to 1e-4 and better,
+    document by document and topic by topic.
+    """
     pytest.importorskip("lda")
     data = pp_models.datasets.load("reuters")
     counts = data.matrix.toarray()
@@ -224,7 +236,9 @@ def test_coherence_of_chains_relabels_draws(corpus):
 
 
 def test_true_topics_are_better_on_every_measure(corpus):
-    """The topics that made the documents score above the same with words shuffled, and are more diverse than topics blurred into their mean."""
+    """The topics that made the documents score above the same with words shuffled, and are more
+    diverse than topics blurred into their mean.
+    """
     topics, data = corpus
     true, false = point(topics, data), point(wrong(topics), data)
     for M in (1, 5):
@@ -247,7 +261,7 @@ def test_true_topics_are_better_on_every_measure(corpus):
     assert inference.diversity(true, 5).value > inference.diversity(blurred, 5).value + 0.1
 
 
-# Outcomes and ratings -----------------------------------------------------------------------------------------------------------
+# Outcomes and ratings -----------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -276,7 +290,9 @@ def test_probability_scores_agree_with_scikit_learn(outcomes):
 
 
 def test_errors_of_probability_scores(outcomes):
-    """Standard errors are the bootstrap's, over outcomes, within 20 %: 300 resamples leave 4 %, linearisation the rest."""
+    """Standard errors are the bootstrap's, over outcomes, within 20 %: 300 resamples leave 4 %,
+    linearisation the rest.
+    """
     p, y, _ = outcomes
     found = inference.score_probabilities(p, y)
     pick = np.random.default_rng(0).integers(0, 400, (300, 400))
@@ -287,7 +303,9 @@ def test_errors_of_probability_scores(outcomes):
 
 
 def test_errors_know_of_rows(outcomes):
-    """Outcomes repeated within their row add nothing: the error over rows stays, while that over single outcomes shrinks."""
+    """Outcomes repeated within their row add nothing: the error over rows stays, while that over
+    single outcomes shrinks.
+    """
     p, y, row = outcomes
     many = inference.score_probabilities(
         np.repeat(p, 9), np.repeat(y, 9), np.repeat(row, 9)
@@ -302,7 +320,9 @@ def test_errors_know_of_rows(outcomes):
 
 
 def test_calibration_by_hand():
-    """Two bins, of which one is right and one off by 0.4; a probability of one belongs to the last bin."""
+    """Two bins, of which one is right and one off by 0.4; a probability of one belongs to the last
+    bin.
+    """
     found = inference.calibration_error(
         np.array([0.5, 0.5, 1.0, 0.9, 0.95, 0.95]), np.array([1.0, 0, 1, 0, 1, 0.0])
     )
@@ -311,7 +331,9 @@ def test_calibration_by_hand():
 
 
 def test_better_probabilities_score_better(outcomes):
-    """The probabilities that made the outcomes are better on every measure than the same shuffled."""
+    """The probabilities that made the outcomes are better on every measure than the same
+    shuffled.
+    """
     p, y, _ = outcomes
     good, bad = (
         inference.score_probabilities(x, y) for x in (p, np.random.default_rng(0).permutation(p))
@@ -324,7 +346,9 @@ def test_better_probabilities_score_better(outcomes):
 
 
 def test_votes():
-    """Votes are scored by what `predict_votes` says of bills from their text alone, or with other votes; a vote must not be known already."""
+    """Votes are scored by what `predict_votes` says of bills from their text alone, or with other
+    votes; a vote must not be known already.
+    """
     rng = np.random.default_rng(0)
     text, cast = rng.poisson(1.0, (12, 6)), rng.integers(0, 2, (12, 5)).astype(float)
     data = pp_models.data.text_and_votes(text, cast)
@@ -352,7 +376,9 @@ def test_votes():
 
 
 def test_ratings_measures():
-    """RMSE, MAE and coverage with errors over users: scikit-learn's values, and the delta method's error of the root."""
+    """RMSE, MAE and coverage with errors over users: scikit-learn's values, and the delta method's
+    error of the root.
+    """
     rng = np.random.default_rng(1)
     users, items = np.nonzero(rng.random((30, 20)) < 0.5)
     truth = rng.normal(size=(30, 2)) @ rng.normal(size=(2, 20))
@@ -394,7 +420,7 @@ def test_ratings_measures():
     )
 
 
-# Information criteria ------------------------------------------------------------------------------------------------------------
+# Information criteria -----------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -415,7 +441,10 @@ def chain(corpus):
 @pytest.mark.filterwarnings("ignore:Estimated shape parameter")
 @pytest.mark.filterwarnings("ignore:For one or more samples the posterior variance")
 def test_information_criteria_are_arvizs(chain):
-    """PSIS-LOO is ArviZ's, term by term; WAIC, by its formula, is what ArviZ 0.x computes. Units are nats per token."""
+    """PSIS-LOO is ArviZ's, term by term; WAIC, by its formula, is what ArviZ 0.x computes.
+
+    Units are nats per token.
+    """
     found, other, tree = inference.loo(chain), inference.waic(chain), chain.to_arviz()
     wanted = arviz.loo(tree, pointwise=True)
     np.testing.assert_allclose(
@@ -433,9 +462,11 @@ def test_information_criteria_are_arvizs(chain):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Estimated shape parameter")
 def test_information_criteria_prefer_the_better_model():
-    """Documents of two topics that share no word are explained better by two topics than by one, by more than three errors of the rows' differences.
+    """Documents of two topics that share no word are explained better by two topics than by one, by
+    more than three errors of the rows' differences.
 
-    Topics as clear as these are found by every chain: where chains disagree, WAIC's variance is theirs.
+    Topics as clear as these are found by every chain: where chains disagree, WAIC's variance is
+    theirs.
     """
     rng = np.random.default_rng(4)
     data = pp_models.data.counts(
@@ -470,7 +501,7 @@ def test_measures_that_cannot_be_computed_are_refused_first(corpus, monkeypatch)
         measures.measure(fit, data, ["completion", "chib"])
 
 
-# Bad input ------------------------------------------------------------------------------------------------------------------------
+# Bad input ----------------------------------------------------------------------------------------
 
 
 BAD = {

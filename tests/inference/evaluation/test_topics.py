@@ -1,4 +1,6 @@
-"""Topic tools: laws of the normalisation (C18, step 3), and answers that do not depend on the labels of topics."""
+"""Topic tools: laws of the normalisation (C18, step 3), and answers that do not depend on the
+labels of topics.
+"""
 
 import jax
 import numpy as np
@@ -55,7 +57,9 @@ def sampled(thetas, betas, data, lp):
 
 
 def test_normalisation_leaves_the_product_alone():
-    """Topics, proportions and prevalence are distributions, and weights @ topics is theta @ beta, to rounding."""
+    """Topics, proportions and prevalence are distributions, and weights @ topics is theta @ beta,
+    to rounding.
+    """
     theta, beta, data = planted()
     found = inference.topics(point(theta, beta, data))
     np.testing.assert_allclose(found.weights @ found.topics, theta @ beta, rtol=1e-12)
@@ -80,7 +84,10 @@ def test_sizes_of_topics_mean_nothing():
 
 
 def test_prevalence_is_the_share_of_tokens():
-    """Topics that share no word: a topic's share of the tokens can be counted. Documents of one topic each, so the proportions are exact."""
+    """Topics that share no word: a topic's share of the tokens can be counted.
+
+    Documents of one topic each, so the proportions are exact.
+    """
     rng = np.random.default_rng(1)
     topic = np.repeat([0, 1, 2], [6, 3, 3])
     beta = np.kron(np.eye(3), [1.0, 2.0])
@@ -91,7 +98,9 @@ def test_prevalence_is_the_share_of_tokens():
 
 
 def test_planted_topics_are_recovered():
-    """LDA on documents of one topic each, topics of separate words: CAVI's top words are the topics, its prevalence their share of tokens (3 %)."""
+    """LDA on documents of one topic each, topics of separate words: CAVI's top words are the
+    topics, its prevalence their share of tokens (3 %).
+    """
     rng = np.random.default_rng(2)
     topic = rng.integers(0, 3, 60)
     words = np.kron(np.eye(3), rng.dirichlet(np.full(5, 3.0)))
@@ -132,7 +141,9 @@ def test_permuting_topics_permutes_the_answers():
 
 
 def test_draws_are_relabelled_before_they_are_averaged():
-    """Draws of one posterior with labels exchanged at random give the answer of draws that never switched, and not a mixture of topics."""
+    """Draws of one posterior with labels exchanged at random give the answer of draws that never
+    switched, and not a mixture of topics.
+    """
     theta, beta, data = planted()
     rng = np.random.default_rng(3)
     betas = beta * rng.gamma(400, 1 / 400, (2, 30, *beta.shape))

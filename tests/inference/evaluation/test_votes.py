@@ -1,4 +1,6 @@
-"""Votes predicted from text and from other votes: how rows are integrated out, on cases small enough to integrate exactly, and members refitted."""
+"""Votes predicted from text and from other votes: how rows are integrated out, on cases small
+enough to integrate exactly, and members refitted.
+"""
 
 import copy
 
@@ -19,11 +21,13 @@ from pp_models.errors import InputError
 from pp_models.families import Pair
 from pp_models.models import lg_nmf_votes
 
-# One topic: a member who voted on twelve bills, one who never did, and a new bill of three words ---------------------------------------------
+# One topic: a member who voted on twelve bills, one who never did, and a new bill of three words --
 
 
 def drawn(seed):
-    """Known votes, weights of their bills, words and the new bill's counts, by which it is heavier than those: then it matters how sure d2 is."""
+    """Known votes, weights of their bills, words and the new bill's counts, by which it is heavier
+    than those: then it matters how sure d2 is.
+    """
     rng = np.random.default_rng(seed)
     s = np.abs(rng.normal(size=12))
     known = (rng.normal() * s + rng.normal(size=12) > 0).astype(float)
@@ -32,7 +36,9 @@ def drawn(seed):
 
 
 def integral(known, s_known, d1, counts, alpha1, alpha2):
-    """H(13) with words and other bills held: sums over fine grids of d2 and s, whose errors are below 1e-5."""
+    """H(13) with words and other bills held: sums over fine grids of d2 and s, whose errors are
+    below 1e-5.
+    """
     d, s = np.linspace(-15, 15, 1501), np.linspace(0, 25, 2001)
     log_d = -0.5 * alpha2 * d**2 + log_ndtr(np.where(known > 0, 1, -1) * d[:, None] * s_known).sum(
         1
@@ -54,7 +60,9 @@ def mode(known, s_known, alpha2):
 
 @pytest.fixture(scope="module")
 def said():
-    """(case, alpha1, alpha2) -> rows -> the probabilities of yea of both members, from a point estimate that is not fitted but set."""
+    """(case, alpha1, alpha2) -> rows -> the probabilities of yea of both members, from a point
+    estimate that is not fitted but set.
+    """
 
     def two(known):
         return data_.text_and_votes(np.ones((12, 3)), np.stack([known, np.full(12, np.nan)], 1))
@@ -88,8 +96,10 @@ def said():
 
 @pytest.mark.slow
 def test_nested_is_nearest_to_the_integral(said):
-    """Over six cases nested errs less than gaussian, and gaussian less than plug-in; nested by 0.015 at most, an expansion's error at a dozen votes.
-    A member who never voted is as likely to say yea as nay."""
+    """Over six cases nested errs less than gaussian, and gaussian less than plug-in; nested by
+    0.015 at most, an expansion's error at a dozen votes. A member who never voted is as likely to
+    say yea as nay.
+    """
     errors = {rows: [] for rows in votes.ROWS}
     for seed in range(6):
         case = drawn(seed)
@@ -104,7 +114,9 @@ def test_nested_is_nearest_to_the_integral(said):
 
 @pytest.mark.slow
 def test_certain_rows_leave_nothing_to_integrate(said):
-    """Words a thousand times as heavy tell s to 1e-3, and a prior of sd 0.01 tells d2: all three then say the same to that."""
+    """Words a thousand times as heavy tell s to 1e-3, and a prior of sd 0.01 tells d2: all three
+    then say the same to that.
+    """
     known, s, d1, counts = drawn(3)
     found = said((known, s, 1000 * d1, np.round(1000 * counts)), 1.0, 1e4)
     np.testing.assert_allclose(found["gaussian"], found["plug_in"], atol=1e-3)
@@ -113,7 +125,9 @@ def test_certain_rows_leave_nothing_to_integrate(said):
 
 @pytest.mark.slow
 def test_single_precision(said):
-    """In single precision the three are what they are in double (1e-3), without NaN where d2's is far from zero on either side."""
+    """In single precision the three are what they are in double (1e-3), without NaN where d2's is
+    far from zero on either side.
+    """
     case = drawn(1)
     wanted = said(case, 0.5, 1.0)
     with jax.enable_x64(False):
@@ -124,7 +138,7 @@ def test_single_precision(said):
         assert np.all((far[rows] >= 0) & (far[rows] <= 1))
 
 
-# What is expanded ---------------------------------------------------------------------------------------------------------------------------
+# What is expanded ---------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +158,9 @@ def fitted():
 
 @pytest.mark.slow
 def test_conditionals_are_the_log_joint(fitted):
-    """Of a member and of a bill, up to a constant; their gradients and curvatures are derivatives (1e-9: rounding)."""
+    """Of a member and of a bill, up to a constant; their gradients and curvatures are derivatives
+    (1e-9: rounding).
+    """
     batch, hyper = fitted.data.pack(), fitted.hyper
     values = {site: jnp.asarray(fitted.posterior.mean(site)) + 0.1 for site in ("s", "d1", "d2")}
     shared = votes._stats(fitted.model, values)
@@ -177,7 +193,9 @@ def test_conditionals_are_the_log_joint(fitted):
 
 
 def test_pair_is_expanded_rightly(fitted):
-    """Gradient and Hessian of log p(d2_i, log s_j, B_ij | the rest) against automatic differentiation (1e-9: rounding)."""
+    """Gradient and Hessian of log p(d2_i, log s_j, B_ij | the rest) against automatic
+    differentiation (1e-9: rounding).
+    """
     batch = fitted.data.pack()
     shared = votes._stats(fitted.model, fitted.posterior.values)
     members = _vote_rows.members_given(
@@ -199,7 +217,9 @@ def test_pair_is_expanded_rightly(fitted):
 
 
 def test_cut_off_far_from_zero_is_the_normal():
-    """Coordinates ten sd from zero have the mean and the whole covariance of their normal (1e-9: the mass cut off); one alone is exact anywhere."""
+    """Coordinates ten sd from zero have the mean and the whole covariance of their normal (1e-9:
+    the mass cut off); one alone is exact anywhere.
+    """
     precision = jnp.array([[4.0, 1.5], [1.5, 2.0]])
     here = _vote_rows.Expansion(0.0, jnp.zeros(2), precision)
     found = _vote_rows.truncated(jnp.array([10.0, 12.0]), here)
@@ -216,12 +236,14 @@ def test_cut_off_far_from_zero_is_the_normal():
     )
 
 
-# Grids --------------------------------------------------------------------------------------------------------------------------------------
+# Grids --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
 def test_grid_points_are_averaged_by_weight(fitted):
-    """H(13): the probabilities of a grid are those of its points, weighted (1e-9: rounding); each between 0 and 1."""
+    """H(13): the probabilities of a grid are those of its points, weighted (1e-9: rounding); each
+    between 0 and 1.
+    """
 
     def factors(size):
         rows = {site: jnp.asarray(fitted.posterior.mean(site)) for site in ("s", "d1", "d2")}
@@ -252,7 +274,7 @@ def test_grid_points_are_averaged_by_weight(fitted):
         )
 
 
-# Bills and members ----------------------------------------------------------------------------------------------------------------------------
+# Bills and members --------------------------------------------------------------------------------
 
 
 def least_squares(counts, d1, alpha1):
@@ -286,7 +308,9 @@ def planted():
 
 
 def test_votes_on_new_bills_are_from_nonnegative_least_squares(planted):
-    """At a point, a bill without votes has the s of NNLS with a ridge, and the probability of yea is Phi(d2's): the default for a point."""
+    """At a point, a bill without votes has the s of NNLS with a ridge, and the probability of yea
+    is Phi(d2's): the default for a point.
+    """
     fit, counts = planted
     found = inference.predict_votes(fit, data_.text_and_votes(counts, np.full((25, 6), np.nan)))
     s = least_squares(counts, fit.posterior.values["d1"], 0.5)
@@ -294,7 +318,9 @@ def test_votes_on_new_bills_are_from_nonnegative_least_squares(planted):
 
 
 def test_refitted_members_explain_votes_by_the_text(planted):
-    """Bills have the NNLS weights of their text, tastes no slope left given these; the fit itself is as before."""
+    """Bills have the NNLS weights of their text, tastes no slope left given these; the fit itself
+    is as before.
+    """
     fit, counts = planted
     before = fit.posterior.values["d2"].copy()
     new = inference.refit_members(fit, alpha2=3.0)
@@ -308,11 +334,13 @@ def test_refitted_members_explain_votes_by_the_text(planted):
     np.testing.assert_array_equal(fit.posterior.values["d2"], before)
 
 
-# What users meet --------------------------------------------------------------------------------------------------------------------------------
+# What users meet ----------------------------------------------------------------------------------
 
 
 def test_bad_requests(fitted):
-    """Unknown options, fits that have no mode, and other words or members are refused in a sentence."""
+    """Unknown options, fits that have no mode, and other words or members are refused in a
+    sentence.
+    """
     data = fitted.data
     with pytest.raises(InputError, match="Unknown rows 'nest'"):
         inference.predict_votes(fitted, data, "nest")
@@ -335,7 +363,9 @@ def test_bad_requests(fitted):
 
 
 def test_stored_fits_predict_what_they_can(tmp_path, fitted):
-    """Without its data a point says plug-in probabilities and asks for the data where curvatures need them."""
+    """Without its data a point says plug-in probabilities and asks for the data where curvatures
+    need them.
+    """
     stored = inference.load(fitted.save(tmp_path / "fit"))
     np.testing.assert_allclose(
         inference.predict_votes(stored, fitted.data),
@@ -347,7 +377,9 @@ def test_stored_fits_predict_what_they_can(tmp_path, fitted):
 
 
 def test_tf_idf():
-    """log(1 + count) times rarity in the reference, rows of the length asked for, rounded; another vocabulary is refused."""
+    """log(1 + count) times rarity in the reference, rows of the length asked for, rounded; another
+    vocabulary is refused.
+    """
     found = data_.tf_idf(
         [[3, 1, 0], [0, 0, 7]], 1000.0, [[1, 0, 0], [1, 1, 0], [5, 0, 2]]
     ).toarray()
