@@ -346,7 +346,8 @@ def test_gibbs_agrees_with_nuts(problem):
         num_samples=1500,
         num_warmup=700,
         num_chains=2,
-        target_accept=0.95,
+        # With votes, 0.95 leaves 195 divergent transitions of 3,000.
+        target_accept=0.99 if model.kind == "text_and_votes" else 0.95,
         **shared,
     )
 
