@@ -25,7 +25,7 @@ compare test laws calibrate reliability mutants notebooks: export JAX_PERSISTENT
 compare test laws calibrate reliability mutants notebooks: export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES := -1
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 install: .venv/.base ## the package and what it needs, in .venv
 

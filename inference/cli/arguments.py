@@ -81,7 +81,7 @@ def _add_compare(commands: Any) -> None:
     command = commands.add_parser("compare", help=text)
     command.set_defaults(run="compare:run_compare")
     _text(command, "model", "MODEL", "a model's name")
-    text = "engines to judge (default: those that apply to the model)"
+    text = "engines to judge (default: a standard set of those that fit the model)"
     _text(command, "--engines", "a,b,c", text)
     text = "sampler to judge by (default: the one with most effective draws; none: judge nobody)"
     _text(command, "--reference", "E", text)

@@ -1,4 +1,4 @@
-r"""Latent Gaussian nonnegative matrix factorisation (LG-NMF, H 2.1; Hu et al. 2014).
+r"""Latent Gaussian nonnegative matrix factorisation (LG-NMF; Hu et al. 2014).
 
 Counts are Gaussian about a product of nonnegative factors, whose priors are normals truncated at
 zero (Hu et al., H):

@@ -1,4 +1,4 @@
-r"""Latent Gaussian factorisation of text and votes (H 2.2; Hu et al. 2014).
+r"""Latent Gaussian factorisation of text and votes (Hu et al. 2014).
 
 `lg_nmf` for the text of bills, whose weights $s_j$ also decide the votes on them: member $i$ has
 the utility $d_{2i}^\top s_j$ of bill $j$ with unit noise, and votes yea if it is positive (Hu et

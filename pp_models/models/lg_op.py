@@ -1,4 +1,4 @@
-r"""Latent Gaussian topic model with ordinal probit counts (LG-OP, H 2.1; Hu et al. 2014).
+r"""Latent Gaussian topic model with ordinal probit counts (LG-OP; Hu et al. 2014).
 
 A count $h$ says in which interval a Gaussian fell, whose mean is a product of factors of either
 sign (Hu et al., H):

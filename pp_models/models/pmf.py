@@ -1,4 +1,4 @@
-r"""Probabilistic matrix factorisation (C17; Salakhutdinov & Mnih 2007).
+r"""Probabilistic matrix factorisation (Salakhutdinov & Mnih 2007).
 
 Users and items have locations, and a rating is their inner product plus noise. Only the ratings in
 $\Omega$ are observed; the others are missing, not zero (Columbia lectures, C17):
