@@ -268,6 +268,7 @@ def _problem(
             taken = np.sort(np.random.default_rng(seed).choice(data.num_rows, rows, replace=False))
             data = data.select(taken)
     if data.num_rows < MIN_ROWS:
+        hyper = hyper if drawn else make_hyper(model, stated, data)
         return Problem(model, hyper, data, None, data, truth, taken)
     training, heldout, kept = splits.hold_out(data, seed=seed)
     if not drawn:

@@ -242,9 +242,10 @@ class Run:
         ):
             self.reference = self.reference or engine
             try:
-                self._measure(engine, *self._waiting.pop(engine))
+                self._measure(engine, *self._waiting[engine])
             except Exception as error:
                 self._fail(engine, error)
+            del self._waiting[engine]
 
     def _measure(self, engine: str, done: Finished, sample: Sample) -> None:
         task, is_reference = self.task, engine == self.reference

@@ -144,6 +144,15 @@ def _solve(model, hyper, shared, batch, options, summary):
     return {site: model.families[site].value(t) for site, t in part.stats.items()}
 
 
+def check_data(problem: obj.Problem) -> None:
+    """Refuse to solve rows of a fit that was loaded without its data."""
+    if problem.data is None:
+        raise InputError(
+            f"This fit was stored without {', '.join(problem.model.local)}, which have a row for "
+            "each row of the data: pass data= to inference.load."
+        )
+
+
 def solve_rows(
     problem: obj.Problem, shared: Sites, summary: str = "mean", batch_size: int = 1024
 ) -> Sites:
@@ -152,12 +161,8 @@ def solve_rows(
     For means: natural parameters, from those of the global sites. For a mode (`summary`): values,
     from statistics of the global sites.
     """
+    check_data(problem)
     data = problem.data
-    if data is None:
-        raise InputError(
-            f"This fit was stored without {', '.join(problem.model.local)}, which have a row for "
-            "each row of the data: pass data= to inference.load."
-        )
     size = min(batch_size, data.num_rows)
     parts, positions = [], []
     for first in range(0, data.num_rows, size):

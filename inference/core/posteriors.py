@@ -18,7 +18,15 @@ import numpy as np
 
 from inference.core import objective as obj
 from inference.core.blocks import over_draws
-from inference.core.posterior import Names, Posterior, Stored, Values, rows_of_all, solve_rows
+from inference.core.posterior import (
+    Names,
+    Posterior,
+    Stored,
+    Values,
+    check_data,
+    rows_of_all,
+    solve_rows,
+)
 from inference.core.summaries import summary_of
 from pp_models import families as fam
 from pp_models.families import positive_normal as pos
@@ -186,6 +194,7 @@ class Point(Posterior):
         stats = {site: families[site].stats(jnp.asarray(x)) for site, x in known.items()}
 
         def solve() -> Any:
+            check_data(problem)
             return solve_rows(problem, stats, summary_of(problem, stored.options["basis"]))
 
         return cls(problem, stats, solve=solve)

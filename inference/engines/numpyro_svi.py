@@ -40,6 +40,12 @@ Options = opt.compose(
 )
 
 
+class State(NamedTuple):
+    """The leaves of NumPyro's state: steps taken first, the random key last."""
+
+    parameters: tuple[jax.Array, ...]
+
+
 class Info(NamedTuple):
     """bound: the ELBO estimate of this step."""
 
@@ -109,18 +115,17 @@ def build(problem: obj.Problem, options: Any) -> Algorithm:
         state = jax.eval_shape(first, jax.random.key(0), hyper, problem.data.pack())
         return jax.tree.structure(state)
 
-    # The state is a tuple of the leaves of NumPyro's: steps taken first, the random key last.
     def init(key, start):
         state = first(key, hyper, problem.data.pack())
         here = devices.mine(problem.devices)[0]  # where steps leave it: one program for all steps
-        return tuple(jax.device_put(jax.tree.leaves(state), here))
+        return State(tuple(jax.device_put(jax.tree.leaves(state), here)))
 
     def step(key, state, batches):
-        after, loss = update(structure().unflatten(state), hyper, batches[0])
-        return tuple(jax.tree.leaves(after)), Info(-loss, rate(state[0]))
+        after, loss = update(structure().unflatten(state.parameters), hyper, batches[0])
+        return State(tuple(jax.tree.leaves(after))), Info(-loss, rate(state.parameters[0]))
 
     def posterior(state):
-        params = svi.get_params(structure().unflatten(state))
+        params = svi.get_params(structure().unflatten(state.parameters))
         natural = natural_of(params, hyper, problem.data.pack())
         _check_domains(problem, natural)
         shared, local = ({s: natural[s] for s in sites} for sites in (model.shared, model.local))

@@ -161,12 +161,13 @@ class Checkpoints(Callback):
 
     def read(self) -> Saved | None:
         """Where the run was left; None where there is no file."""
-        found = devices_.all_or_none(self._devices, self._look)
-        if devices_.is_shared(self._devices):
-            found = self._in_common(found)
+        held = devices_.all_or_none(self._devices, self._look)
+        found = self._in_common(held) if devices_.is_shared(self._devices) else held
         if not found:
             return None
         self._written = max(found)
+        for step in set(held) - {self._written}:  # a kill left files of steps that not all have
+            own_file(self.plan.path, step).unlink(missing_ok=True)
         return found[self._written]
 
     def _look(self) -> dict[int, Saved]:

@@ -39,7 +39,7 @@ def convert(
         if kind not in (None, "counts"):
             raise InputError(f"A corpus holds counts, not {kind}: write another format.")
         with _bar(show, into.name) as on_rows:
-            found = _source(source, path, named, options)
+            found = _source(source, path, named, kind, options)
             corpus.write(into, found, overwrite=overwrite, on_rows=on_rows)
         written = corpus.read(into, verify=False)
     else:
@@ -49,21 +49,21 @@ def convert(
     return f"{written.kind}: {size}, written to {into}"
 
 
-def _source(source: str, path: Path, named: bool, options: Any) -> Any:
+def _source(source: str, path: Path, named: bool, kind: str | None, options: Any) -> Any:
     """The counts, in blocks of rows where the format allows that."""
     if named:
-        data = packaged.load(source)
+        data = packaged.load(source, kind)
     elif old.is_store(path):
         return old.store(path)
     elif options:
         return corpus.Source(*text.blocks(path, **options))
     elif path.is_dir() and path.suffix.lower() not in corpus.SUFFIXES and not text.is_text(path):
-        data = packaged.read(path)
+        data = packaged.read(path, kind)
     else:
         return path
     if data.kind != "counts":
         what = f"{source} is {data.kind} data, and a corpus holds counts"
-        raise InputError(f"{what}: write another format.")
+        raise InputError(f"{what}: add --kind counts to keep only these, or write another format.")
     return data
 
 

@@ -273,8 +273,10 @@ class Database:
         """Commit, close the file and let others write. Closing twice is no error."""
         if not self._closed:
             with self._open:
-                self.flush()
-                self._closed = True
+                try:
+                    self.flush()
+                finally:
+                    self._closed = True
 
     def __enter__(self) -> "Database":
         return self
@@ -360,6 +362,8 @@ def _whole_numbers(counts: Any, size: int) -> np.ndarray:
 def _plain(tags: Any) -> dict[str, Any]:
     """Tags as they come back from JSON."""
     try:
+        if not isinstance(tags or {}, dict):
+            raise TypeError(f"a {type(tags).__name__} is none")
         return dict(json.loads(json.dumps(tags or {}, allow_nan=False)))
     except (TypeError, ValueError) as error:
         raise InputError(f"tags must be a dictionary that JSON can hold ({error}).") from error

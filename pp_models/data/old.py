@@ -20,6 +20,7 @@ from pp_models.data.sqlite import FILE, OLD_FILE
 from pp_models.errors import InputError
 
 SUFFIX = ".store"
+ROWS_TOGETHER = 1_000_000  # rows that are added to a new database at a time
 _SEGMENT = [(name, "<i8") for name in ("row", "previous", "start", "total")]
 _SEGMENT += [("length", "<i4"), ("depth", "<i4")]
 _COMMIT = [(name, "<i8") for name in ("number", "rows", "segments", "entries")]
@@ -73,7 +74,11 @@ def convert_database(old: Path, new: Path) -> Any:
             if dense:
                 database.append(entries.reshape(num_rows, -1))
             else:
-                database.add(*_words(segments, entries, num_rows), new_rows=num_rows)
+                words = _words(segments, entries, num_rows)
+                for first in range(0, num_rows, ROWS_TOGETHER):
+                    last = min(first + ROWS_TOGETHER, num_rows)
+                    some = slice(*np.searchsorted(words[0], (first, last)))
+                    database.add(*(part[some] for part in words), new_rows=last - first)
             return database.data()
 
 
@@ -96,7 +101,7 @@ def _logs(folder: Path, entry: Any) -> tuple[np.ndarray, np.ndarray, int]:
 
 
 def _words(segments: np.ndarray, entries: np.ndarray, num_rows: int) -> tuple[Any, Any, Any]:
-    """Row, column and count of the segments that are reached from each row's newest one."""
+    """Row, column and count of the segments that are reached from each row's newest one, by row."""
     newest = np.full(num_rows, -1)
     newest[segments["row"]] = np.arange(len(segments))  # of several for one row, the last is kept
     chosen, left = [], newest[newest >= 0]
@@ -109,4 +114,6 @@ def _words(segments: np.ndarray, entries: np.ndarray, num_rows: int) -> tuple[An
     used = segments[np.concatenate([np.zeros(0, int), *chosen])]
     first = used["start"] - np.cumsum(used["length"]) + used["length"]
     where = np.repeat(first, used["length"]) + np.arange(used["length"].sum())
-    return np.repeat(used["row"], used["length"]), *(entries[where][n] for n in ("column", "count"))
+    rows, found = np.repeat(used["row"], used["length"]), entries[where]
+    order = np.argsort(rows, kind="stable")
+    return rows[order], found["column"][order], found["count"][order]

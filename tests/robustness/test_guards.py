@@ -8,7 +8,7 @@ import pytest
 import inference
 import pp_models
 from inference.cli import main
-from inference.core.registry import load_engine
+from inference.core.registry import load_engine, make_options
 from inference.run import fit as fitting
 from inference.run import guards
 from pp_models import data
@@ -98,6 +98,22 @@ def test_a_falling_bound_stops_engines_that_ascend(monkeypatch, engine):
         Diverged, match=r"in beta: the bound, which cannot fall, fell from \S+ to \S+ at step"
     ):
         run(engine, num_epochs=30, tolerance=0.0, **options)
+
+
+def test_states_of_every_engine_are_looked_at(engine_name):
+    """A state whose numbers are all nan has a part that the guard names, whatever the engine."""
+    engine = load_engine(engine_name)
+    model = next(m for m in map(pp_models.load, ("lda", "lg_nmf")) if not engine.suits(m))
+    hyper, data = model.example(jax.random.key(0))
+    problem = fitting.make_problem(model.name, data, hyper, jax.local_devices()[:1])
+    options = engine.settle(make_options(engine, dict(engine.tiny)), data)
+    state = engine.build(problem, options).init(jax.random.key(0), {})
+
+    def spoil(x):
+        numbers = isinstance(x, jax.Array | np.ndarray) and jnp.issubdtype(x.dtype, jnp.floating)
+        return jnp.full_like(x, jnp.nan) if numbers else x
+
+    assert guards.bad_sites(model, jax.tree.map(spoil, state))
 
 
 @pytest.mark.slow

@@ -563,6 +563,15 @@ def test_convert_text_and_other_kinds(tmp_path, capsys, monkeypatch):
     assert datasets.load("bills.csv", "lg_nmf_votes").votes.nnz == 4
 
 
+def test_counts_of_other_data_are_converted(tmp_path, capsys):
+    """`--kind counts` keeps the counts of a data set of another kind; without it, it is named."""
+    target = str(tmp_path / "digits.h5ad")
+    assert main(["data", "convert", "digits", target, "--quiet"]) == 2
+    assert "add --kind counts" in capsys.readouterr().err
+    assert main(["data", "convert", "digits", target, "--kind", "counts", "--quiet"]) == 0
+    assert corpora.read(target).kind == "counts"
+
+
 def test_info(corpus, tmp_path, capsys):
     """Sizes, names, and of a corpus its checksum; the same sizes from a file read in blocks, as a
     whole, and from a corpus.

@@ -547,6 +547,20 @@ def test_ctrl_c_keeps_what_is_finished(run):
         run({"gibbs": interrupt, "cavi": None})
 
 
+def test_ctrl_c_while_the_reference_is_measured(run, monkeypatch):
+    """It is measured once more, and the engines that come after it are missing."""
+    whole, calls = loop.measure.measure, []
+
+    def interrupted_once(*arguments):
+        calls.append(arguments)
+        return interrupt() if len(calls) == 1 else whole(*arguments)
+
+    monkeypatch.setattr(loop.measure, "measure", interrupted_once)
+    found = run(few("map"), engines=["map"])
+    assert found.summary["partial"].startswith("Interrupted: map was not run.")
+    assert set(found.fits) == {"gibbs"} and len(calls) == 2
+
+
 def test_a_budget_is_dealt_out(run, monkeypatch):
     """Each engine gets its share of what is left when it starts, the reference three; where nothing
     is left, a fifth of its share of the whole.

@@ -363,10 +363,7 @@ def test_rows_too_many_to_store_come_back_from_the_data(engine, tmp_path, monkey
     """
     model = pp_models.load("lda")
     hyper, data = model.example(jax.random.key(0))
-    options = {"basis": "log"} if engine == "stochastic_map" else {}
-    fit = inference.fit(
-        "lda", data, engine, hyper, progress=False, num_epochs=2, batch_size=7, **options
-    )
+    fit = inference.fit("lda", data, engine, hyper, progress=False, num_epochs=2, batch_size=7)
     monkeypatch.setattr(fits, "MOST_SOLVED", 0)
     path = fit.save(tmp_path / "fit")
     with np.load(path) as file:

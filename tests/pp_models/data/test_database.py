@@ -275,6 +275,18 @@ def test_a_killed_writer_loses_nothing_that_was_committed(tmp_path):
     assert sorted(os.listdir(tmp_path / "db")) == ["lock", "rows.sqlite"]
 
 
+def test_a_database_whose_last_commit_fails_is_closed(tmp_path, monkeypatch):
+    """Closing it once more is no error, and adding to it says that it is closed."""
+    database = Database(4, path=tmp_path / "db", sync=False)
+    database.append(COUNTS)
+    with monkeypatch.context() as patch, pytest.raises(OSError):
+        patch.setattr(Database, "flush", lambda self: (_ for _ in ()).throw(OSError(28, "full")))
+        database.close()
+    database.close()
+    with pytest.raises(InputError, match="is closed"):
+        database.append(COUNTS)
+
+
 @pytest.mark.parametrize("sync", [True, False])
 def test_a_write_that_fails_is_not_there(tmp_path, monkeypatch, sync):
     """A full disk is one sentence and undoes what was not committed; an interrupt, its write."""
