@@ -74,11 +74,11 @@ def convert_database(old: Path, new: Path) -> Any:
             if dense:
                 database.append(entries.reshape(num_rows, -1))
             else:
-                words = _words(segments, entries, num_rows)
+                ids, columns, counts = _words(segments, entries, num_rows)
                 for first in range(0, num_rows, ROWS_TOGETHER):
                     last = min(first + ROWS_TOGETHER, num_rows)
-                    some = slice(*np.searchsorted(words[0], (first, last)))
-                    database.add(*(part[some] for part in words), new_rows=last - first)
+                    some = slice(*np.searchsorted(ids, (first, last)))
+                    database.add(ids[some], columns[some], counts[some], new_rows=last - first)
             return database.data()
 
 

@@ -39,9 +39,7 @@ def write(data: Data, path: str | Path, overwrite: bool = False) -> Path:
     known = FORMATS.get(data.kind, ())
     if path.suffix.lower() not in known or is_votes(path):
         fix = f"end the name in {', '.join((*known, '.h5ad') if data.kind == 'counts' else known)}"
-        fix = (
-            fix if known else "add --kind counts to write the counts without the votes"
-        )
+        fix = fix if known else "add --kind counts to write the counts without the votes"
         fail(path, f"{data.kind} data are not written to a file of this name: {fix}")
     if path.is_dir():
         raise InputError(f"{path} is a folder: name a file.")
