@@ -482,8 +482,8 @@ MUTANTS = (
     ),
     Mutant(
         "inference/engines/numpyro_svi.py",
-        "Info(-loss, rate(state[0]))",
-        "Info(loss, rate(state[0]))",
+        "Info(-loss, rate(state.parameters[0]))",
+        "Info(loss, rate(state.parameters[0]))",
         "numpyro_svi: loss reported for the bound",
         (only("engine_contract", "history and numpyro_svi"),),
     ),
