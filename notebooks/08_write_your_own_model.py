@@ -477,7 +477,7 @@ assert np.all(fits["map"].posterior.mean("omega")[4:] < fits["gibbs"].posterior.
 # ## 5. And the report
 #
 # `inference.compare` judges every engine against the chain, and `report.write` makes the page: the
-# model's equations read off `generate`, the figures, the verdicts.
+# model's equations from the docstring, the figures, the verdicts.
 
 # %%
 comparison = inference.compare(
