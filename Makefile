@@ -33,10 +33,10 @@ compare: .venv/.base ## the main job: engines against MCMC on LDA, and a report;
 	$(BIN)/python -m pp_models compare lda --out $(OUT)
 	@echo "Report: $(abspath $(OUT))/report.html"
 
-test: .venv/.test ## the tests, with the cheap laws of every model and engine; on two cores
+test: .venv/.test ## the tests, with the cheap ones of those that all models and engines share; on two cores
 	$(BIN)/$(PYTEST) $(QUICK)
 
-laws: .venv/.test ## every shared law on every model and engine
+laws: .venv/.test ## every law: the tests that are run on all models and engines alike
 	$(BIN)/$(PYTEST) -m "law and not slow"
 
 calibrate: .venv/.test ## the slow tests, references re-checked, calibration tables, and shared tests with XLA's optimisations

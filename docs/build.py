@@ -27,8 +27,12 @@ FROM_ROOT = {
     "MODEL_CONTRACT.md": "model-contract.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
+    "README.md": "models-and-engines.md",  # its table
+    "notebooks/README.md": "notebooks.md",
+    "pp_models/models": "models/index.md",
+    "inference/engines": "engines/index.md",
 }
-GENERATED = ("models/", "engines/", "reference/", "models-and-engines.md", "notebooks.md")
+_SOURCE = re.compile(r"(?:pp_models/(models)|inference/(engines))/(\w+)\.py")
 _LINK = re.compile(r"(?<!\!)\[([^\]]*)\]\(([^)\s]+)\)")
 _MENTION = re.compile(r"(?<![\[`(/])`((?:docs/)?[\w.-]+\.md)`(?!\])")
 
@@ -39,7 +43,8 @@ def gather(folder: Path) -> None:
     folder.mkdir(parents=True)
     for path in sorted(HERE.glob("*.md")):
         write(folder / path.name, rewritten(path.read_text(encoding="utf-8"), path.name))
-    for name, page in FROM_ROOT.items():
+    for name in ("MODEL_CONTRACT.md", "CONTRIBUTING.md", "CHANGELOG.md"):
+        page = FROM_ROOT[name]
         write(folder / page, rewritten((ROOT / name).read_text(encoding="utf-8"), page))
     for name in ("figures", "assets"):
         shutil.copytree(HERE / name, folder / name)
@@ -72,7 +77,7 @@ def rewritten(text: str, own: str) -> str:
 
     def target(match: re.Match[str]) -> str:
         path, _, anchor = match[2].partition("#")
-        if "://" in path or not path.endswith(".md"):
+        if "://" in path or not path:
             return match[0]
         page = page_of(path)
         return f"[{match[1]}]({page}{'#' + anchor if anchor else ''})" if page else f"`{match[1]}`"
@@ -88,11 +93,11 @@ def rewritten(text: str, own: str) -> str:
 
 
 def page_of(path: str) -> str | None:
-    """The page of a Markdown file, by its path from the repository's root or from docs/."""
+    """The page of a file or folder, by its path from the repository's root or from docs/."""
     name = path.removeprefix("../").removeprefix("docs/")
-    name = FROM_ROOT.get(name, name)
-    known = (HERE / name).exists() or name in FROM_ROOT.values() or name.startswith(GENERATED)
-    return name if known else None
+    if source := _SOURCE.fullmatch(name):
+        return f"{source[1] or source[2]}/{source[3]}.md"
+    return FROM_ROOT.get(name, name if (HERE / name).exists() else None)
 
 
 def navigation(declared: list) -> list:

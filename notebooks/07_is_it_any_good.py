@@ -567,8 +567,9 @@ assert sample["pi"][:, 0].std() < pi_sd < 1.1 * result.draws["gibbs"]["pi"][:, 0
 # $$ \log p(\text{data}) = \mathrm{bound}(q) + \mathrm{KL}(q \,\|\, \text{posterior}), $$
 #
 # so if the log evidence is known, the divergence is. Bridge sampling (Meng and Wong 1996) estimates
-# it from a chain's draws: `marginal_likelihood.log_evidence`, which the full `compare` calls and
-# writes `bound_gap`. On a logarithm's scale of hundreds of nats, gaps are a few.
+# it from a chain's draws: `marginal_likelihood.log_evidence`. The full `compare` calls it and writes
+# the divergence of $q$, with the rows' components summed out, as `kl`. On a logarithm's scale of
+# hundreds of nats, gaps are a few.
 
 # %%
 evidence = marginal_likelihood.log_evidence(gibbs, key=jax.random.key(3))

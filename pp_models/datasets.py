@@ -53,7 +53,9 @@ def synthetic(
     """Hyper-parameters, data drawn from the model's prior, and the latent values behind them.
 
     Hyper-parameters default to those of the model's example. Models of dense data or votes, and
-    models with an improper prior, return their `example`, whose latent values are unknown.
+    models with an improper prior, return their `example`, whose latent values are unknown. Models
+    that treat counts as real numbers (Gaussian noise) draw real numbers: these are rounded to whole
+    ones, and negative ones become zero, so that the data are not exactly draws from the prior.
 
     row_length: mean number of tokens of a row, for models that condition on the rows' totals
     """

@@ -32,6 +32,7 @@ jax.config.update("jax_enable_x64", True)
 import pytest
 
 import pp_models
+from inference.core.compilation import make_room
 from inference.core.registry import engines, load_engine
 from inference.run import fit
 
@@ -69,6 +70,13 @@ def applies(model, engine):
     return (has_prior(model) or engine.kind == "point") and not engine.suits(pp_models.load(model))
 
 
+@functools.cache
+def pairs():
+    """Every model with every engine that can fit its example."""
+    names = itertools.product(pp_models.available(), engines())
+    return [(model, engine) for model, engine in names if applies(model, load_engine(engine))]
+
+
 def pytest_generate_tests(metafunc):
     """Run a test that takes `model_name` or `engine_name` for every model or engine there is.
 
@@ -78,8 +86,7 @@ def pytest_generate_tests(metafunc):
     taken = set(metafunc.fixturenames)
     models = pp_models.available()
     if {"model_name", "engine_name"} <= taken:
-        pairs = [(m, e) for m in models for e in engines() if applies(m, load_engine(e))]
-        metafunc.parametrize(("model_name", "engine_name"), pairs, scope="module")
+        metafunc.parametrize(("model_name", "engine_name"), pairs(), scope="module")
     elif "model_name" in taken:
         names = [name for name in models if has_prior(name)]
         if metafunc.module.__name__.endswith("model_contract"):
@@ -89,18 +96,13 @@ def pytest_generate_tests(metafunc):
         metafunc.parametrize("engine_name", engines(), scope="module")
 
 
-# Of the 65,530 memory maps that Linux allows a process; every compiled program takes some.
-MOST_MAPS = 30_000
-
-
 _ENDED = itertools.count(1)
 
 
 def pytest_runtest_teardown():
     """Forget compiled programs before there are so many that the next one crashes the process."""
-    maps = Path("/proc/self/maps")
-    if next(_ENDED) % 8 == 0 and maps.exists() and maps.read_bytes().count(b"\n") > MOST_MAPS:
-        jax.clear_caches()
+    if next(_ENDED) % 8 == 0:
+        make_room()
 
 
 # Tests that run in one process because they share compiled programs: those of a file, or the laws
@@ -141,7 +143,7 @@ def cost_name(item):
 
 
 HEAD = "# {limit} s of processor time or more in an empty cache: pytest tests/laws --costs FILE\n"
-LIMIT = 4.5
+LIMIT = 3.0
 _SECONDS = collections.Counter()
 
 
@@ -191,3 +193,18 @@ def problem(model_name):
 def quick():
     """Options with which each engine takes seconds on a model's example."""
     return {name: dict(load_engine(name).tiny) for name in engines()}
+
+
+@pytest.fixture
+def compiled():
+    """A list that grows with every program that is compiled or read from the cache on disk.
+
+    Room is made first, so that a fit in the middle of the test does not forget programs.
+    """
+    names = []
+    make_room(share=0.25)
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda name, *_, **__: names.append(name) if "backend_compile" in name else None
+    )
+    yield names
+    jax.monitoring.clear_event_listeners()

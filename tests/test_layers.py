@@ -1,7 +1,7 @@
 """The shape of the tree: who imports whom, who is named where, how long files and functions are.
 
-The order of the rooms is the diagram in CONTRIBUTING.md, so that the picture stays true. Imports
-are read with `ast`, those inside functions included.
+The order of the rooms, the parts of the code, is the diagram in CONTRIBUTING.md, which stays true.
+Imports are read with `ast`, those inside functions included.
 """
 
 import ast

@@ -6,6 +6,7 @@ from typing import Any
 
 EPILOG = """examples:
   pp-models list
+  pp-models check my_model.py
   pp-models compare lda --out results
   pp-models fit lda --data corpus.npz --engine svi --set num_topics=50 num_epochs=3 --out fitted
   pp-models evaluate fitted --data heldout.npz --measure completion chib
@@ -30,11 +31,11 @@ def parser() -> argparse.ArgumentParser:
     """Every command's `run` names a module of this package and a function in it."""
     about = "Fit and compare Bayesian factor and topic models."
     made = argparse.ArgumentParser("pp-models", None, about, EPILOG, formatter_class=RAW)
-    names = "list | fit | compare | reference | evaluate | data"
+    names = "list | check | fit | compare | reference | evaluate | data"
     commands = made.add_subparsers(title="commands", required=True, metavar=names)
     listing = commands.add_parser("list", help="the models and engines there are")
     listing.set_defaults(run="listing:run_list")
-    for add in (_add_fit, _add_compare, _add_reference, _add_evaluate, _add_data):
+    for add in (_add_check, _add_fit, _add_compare, _add_reference, _add_evaluate, _add_data):
         add(commands)
     return made
 
@@ -55,6 +56,16 @@ def _several(command: Any, name: str, metavar: str, text: str) -> None:
 
 def _flag(command: Any, name: str, text: str) -> None:
     command.add_argument(name, action="store_true", help=text)
+
+
+def _add_check(commands: Any) -> None:
+    text = "hold a model's F to the density of its `generate`, term by term"
+    command = commands.add_parser("check", help=text)
+    command.set_defaults(run="check:run_check")
+    _text(command, "model", "MODEL|FILE", "a model's name, or the file that declares it")
+    text = "a data set's name or a file (default: the model's example)"
+    _text(command, "--data", "NAME|PATH", text)
+    _several(command, "--set", "NAME=VALUE", "hyper-parameters (default: the example's)")
 
 
 def _add_fit(commands: Any) -> None:
@@ -87,8 +98,8 @@ def _add_compare(commands: Any) -> None:
     _text(command, "--reference", "E", text)
     text = "shorter fits and chains, and smaller synthetic data: for a first look, or a class"
     _flag(command, "--quick", text)
-    text = "time to fit in, compiling aside: samplers get three shares, every other engine one"
-    _text(command, "--budget", "SECONDS", text, type=float)
+    text = "time, compiling aside: samplers get three shares, every other engine one (default: 600)"
+    _text(command, "--budget", "SECONDS", text, type=float, default=600.0)
     _number(command, "--rows", "compare on a random part of so many rows")
     _add_run_options(command)
 

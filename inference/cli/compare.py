@@ -17,7 +17,7 @@ from pp_models.errors import InputError
 
 def run_compare(chosen: argparse.Namespace) -> int:
     """DIR/report.html, summary.json, agreement.csv, one .nc per engine; fits in DIR/fits."""
-    if chosen.budget is not None and not 0 < chosen.budget < float("inf"):
+    if not 0 < chosen.budget < float("inf"):
         raise InputError(f"--budget must be a positive number of seconds, not {chosen.budget}.")
     if chosen.rows is not None and chosen.rows < 1:
         raise InputError(f"--rows must be at least 1, not {chosen.rows}.")
@@ -40,6 +40,7 @@ def run_compare(chosen: argparse.Namespace) -> int:
         options=settings["options"],
         progress=False if chosen.quiet else None,
         on_result=_tell,
+        on_begin=None if chosen.quiet or sys.stderr.isatty() else _begin,
         quick=chosen.quick,
         budget=chosen.budget,
         rows=chosen.rows,
@@ -62,3 +63,8 @@ def _tell(engine: str, row: dict[str, Any]) -> None:
     seconds = "" if row["seconds"] is None else f" ({row['seconds']:.1f} s)"
     said = f"failed: {row['error']}" if row["error"] else row["verdict"]
     print(f"{engine}{seconds}: {said}", flush=True)
+
+
+def _begin(engine: str, place: str) -> None:
+    """Where there is no terminal for progress bars."""
+    print(f"{place}: {engine} …", file=sys.stderr, flush=True)

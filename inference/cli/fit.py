@@ -48,8 +48,8 @@ def run_fit(chosen: argparse.Namespace) -> int:
         told = f"{stopped} Add --resume to the same command to go on."
         raise Stopped(stopped.signal, told) from None
     if writes:
-        results.write(found, folder, asked)
-        _tell(found, folder)
+        note = results.write(found, folder, asked)
+        _tell(found, folder, note)
     elif not chosen.quiet:
         number = f"{chosen.process_id} of {chosen.num_processes}"
         print(f"process {number} is done; process 0 writes the results")
@@ -72,7 +72,7 @@ def _fit(chosen: argparse.Namespace, data: Any, hyper: Any, folder: Path, option
     )
 
 
-def _tell(found: Fit, folder: Path) -> None:
+def _tell(found: Fit, folder: Path, note: str) -> None:
     print(found)
     scored = [x for x in found.history.get("heldout", ()) if x == x]
     if scored:
@@ -81,6 +81,8 @@ def _tell(found: Fit, folder: Path) -> None:
             f"{scored[0]:.4f} and the last {scored[-1]:.4f} nats per word"
         )
     print(f"written to {folder}")
+    if note:
+        print(f"{results.POSTERIOR}: {note}")
 
 
 def _check_processes(chosen: argparse.Namespace) -> None:

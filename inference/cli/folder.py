@@ -11,10 +11,11 @@ The checkpoint is removed last: a folder that has one is not finished.
 """
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
-from inference.io.fits import Fit
+from inference.io.fits import Fit, stored_sites
 from inference.run import checkpoint
 from pp_models.data.files import explained, is_stray, write_whole
 from pp_models.errors import Diverged, InputError
@@ -66,13 +67,16 @@ def check_same(folder: Path, settings: dict[str, Any]) -> None:
         )
 
 
-def write(fit: Fit, folder: Path, settings: dict[str, Any]) -> None:
-    """Write everything, then remove the checkpoint. settings: for `check_same`."""
+def write(fit: Fit, folder: Path, settings: dict[str, Any]) -> str:
+    """Write everything, then remove the checkpoint. settings: for `check_same`.
+
+    Returns what posterior.nc lacks, in words.
+    """
     summary = {
         "model": fit.model.name,
         "engine": fit.engine,
         "seconds": fit.seconds,
-        "bound": None if fit.bound != fit.bound else fit.bound,
+        "bound": _bound(fit),
         "seed": settings["seed"],
         "steps": len(fit.history["step"]),
         "options": fit.options,
@@ -82,11 +86,18 @@ def write(fit: Fit, folder: Path, settings: dict[str, Any]) -> None:
     text = json.dumps(summary, indent=2) + "\n"
     with explained(folder):
         fit.save(folder / FIT)
-        tree = fit.to_arviz()
+        tree = fit.to_arviz(attributes={"seed": settings["seed"]})
         write_whole(folder / POSTERIOR, lambda path: tree.to_netcdf(str(path)))
         write_whole(folder / SUMMARY, lambda path: path.write_text(text, encoding="utf-8"))
         (folder / LAST_GOOD).unlink(missing_ok=True)
         checkpoint.remove(folder / CHECKPOINT)
+    return tree["posterior"].attrs["note"]
+
+
+def _bound(fit: Fit) -> float | None:
+    """The bound on all rows, unless there are too many rows to solve for it."""
+    solved = set(stored_sites(fit)) == set(fit.posterior.sites)
+    return fit.bound if solved and math.isfinite(fit.bound) else fit.known_bound
 
 
 def keep_last_good(error: Diverged, folder: Path) -> Any:

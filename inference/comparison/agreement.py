@@ -11,10 +11,26 @@ $m_0$, $s_0$, $Q_0$ those of the reference's:
 | `wasserstein_sd` | 1-Wasserstein distance, the mean of $\lvert Q - Q_0 \rvert / s_0$ over levels |
 | `tail_error_sd` | mean of $\lvert Q - Q_0 \rvert / s_0$ at the levels 5 and 95 % |
 
-Over quantities these are averaged; `sd_ratio` is a median, and `mean_error_sd` the mean of absolute
-shifts. `correlation_error` is the mean absolute difference of correlations among the `BLOCK`
-quantities of largest reference sd. Quantities that the reference knows exactly are left out. A
-point estimate has no figures of spread.
+Over a group of quantities:
+
+| figure | definition |
+|---|---|
+| `mean_error_sd` | root mean square of `mean_shift_sd`, Monte Carlo noise removed |
+| `sd_ratio` | geometric mean of the ratios |
+| `tail_error_sd` | root mean square of the quantities' `tail_error_sd`, noise removed |
+| `widths_off` | share of the quantities whose ratio is outside 0.8 to 1.25 beyond its noise |
+| others | means over the quantities |
+
+**Noise.** The shift of a quantity has the variance $e^2 = 1/n_0 + (s/s_0)^2/n$ if both means are
+the same, where $n_0$ and $n$ are effective numbers of draws. The mean of $d^2 - e^2$ over $p$
+quantities estimates their mean squared shift without bias. Its variance is
+$(2 e^4 + 4 \overline{d^2} e^2) / p'$, where $p' = p^2 / \sum_{ij} C_{ij}^2$ is the number of
+independent quantities that $p$ with the correlations $C$ amount to. The logarithm of a ratio of sds
+has the variance $(\kappa_0 - 1) / 4 n_0 + (\kappa - 1) / 4 n$ with kurtoses $\kappa$.
+
+`correlation_error` is the mean absolute difference of correlations among the `BLOCK` quantities of
+largest reference sd. Quantities that the reference knows exactly are left out. A point estimate has
+no figures of spread.
 """
 
 from collections.abc import Iterable, Mapping
@@ -27,16 +43,25 @@ from inference.comparison.record import Agreement, Reweighted
 LEVELS = (np.arange(100) + 0.5) / 100  # at which quantile functions are compared
 ENDS = (0.05, 0.25, 0.5, 0.75, 0.95)  # of the intervals, and the median
 BLOCK = 8
+MOST_CORRELATED = 300  # quantities, and draws of each, for the correlations behind p'
+TAIL = 0.05  # level of the tail quantiles
+NEAR_TAIL = np.searchsorted(LEVELS, [0.02, 0.08])  # between them the density there is estimated
+OFF_WIDTH = np.log(1.25)  # log ratio of sds beyond which a quantity's width is off
+SURE = 4.0  # standard errors beyond which one of a thousand quantities counts as off
 
 
 class Quantities(NamedTuple):
-    """Draws (n, quantities), their means and sds, and their quantiles at `LEVELS` and `ENDS`."""
+    """Draws (n, quantities), their means and sds, and their quantiles at `LEVELS` and `ENDS`.
+
+    size: (quantities,) effective numbers of draws
+    """
 
     draws: np.ndarray
     mean: np.ndarray
     sd: np.ndarray
     levels: np.ndarray
     ends: np.ndarray
+    size: np.ndarray
 
     @property
     def is_point(self) -> bool:
@@ -54,13 +79,14 @@ class Distances(NamedTuple):
     tail_error_sd: np.ndarray
 
 
-def quantities(draws: np.ndarray) -> Quantities:
-    """Summarise draws (n, ...); every entry is a quantity."""
+def quantities(draws: np.ndarray, size: Any = None) -> Quantities:
+    """Summarise draws (n, ...); every entry is a quantity. size: effective draws (default: n)."""
     draws = np.asarray(draws).reshape(len(draws), -1)
     mean = draws.mean(0, dtype=np.float64)
     sd = draws.std(0, dtype=np.float64, ddof=1) if len(draws) > 1 else np.full(mean.shape, np.nan)
     found = np.quantile(draws, [*LEVELS, *ENDS], axis=0)
-    return Quantities(draws, mean, sd, found[: len(LEVELS)], found[len(LEVELS) :])
+    size = np.broadcast_to(np.asarray(len(draws) if size is None else size, float), mean.shape)
+    return Quantities(draws, mean, sd, found[: len(LEVELS)], found[len(LEVELS) :], size)
 
 
 def join(parts: Iterable[Quantities]) -> Quantities:
@@ -94,23 +120,93 @@ def distances(reference: Quantities, other: Quantities) -> Distances:
     )
 
 
+class Noise(NamedTuple):
+    """Standard errors (quantities,) of shifts, of log sd ratios and of shifts of tail quantiles.
+
+    number: p', of independent quantities
+    """
+
+    shift: np.ndarray
+    log_ratio: np.ndarray
+    tail: np.ndarray
+    number: float
+
+
+def noise(reference: Quantities, other: Quantities) -> Noise:
+    """What Monte Carlo error alone would make of two sets of draws of the same quantities."""
+    sd, spread = scale_of(reference), np.nan_to_num(other.sd)
+    share = np.where(other.is_point, 0.0, (spread / sd) ** 2 / other.size)
+    widths = [
+        np.maximum(_kurtosis(one) - 1, 0.5) / (4 * one.size)
+        for one in (reference, other)
+        if not one.is_point
+    ]
+    shift = np.sqrt(1 / reference.size + share)
+    low, high = NEAR_TAIL  # the slope of the quantile function is one over the density
+    slopes = np.stack([reference.levels, -reference.levels[::-1]])[:, [low, high]]
+    slope = np.mean(slopes[:, 1] - slopes[:, 0], 0) / (LEVELS[high] - LEVELS[low])
+    tail = np.sqrt(TAIL * (1 - TAIL)) * slope / sd * shift
+    return Noise(shift, np.sqrt(sum(widths)), tail, _independent(reference))
+
+
+def _kurtosis(one: Quantities) -> np.ndarray:
+    centred = (one.draws - one.mean) / np.where(one.sd > 0, one.sd, 1)
+    return np.mean(centred**4, 0)
+
+
+def _independent(reference: Quantities) -> float:
+    """p', from the correlations of some of the quantities."""
+    varying = np.flatnonzero(~np.isnan(scale_of(reference)))
+    some = varying[np.linspace(0, len(varying) - 1, min(len(varying), MOST_CORRELATED)).astype(int)]
+    if len(some) < 2:
+        return 1.0
+    standard = (reference.draws[:, some] - reference.mean[some]) / reference.sd[some]
+    pairs = len(some) * (len(some) - 1)
+    squares = (np.sum((standard.T @ standard / len(standard)) ** 2) - len(some)) / pairs
+    shared = max(squares - 1 / np.mean(reference.size[some]), 0.0)  # less what chance makes
+    return len(varying) / (1 + (len(varying) - 1) * shared)
+
+
+def beyond_noise(shifts: np.ndarray, errors: np.ndarray, number: float) -> tuple[float, float]:
+    """Root mean square of shifts without their noise, and its standard error."""
+    noise = np.mean(errors**2)
+    raw = np.mean(shifts**2)
+    left = max(raw - noise, 0.0)
+    error = np.sqrt((2 * noise**2 + 4 * left * noise) / number)
+    return float(np.sqrt(left)), float(error / (2 * np.sqrt(max(left, error / 2, 1e-300))))
+
+
 def agreement(reference: Quantities, other: Quantities) -> Agreement:
     """The figures over all quantities; None where there is nothing to compare."""
     varies = ~np.isnan(scale_of(reference))
     if not varies.any():
         return Agreement(quantities=0)
-    one = Distances(*(field[varies] for field in distances(reference, other)))
-    found = Agreement(
-        mean_error_sd=np.mean(np.abs(one.mean_shift_sd)),
-        wasserstein_sd=np.mean(one.wasserstein_sd),
-        quantities=int(varies.sum()),
-    )
+    reference, other = (Quantities(*(x[..., varies] for x in one)) for one in (reference, other))
+    one, error = distances(reference, other), noise(reference, other)
+    found = Agreement(wasserstein_sd=np.mean(one.wasserstein_sd), quantities=int(varies.sum()))
+    means = beyond_noise(one.mean_shift_sd, error.shift, error.number)
+    found.mean_error_sd, found.mean_error_se = means
     if not other.is_point:
-        found.sd_ratio = np.median(one.sd_ratio)
+        ratios = np.log(np.maximum(one.sd_ratio, 1e-12))
+        found.sd_ratio = np.exp(np.mean(ratios))
+        found.sd_ratio_se = found.sd_ratio * np.sqrt(np.mean(error.log_ratio**2) / error.number)
+        off = np.abs(ratios) > OFF_WIDTH + SURE * error.log_ratio
+        found.widths_off = np.mean(off)
         found.coverage50, found.coverage90 = np.mean(one.coverage50), np.mean(one.coverage90)
-        found.tail_error_sd = np.mean(one.tail_error_sd)
+        tails = beyond_noise(one.tail_error_sd, error.tail, error.number)
+        found.tail_error_sd, found.tail_error_se = tails
         found.correlation_error = correlation_error(reference, other)
     return found
+
+
+def worst(reference: Quantities, other: Quantities) -> tuple[int, float] | None:
+    """The quantity furthest off beyond its noise, and by how many sds; None if none is."""
+    shifts, errors = distances(reference, other).mean_shift_sd, noise(reference, other).shift
+    sure = np.abs(shifts) - SURE * errors
+    if not np.any(sure > 0):
+        return None
+    place = int(np.nanargmax(sure))
+    return place, float(shifts[place])
 
 
 def correlation_error(reference: Quantities, other: Quantities) -> float | None:
@@ -132,13 +228,13 @@ def reweighted(reference: Quantities, other: Quantities, weights: np.ndarray) ->
     varies = ~np.isnan(sd)
     if not varies.any():
         return Reweighted()
-    draws = other.draws[:, varies].astype(np.float64)
+    reference, other = (Quantities(*(x[..., varies] for x in one)) for one in (reference, other))
+    draws, sd = other.draws.astype(np.float64), sd[varies]
     mean = weights @ draws
-    spread = np.sqrt(np.maximum(weights @ (draws - mean) ** 2, 0))
-    shift = np.abs(mean - reference.mean[varies]) / sd[varies]
-    return Reweighted(
-        mean_error_sd=float(np.mean(shift)), sd_ratio=float(np.median(spread / sd[varies]))
-    )
+    ratios = np.sqrt(np.maximum(weights @ (draws - mean) ** 2, 1e-300)) / sd
+    errors = np.sqrt(1 / reference.size + ratios**2 * np.sum(weights**2))
+    error, _ = beyond_noise((mean - reference.mean) / sd, errors, 1.0)
+    return Reweighted(mean_error_sd=error, sd_ratio=float(np.exp(np.mean(np.log(ratios)))))
 
 
 def pick(shapes: Mapping[str, tuple[int, ...]], most: int, seed: Any) -> dict[str, np.ndarray]:

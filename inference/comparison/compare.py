@@ -3,7 +3,7 @@
 All engines fit the same nine tenths of the rows; the rest scores them. Each posterior is measured
 in units of the reference's posterior sd (`measure`, `agreement`) and judged in words (`verdicts`).
 The reference is a Markov chain that has converged. Where there is none, engines are compared by
-bounds and held-out scores, and not judged.
+bounds and held-out scores, and judged within the modes that they found (`modes`).
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -26,8 +26,10 @@ from inference.evaluation import splits
 from pp_models import datasets, discovery
 from pp_models.data.types import Data
 from pp_models.errors import InputError, unknown
-from pp_models.model import Model, check_count, declare, make_hyper
+from pp_models.model import Model, check_count, check_joint, declare, make_hyper
 
+BUDGET = 600.0  # seconds
+NUM_DRAWS = {True: 1000, False: 2000}  # of each posterior, if the comparison is quick or not
 QUICK_SIZE = {"num_rows": 40, "num_columns": 15}  # of data drawn for a quick comparison
 
 
@@ -71,15 +73,16 @@ def compare(
     truth: Mapping[str, Any] | None = None,
     *,
     quick: bool = False,
-    budget: float | None = None,
+    budget: float | None = BUDGET,
     rows: int | None = None,
     folder: str | Path | None = None,
     overwrite: bool = False,
     command: str | None = None,
+    on_begin: Callable[[str, str], None] | None = None,
 ) -> Comparison:
     """Fit the model by the reference and by each engine, and measure how far they are apart.
 
-    data:      default: drawn from the model's prior
+    data:      default: drawn from the model's prior (counts rounded, see `datasets.synthetic`)
     reference: the sampler to judge by (default: of the model's first sampler and those among the
                engines, the best); "none" to judge nobody
     engines:   default: those that suit the model. options: by engine, of `fit`
@@ -87,11 +90,13 @@ def compare(
     on_result: called with an engine's name and its row of the summary as soon as it is judged
     truth:     site -> the value that the data were drawn with, where it is known
     quick:     shorter fits and chains, and less data where they are drawn here
-    budget:    seconds for fitting; samplers get three shares of what is left, other engines one,
-               and each at least a fifth of its share of the whole. Compiling is not cut short
+    budget:    seconds; three quarters are for fits, of which samplers get three shares of what is
+               left, other engines one, and each at least a fifth of its share of the whole. The
+               rest judges engines within their modes. Compiling is not cut short. None: no limit
     rows:      compare on so many random rows
     folder:    keeps finished fits; the same call goes on there. overwrite: begin anew
     command:   how to repeat this, for the report
+    on_begin:  called with an engine's name and its place, before it is fitted
 
     An engine that fails has its error in its row. Ctrl-C ends the comparison with what is finished
     (`summary["partial"]`).
@@ -105,15 +110,19 @@ def compare(
     key = jax.random.key(0) if key is None else key
     names = None if engines is None else _unique(engines)
     every = _check(reference, names, options or {}, budget, quick)
-    num_draws = (1000 if quick else 2000) if num_draws is None else num_draws
-    check_count("num_draws", num_draws)
+    size = check_count("num_draws", NUM_DRAWS[quick] if num_draws is None else num_draws)
     problem = _problem(discovery.load(model_name), data, hyper, key, truth, quick, rows)
     candidates, others = _choose(problem.model, problem.hyper, reference, names, quick)
+    check_joint(problem.model, problem.hyper, problem.training)
     place = None if folder is None else _open(Path(folder), overwrite, problem, key)
-    task = Task(*problem[:4], key, every, progress, num_draws, quick, place)
-    run = Run(task, candidates, on_result or (lambda engine, row: None))
+    task = Task(*problem[:4], key, every, progress, size, quick, place)
+    run = Run(task, candidates, on_result or _say_nothing, on_begin or _say_nothing)
     run.all([*candidates, *others], Budget(budget))
     return _finish(run, problem, budget, command)
+
+
+def _say_nothing(engine: str, what: Any) -> None:
+    pass
 
 
 class Problem(NamedTuple):

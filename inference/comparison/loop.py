@@ -18,6 +18,7 @@ import numpy as np
 
 from inference.comparison import measure, verdicts
 from inference.comparison.measure import Measured, Sample, Yardstick
+from inference.comparison.modes import judge_within as within
 from inference.comparison.record import Evidence, Row
 from inference.comparison.results import Finished, Folder
 from inference.core.modes import listed
@@ -26,13 +27,16 @@ from inference.core.registry import load_engine
 from inference.evaluation.heldout import heldout_score
 from inference.run import checkpoint as checkpoints
 from inference.run.fit import Fit, fit
+from inference.run.polish import polish
 from pp_models.data.types import Data
 from pp_models.errors import InputError, TooLarge
 from pp_models.model import Model
 
 MIN_ROWS = 10  # with fewer rows none are held out
+FITTING = 0.75  # part of the budget for fits; the rest judges them within their modes
 LEAST_SHARE = 0.2  # of its share of the whole budget that an engine gets in any case
 SLOW_SCORE = 0.5  # seconds for a held-out score above which no more are computed during a fit
+MOST_SWEEPING = 20.0  # seconds to find out whether a fit has converged
 SLOWEST_SCORE = 20.0  # the same for the first two, which compile
 
 
@@ -166,13 +170,36 @@ class Budget:
     def __init__(self, seconds: float | None) -> None:
         self.seconds, self.begin = seconds, time.perf_counter()
 
-    def share(self, weights: list[float], place: int) -> float | None:
+    def left(self, part: float = 1.0) -> float | None:
+        """Seconds left of this part of the whole; None without a limit."""
+        return self.seconds and part * self.seconds - (time.perf_counter() - self.begin)
+
+    def share(self, weights: list[float], place: int, part: float = 1.0) -> float | None:
         """Seconds for the engine at this place among the weights of all; None without a limit."""
-        if self.seconds is None:
+        left = self.left(part)
+        if self.seconds is None or left is None:
             return None
-        left = self.seconds - (time.perf_counter() - self.begin)
-        least = LEAST_SHARE * self.seconds / sum(weights)
+        least = LEAST_SHARE * part * self.seconds / sum(weights)
         return weights[place] * max(left / sum(weights[place:]), least)
+
+
+def climb(
+    found: Any, elbo: float | None, error: float | None, key: jax.Array, num_draws: int
+) -> float | None:
+    """Nats by which sweeps of coordinate ascent raise the bound of a variational fit.
+
+    elbo: with auxiliaries summed out, which is what some engines maximise, and its standard error.
+          If it rises by less than the bound does, the rise that is sure is returned.
+    """
+    better = polish(found, max_seconds=MOST_SWEEPING) if found.posterior.has_density else None
+    if better is None:
+        return None
+    rise = max(better.bound - found.bound, 0.0)
+    if elbo is None or rise < verdicts.LEAST_CLIMB:
+        return rise
+    ratios = measure.log_ratios(better, better.posterior.sample(key, num_draws))
+    noise = np.hypot(error or 0.0, np.std(ratios) / np.sqrt(len(ratios)))
+    return float(np.clip(np.mean(ratios) - elbo - verdicts.SURE * noise, 0.0, rise))
 
 
 class Run:
@@ -180,12 +207,17 @@ class Run:
 
     candidates: the samplers that may be the reference
     report:     called with an engine's name and its row as soon as it is judged
+    begin:      called with an engine's name and its place, before it is fitted
     """
 
     def __init__(
-        self, task: Task, candidates: list[str], report: Callable[[str, dict[str, Any]], None]
+        self,
+        task: Task,
+        candidates: list[str],
+        report: Callable[[str, dict[str, Any]], None],
+        begin: Callable[[str, str], None],
     ) -> None:
-        self.task, self.candidates, self.report = task, candidates, report
+        self.task, self.candidates, self.report, self.begin = task, candidates, report, begin
         self.reference: str | None = None
         self.converged: bool | None = None
         self.partial: str | None = None
@@ -202,9 +234,14 @@ class Run:
         last = self.candidates[-1] if self.candidates else None
         try:
             for place, engine in enumerate(names):
-                self._one(engine, f"{place + 1}/{len(names)}", budget.share(weights, place))
+                left = budget.left()
+                told = f"{place + 1}/{len(names)}"
+                told += "" if left is None else f", {max(left, 0):.0f} s left"
+                self.begin(engine, told)
+                self._one(engine, told, budget.share(weights, place, FITTING))
                 if engine == last:
                     self._choose()
+            self._look_within(budget)
         except KeyboardInterrupt as stopped:
             terminated = getattr(stopped, "signal", signal.SIGINT) != signal.SIGINT
             if terminated or not (self.fits or self._waiting):
@@ -253,6 +290,9 @@ class Run:
         notes = list(done.notes)
         one = measure.measure(done.fit, sample, stick, notes, task.heldout, self.evidence)
         row = one.row
+        if not task.quick:
+            given = done.fit, row.elbo, row.elbo_se, task.key_for(engine, "climb"), task.num_draws
+            row.climb = measure.attempt(notes, "further sweeps", partial(climb, *given))
         row.heldout_curve = done.curve  # type: ignore[assignment]
         if is_reference:
             self.converged = row.converged = self._judge_reference(row, done.fit)
@@ -264,7 +304,56 @@ class Run:
         self.fits[engine], self.measured[engine], self.rows[engine] = done.fit, one, row
         if is_reference and self.converged and not task.quick:
             self.evidence = measure.log_evidence(done.fit, stick, task.key_for("evidence"), notes)
+        self._doubt(row)
         self.report(engine, plain(asdict(row)))
+
+    def _doubt(self, row: Row) -> None:
+        """Demote a reference whose log evidence is below a lower bound, and judge nobody by it."""
+        if self.evidence is None or self.reference is None or not self.converged:
+            return
+        own = self.rows[self.reference]
+        own.missed = verdicts.missed_mode(row, self.evidence)
+        if own.missed is None:
+            return
+        self.converged = own.converged = False
+        self.evidence = None  # disproved: `missed` says by how much
+        for other in self.rows.values():
+            other.kl = other.kl_se = None
+        own.verdict, own.rule = verdicts.of_reference(False)
+        own.notes.append(verdicts.advice(self.reference, verdicts.trouble(own)))
+        for engine, other in self.rows.items():
+            if engine != self.reference and not other.error:
+                other.verdict, other.rule = verdicts.of_engine(other, False)
+
+    def _look_within(self, budget: Budget) -> None:
+        """Judge engines within their own modes where the reference does not judge them."""
+        task = self.task
+        verdicts.beside_the_best({e: row for e, row in self.rows.items() if not row.error})
+        waiting = [e for e, row in self.rows.items() if self._is_elsewhere(row)]
+        for place, engine in enumerate(waiting):
+            row, found = self.rows[engine], self.fits[engine]
+            drawn = task.key_for(engine, "draws"), task.num_draws, task.seed
+            sample = measure.draw(found, *drawn)  # again: kept, the draws of all engines add up
+            seconds = budget.share([1.0] * len(waiting), place)
+            self.begin(engine, f"{place + 1}/{len(waiting)} within its mode")
+            key = task.key_for(engine, "within")
+            given = found, sample, key, task.seed, seconds
+            row.within = measure.attempt(
+                row.notes, "judgement within its mode", partial(within, *given)
+            )
+            if row.within is None:
+                continue
+            told = verdicts.of_other_mode if self.converged else verdicts.in_parts
+            row.verdict = told(row)
+            row.rule = f"{row.rule}; within its mode: {row.within.rule}"
+            self.report(engine, plain(asdict(row)))
+
+    def _is_elsewhere(self, row: Row) -> bool:
+        """Whether an engine has an answer that the reference's chains say nothing about."""
+        if row.error or row.kind == "draws" or not self.candidates or self.task.quick:
+            return False
+        far = (row.mean_error_sd or 0.0) >= 1 and not verdicts.is_unsettled(row)
+        return far or not self.converged
 
     def _judge_reference(self, row: Row, fit: Any) -> bool:
         """Whether the reference has converged. Reasons or cautions are noted."""

@@ -18,13 +18,25 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from scipy.ndimage import median_filter
 
 from inference.comparison import marginal_likelihood, verdicts
-from inference.comparison.agreement import Quantities, agreement, join, pick, quantities, reweighted
-from inference.comparison.record import Evidence, Modes, Row
+from inference.comparison.agreement import (
+    Quantities,
+    agreement,
+    join,
+    pick,
+    quantities,
+    reweighted,
+    worst,
+)
+from inference.comparison.labels import label_of_entry, labels
+from inference.comparison.record import Agreement, Evidence, Modes, Row
 from inference.core import align
 from inference.core.blocks import over_draws
+from inference.core.registry import load_engine
 from inference.evaluation.heldout import heldout_score
+from inference.evaluation.ratings import score_ratings
 from inference.io import arviz
 from pp_models.data.types import Data
 from pp_models.model import Model, factor_axes
@@ -68,12 +80,14 @@ class Sample(NamedTuple):
     """Draws of a fit, chains one after the other, and their functionals.
 
     shape:     (chains, draws)
+    is_markov: whether the draws are those of Markov chains, and not independent
     flat:      site -> (n, ...)
     entries:   compared entries of the expected data
     invariant: functional -> (n, numbers)
     """
 
     shape: tuple[int, ...]
+    is_markov: bool
     flat: Draws
     entries: np.ndarray
     invariant: dict[str, np.ndarray]
@@ -96,7 +110,8 @@ def draw(fit: Any, key: jax.Array, num_draws: int, seed: Any) -> Sample:
     first = {site: value[0] for site, value in flat.items()}
     size = jax.eval_shape(lambda x: fit.model.predict(fit.hyper, x), first).size
     entries = pick({"": (size,)}, MAX_QUANTITIES, seed)[""]
-    return Sample(shape, flat, entries, functionals(fit, flat, entries))
+    markov = fit.posterior.has_chains
+    return Sample(shape, markov, flat, entries, functionals(fit, flat, entries))
 
 
 def rates(fit: Any, draws: Draws, entries: np.ndarray) -> np.ndarray:
@@ -142,15 +157,36 @@ def make_yardstick(fit: Any, sample: Sample, seed: Any, as_reference: bool) -> Y
     picked = pick({site: value.shape[1:] for site, value in aligned.items()}, MAX_QUANTITIES, seed)
     if not as_reference:
         return Yardstick(fit.engine, pivot, picked, {}, {})
-    invariant = {name: quantities(values) for name, values in sample.invariant.items()}
-    return Yardstick(fit.engine, pivot, picked, _site_quantities(aligned, picked), invariant)
+    sites, invariant = _quantities(sample, aligned, picked)
+    return Yardstick(fit.engine, pivot, picked, sites, invariant)
 
 
-def _site_quantities(aligned: Draws, picked: dict[str, np.ndarray]) -> dict[str, Quantities]:
-    return {
-        site: quantities(value.reshape(len(value), -1)[:, picked[site]])
+def _quantities(
+    sample: Sample, aligned: Draws, picked: dict[str, np.ndarray]
+) -> tuple[dict[str, Quantities], dict[str, Quantities]]:
+    """The compared quantities of sites and of functionals, with their effective draws."""
+
+    def summarised(values: np.ndarray) -> Quantities:
+        return quantities(values, effective_draws(values, sample))
+
+    sites = {
+        site: summarised(value.reshape(len(value), -1)[:, picked[site]])
         for site, value in aligned.items()
     }
+    return sites, {name: summarised(values) for name, values in sample.invariant.items()}
+
+
+def effective_draws(values: np.ndarray, sample: Sample) -> np.ndarray:
+    """Effective draws of each column (n, columns), that of the nearest of `spaced` columns."""
+    number, columns = values.shape
+    if not sample.is_markov or not columns:
+        return np.full(columns, float(number))
+    some = spaced(columns)
+    chains = np.asarray(values[:, some], np.float64).reshape(*sample.shape, -1)
+    found = np.array([arviz.effective_size(chains[..., i]) for i in range(len(some))])
+    found = np.clip(np.nan_to_num(found, nan=number), 1.0, number)
+    nearest = np.abs(np.arange(columns)[:, None] - some).argmin(1)
+    return found[nearest]
 
 
 def measure(
@@ -162,23 +198,19 @@ def measure(
     evidence: Evidence | None = None,
 ) -> Measured:
     """Measure a fit. The row lacks its verdict. notes: of the fit; those of measuring are added."""
-    aligned = align.align_draws(fit.model, sample.flat, yardstick.pivot)
-    sites = _site_quantities(aligned, yardstick.picked)
+    figures, aligned, sites = distances_from(fit, sample, yardstick)
     shared = {site: sites[site] for site in fit.model.shared if site in sites}
-    figures: dict[str, Any] = {"log_joint": np.mean(sample.log_joint), **_bounds(fit, evidence)}
+    figures |= {"log_joint": np.mean(sample.log_joint), **_bounds(fit, notes)}
     score = attempt(notes, "held-out score", lambda: heldout_score(fit, heldout))
     figures["heldout"], figures["heldout_se"] = score or (None, None)
-    if yardstick.sites and fit.engine != yardstick.engine:
-        reference = join(yardstick.sites[site] for site in shared)
-        figures |= vars(agreement(reference, join(shared.values())))
-        figures["sites"] = {site: agreement(yardstick.sites[site], sites[site]) for site in sites}
-        figures["invariant"] = {
-            name: agreement(yardstick.invariant[name], quantities(values))
-            for name, values in sample.invariant.items()
-            if name in yardstick.invariant
-        }
+    if heldout is not None and heldout.kind == "ratings":
+        error = attempt(notes, "RMSE", lambda: score_ratings(fit, heldout).measures["rmse"])
+        figures |= {"rmse": error.value, "rmse_se": error.standard_error} if error else {}
     if fit.posterior.has_density:
         figures |= _importance(fit, sample, notes, yardstick, shared)
+    if evidence is not None and figures.get("elbo") is not None:
+        figures["kl"] = evidence.log_evidence - figures["elbo"]
+        figures["kl_se"] = np.hypot(evidence.error, figures["elbo_se"])
     chains = chains_of(fit, sample) if fit.posterior.has_chains else None
     if chains is not None:
         found = attempt(notes, "diagnostics", lambda: diagnose(fit, sample, chains, aligned))
@@ -187,36 +219,89 @@ def measure(
     return Measured(Row(**about, **figures, notes=notes), aligned, sites, chains)
 
 
-def _bounds(fit: Any, evidence: Evidence | None) -> dict[str, Any]:
-    """The last bound, when it was first within 1 % of that, and its gap to the log evidence."""
+def distances_from(
+    fit: Any, sample: Sample, yardstick: Yardstick
+) -> tuple[dict[str, Any], Draws, dict[str, Quantities]]:
+    """Agreement with the reference, if there is one; aligned draws; and quantities by site."""
+    aligned = align.align_draws(fit.model, sample.flat, yardstick.pivot)
+    sites, invariant = _quantities(sample, aligned, yardstick.picked)
+    if not yardstick.sites or fit.engine == yardstick.engine:
+        return {}, aligned, sites
+    shared = [site for site in fit.model.shared if site in sites]
+    two = [join(one[site] for site in shared) for one in (yardstick.sites, sites)]
+    figures = vars(agreement(*two))
+    figures["sites"] = {site: _site_agreement(fit, yardstick, site, sites) for site in sites}
+    figures["invariant"] = {
+        name: agreement(yardstick.invariant[name], found)
+        for name, found in invariant.items()
+        if name in yardstick.invariant
+    }
+    return figures, aligned, sites
+
+
+def _site_agreement(
+    fit: Any, yardstick: Yardstick, site: str, sites: dict[str, Quantities]
+) -> Agreement:
+    """A site's agreement, with the label of its worst number."""
+    reference, other = yardstick.sites[site], sites[site]
+    found = agreement(reference, other)
+    if furthest := worst(reference, other):
+        place, shift = furthest
+        picked = yardstick.picked[site][[place]]
+        found.worst = labels(fit.model, site, yardstick.pivot[site].shape, picked, fit.data)[0]
+        found.worst_shift_sd = abs(shift)
+    return found
+
+
+def _bounds(fit: Any, notes: list[str]) -> dict[str, Any]:
+    """The bound on all rows, and when the steps' bounds were first within 1 % of it."""
+    if not fit.posterior.has_density:
+        return {}
+    last = attempt(notes, "bound", lambda: fit.bound)
+    if last is None or not np.isfinite(last):
+        return {}
+    if load_engine(fit.engine).sums_out:  # its steps have another bound
+        return {"bound": last}
     values = np.asarray(fit.history.get("bound", []), np.float64)
     finite = np.flatnonzero(np.isfinite(values))
-    if not fit.posterior.has_density or not len(finite):
-        return {}
-    last = values[finite[-1]]
-    near = finite[np.abs(values[finite] - last) <= 0.01 * abs(last)][0]
-    gap = None if evidence is None else evidence.log_evidence - last
-    seconds = float(fit.history["seconds"][near])
-    return {"bound": last, "seconds_to_1pct": seconds, "bound_gap": gap}
+    window = min(11, 2 * (len(finite) // 8) + 1)  # of a batch the bound is noisy
+    smooth = median_filter(values[finite], window, mode="nearest") if len(finite) else values
+    near = finite[np.abs(smooth - last) <= 0.01 * abs(last)] if len(finite) else finite
+    seconds = float(fit.history["seconds"][near[0]]) if len(near) else None
+    gain = last - values[finite[0]] if len(finite) else None
+    return {"bound": last, "gain": gain, "seconds_to_1pct": seconds}
+
+
+def log_ratios(fit: Any, draws: Draws, log_joint: np.ndarray | None = None) -> np.ndarray:
+    """log p(data, x) - log q(x) of draws x of q."""
+    joint = fit.log_joint(draws) if log_joint is None else log_joint
+    return joint - np.asarray(fit.posterior.log_density(draws), np.float64)
 
 
 def _importance(
     fit: Any, sample: Sample, notes: list[str], yardstick: Yardstick, sites: dict[str, Quantities]
 ) -> dict[str, Any]:
-    """k-hat of q against the joint density, and moments of weighted draws where it is small."""
+    """k-hat of q against the joint density, and moments of weighted draws where it is small.
+
+    The mean of log p / q over the draws is the ELBO with every auxiliary summed out.
+    """
     points = [site for site, family in fit.model.families.items() if not family.has_density]
     if points:
         notes.append(f"No k-hat: q holds {' and '.join(points)} as a point.")
         return {}
-    log_ratios = sample.log_joint - np.asarray(fit.posterior.log_density(sample.flat), np.float64)
-    found = attempt(notes, "k-hat", lambda: arviz.smoothed_weights(log_ratios))
+    ratios = log_ratios(fit, sample.flat, sample.log_joint)
+    found = attempt(notes, "k-hat", lambda: arviz.smoothed_weights(ratios))
     weights, khat = found or (None, None)
-    if weights is None and not np.all(np.isfinite(log_ratios)):
+    figures: dict[str, Any] = {"khat": khat if khat is None else min(khat, MAX_KHAT)}
+    if np.all(np.isfinite(ratios)):
+        figures["elbo"] = np.mean(ratios)
+        figures["elbo_se"] = np.std(ratios) / np.sqrt(len(ratios))
+    elif weights is None:
         notes.append("No k-hat: some draws of q have no finite density under q or under the model.")
     if weights is None or khat is None or khat >= verdicts.MAX_KHAT or not yardstick.sites:
-        return {"khat": khat if khat is None else min(khat, MAX_KHAT)}
+        return figures
     reference = join(yardstick.sites[site] for site in sites)
-    return {"khat": khat, "psis": reweighted(reference, join(sites.values()), weights)}
+    return figures | {"psis": reweighted(reference, join(sites.values()), weights)}
 
 
 def chains_of(fit: Any, sample: Sample) -> Chains:
@@ -294,38 +379,3 @@ def attempt(notes: list[str], what: str, function: Callable[[], Any]) -> Any:
     except Exception as error:
         notes.append(f"No {what}: {error}")
         return None
-
-
-# Names --------------------------------------------------------------------------------------------
-
-
-def labels(
-    model: Model, site: str, shape: tuple[int, ...], picked: np.ndarray | None, data: Data
-) -> list[str]:
-    """Labels such as beta[2, pasta], by names or counted from 1. picked: None for all places."""
-    places = np.arange(int(np.prod(shape))) if picked is None else picked
-    if not shape or shape == (1,):
-        return [site] * len(places)
-    sizes = data.num_rows, data.num_columns
-    names: dict[str, Any] = {"row": data.row_names, "column": data.column_names}
-    axes = []
-    for dimension, size in zip(
-        arviz.site_dimensions(model, site, shape, sizes), shape, strict=True
-    ):
-        known = names.get(dimension)
-        axes.append(known if known is not None and len(known) == size else range(1, size + 1))
-    indices = zip(*np.unravel_index(places, shape), strict=True)
-    return [
-        f"{site}[{', '.join(str(axis[i]) for i, axis in zip(index, axes, strict=True))}]"
-        for index in indices
-    ]
-
-
-def label_of_entry(fit: Any, entry: int) -> str:
-    """An entry of the expected data by its row and column."""
-    data, names = fit.data, fit.data.column_names
-    votes = data.kind == "text_and_votes" and fit.model.observed == "votes"
-    width = data.num_members if votes else data.num_columns
-    row, column = divmod(int(entry), width)
-    word = names[column] if names is not None and len(names) == width else str(column + 1)
-    return f"expected data[{row + 1}, {word}]"

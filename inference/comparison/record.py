@@ -16,12 +16,16 @@ TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", NoneTy
 
 
 class Column(NamedTuple):
-    """A column of a table: the figure's name, heading, format and meaning."""
+    """A column of a table: the figure's name, heading, format and meaning.
+
+    error: the name of its standard error, if it has one
+    """
 
     key: str
     heading: str
     form: str
     meaning: str
+    error: str = ""
 
 
 def figure(heading: str, form: str, meaning: str, least: Any = 0, most: Any = None) -> Any:
@@ -39,8 +43,21 @@ class Agreement:
     """Distances of an engine's quantities from the reference's."""
 
     wasserstein_sd: Number = figure("W1", ".2f", f"mean Wasserstein distance, {SD}; 0 {RIGHT}")
-    mean_error_sd: Number = figure("mean error", ".2f", f"mean distance of means, {SD}; 0 {RIGHT}")
-    sd_ratio: Number = figure("sd ratio", ".2f", f"median sd over the reference's; 1 {RIGHT}")
+    mean_error_sd: Number = figure(
+        "mean error", ".2f", f"root mean square distance of means beyond noise, {SD}; 0 {RIGHT}"
+    )
+    mean_error_se: Number = None
+    sd_ratio: Number = figure(
+        "sd ratio", ".2f", f"geometric mean of sds over the reference's; 1 {RIGHT}"
+    )
+    sd_ratio_se: Number = None
+    widths_off: Number = figure(
+        "widths off",
+        ".0%",
+        "share of sds off by more than a quarter beyond noise; 0% is right",
+        0,
+        1,
+    )
     coverage50: Number = figure(
         "cover 50%", ".2f", f"reference draws in the 50% interval; 0.50 {RIGHT}", 0, 1
     )
@@ -48,10 +65,15 @@ class Agreement:
         "cover 90%", ".2f", f"reference draws in the 90% interval; 0.90 {RIGHT}", 0, 1
     )
     tail_error_sd: Number = figure(
-        "tail error", ".2f", f"distance of tail quantiles, {SD}; 0 {RIGHT}"
+        "tail error", ".2f", f"distance of the 5% and 95% quantiles beyond noise, {SD}; 0 {RIGHT}"
     )
+    tail_error_se: Number = None
     correlation_error: Number = figure(
         "corr. error", ".2f", f"mean error of correlations; 0 {RIGHT}"
+    )
+    worst: str | None = None  # the number furthest off beyond noise, in words
+    worst_shift_sd: Number = figure(
+        "worst", ".1f", f"largest distance of a mean that noise does not explain, {SD}"
     )
     quantities: Count = figure("quantities", ",.0f", "how many numbers were compared")
 
@@ -72,6 +94,22 @@ class Reweighted:
     sd_ratio: Number = None
 
 
+@dataclass(kw_only=True)
+class Within(Agreement):
+    """An engine judged within the mode that it found, by chains that start at its answer.
+
+    log_joint: mean over the chains' draws, with its Monte Carlo error
+    """
+
+    verdict: str
+    rule: str
+    sampler: str | None = None
+    rhat: Number = None
+    ess_bulk: Number = None
+    log_joint: Number = None
+    log_joint_se: Number = None
+
+
 Functional = Literal["log joint", "hyper-parameters", "expected data", "row likelihoods"]
 
 
@@ -81,6 +119,9 @@ class Row(Agreement):
 
     sites, invariant: agreement by site, and of functionals that no symmetry changes
     heldout_curve: [seconds, held-out score] during the fit
+    within: judged within its own mode, where the reference does not judge it
+    between, predictions: its bound and its held-out score beside the best engine's, in words
+    missed: why the reference, though its chains agree, cannot be complete
     rhat_aligned: the worst of the aligned global sites
     draws: of a Markov chain, all chains together. converged: of the reference
     """
@@ -94,9 +135,18 @@ class Row(Agreement):
     seconds_to_1pct: Number = figure(
         "s to 1%", ".1f", "seconds until the bound was within 1% of its end"
     )
-    bound: Number = figure("bound", ",.1f", "last lower bound of the log evidence (ELBO)", None)
-    bound_gap: Number = figure(
-        "gap", ",.1f", "log evidence minus bound: KL(q || posterior) in nats", None
+    bound: Number = figure(
+        "bound", ",.1f", "lower bound of the log evidence (ELBO) on all fitted rows", None
+    )
+    elbo: Number = figure(
+        "ELBO", ",.1f", "the bound with allocations summed out, from draws of q", None
+    )
+    elbo_se: Number = None
+    gain: Number = None  # nats from the first bound of the fit to its last
+    kl: Number = figure("KL", ",.1f", "KL(q || posterior) in nats: log evidence minus ELBO", None)
+    kl_se: Number = None
+    climb: Number = figure(
+        "climb", ",.1f", "nats by which sweeps of coordinate ascent raise the bound further", None
     )
     log_joint: Number = figure("log joint", ",.1f", "log joint density, mean over draws", None)
     khat: Number = figure(
@@ -107,9 +157,15 @@ class Row(Agreement):
         "held-out", ".3f", "log probability per held-out entry; larger is better", None
     )
     heldout_se: Number = None
+    rmse: Number = figure("RMSE", ".3f", "root mean square error of held-out ratings")
+    rmse_se: Number = None
     heldout_curve: list[list[Number]] = field(default_factory=list)
     sites: dict[str, Agreement] | None = None
     invariant: dict[Functional, Agreement] | None = None
+    within: Within | None = None
+    between: str | None = None
+    predictions: str | None = None
+    missed: str | None = None
     rhat: Number = figure(
         "R-hat", ".3f", "worst rank-normalised R-hat of functionals; 1.00 is converged"
     )
@@ -189,8 +245,16 @@ def read_row(told: Mapping[str, Any]) -> Row:
 def columns(record: Any = Row) -> dict[str, Column]:
     """The table columns of a record."""
     shown = {one.name: one.metadata for one in fields(record) if one.metadata.get("heading")}
+    known = {one.name for one in fields(record)}
+    errors = {name: f"{name.removesuffix('_sd')}_se" for name in shown}
     return {
-        name: Column(name, about["heading"], about["form"], about["schema"]["description"])
+        name: Column(
+            name,
+            about["heading"],
+            about["form"],
+            about["schema"]["description"],
+            errors[name] if errors[name] in known else "",
+        )
         for name, about in shown.items()
     }
 

@@ -84,20 +84,38 @@ def open_folder(path: str | Path, recipe: dict[str, Any]) -> Folder:
     """Open or make the folder. One with results of another recipe is refused."""
     file = Path(path) / "recipe.json"
     recipe = {"format": FORMAT, **json.loads(json.dumps(recipe))}
-    advice = "choose another folder, or overwrite it (--overwrite)"
+    advice = "choose another folder (--out), or replace what is there (--overwrite)"
     if file.exists():
         try:
             before = dict(json.loads(file.read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError) as error:
             raise InputError(f"{file} cannot be read ({error}): {advice}.") from error
-        differs = [name for name in recipe if before.get(name) != recipe[name]]
-        if differs:
-            what = " and ".join(differs)
-            raise InputError(f"{path} holds a comparison with another {what}: {advice}.")
+        if differs := _differences(before, recipe):
+            told = f"{path} holds a comparison made with {', '.join(differs)}"
+            raise InputError(f"{told}: give what it was made with to continue it, {advice}.")
     else:
         with explained(Path(path)):
             _write(file, recipe)
     return Folder(Path(path))
+
+
+WORDS = {
+    "format": "another version of pp-models",
+    "data": "other data (another file, or other rows of it)",
+}
+
+
+def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """What two recipes do not share, in words; of two models, only their names."""
+    before, now = _flat(before), _flat(now)
+    names = [name for name in {**now, **before} if before.get(name) != now.get(name)]
+    names = ["model"] if "model" in names else names
+    return [WORDS.get(x, f"{x} {before.get(x)} (now {now.get(x)})") for x in names]
+
+
+def _flat(recipe: dict[str, Any]) -> dict[str, Any]:
+    hyper = recipe.get("hyper")
+    return recipe | {"hyper": None} | hyper if isinstance(hyper, dict) else recipe
 
 
 def clear(path: Path) -> None:

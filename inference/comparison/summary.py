@@ -7,7 +7,8 @@ import numpy as np
 import xarray
 
 from inference.comparison.agreement import ENDS, Quantities, distances
-from inference.comparison.measure import Measured, Yardstick, labels
+from inference.comparison.labels import labels
+from inference.comparison.measure import Measured, Yardstick
 from inference.comparison.record import DataSize, Row
 from pp_models.data.types import Data
 from pp_models.model import Model

@@ -1,13 +1,21 @@
 """Verdicts in words, each with the rule behind it.
 
-The limits are round numbers. Two good Markov chains of a few hundred effective draws differ by
-about 0.2 sd at worst; half an sd and a whole one move 90 % intervals noticeably. Limits of R-hat
-and effective sample sizes follow Vehtari et al. (2021), of k-hat Vehtari et al. (2024).
+An engine is judged on its global sites together, on every site, on functionals that no relabelling
+changes, and on its single numbers. Figures are free of Monte Carlo noise on average
+(`agreement`), and a fault is called one only if it is `SURE` standard errors beyond the limit of
+what is right. If the draws are too few to tell, the verdict says so.
+
+The limits are round numbers: 0.15 sd moves a 90 % interval hardly, half an sd and a whole one move
+it noticeably. Limits of R-hat and effective sample sizes follow Vehtari et al. (2021), of k-hat
+Vehtari et al. (2024).
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
 
-from inference.comparison.record import Row
+import numpy as np
+
+from inference.comparison.record import Agreement, Evidence, Row
 
 MAX_RHAT = 1.05  # above this a Markov chain has not converged and no engine is judged by it
 MIN_ESS = 50  # likewise below this
@@ -16,16 +24,32 @@ MAX_DIVERGING = 0.01  # share of transitions
 MIN_ENERGY = 0.2  # E-BFMI
 MAX_KHAT = 0.7  # above this importance weighting cannot repair q
 
-Limits = tuple[tuple[float, str], ...]
-MEANS: Limits = (0.2, "means agree"), (0.5, "means slightly off"), (1.0, "means off")
-OTHER_ANSWER = "a different answer: another mode, or not converged"
-WIDTHS: Limits = (
-    (0.5, "far too narrow"),
-    (0.8, "too narrow"),
-    (0.95, "slightly too narrow"),
-    (1.05, "right width"),
-    (1.25, "slightly too wide"),
+SURE = 3.0  # standard errors
+SLACK = 0.5  # nats of rounding between a bound and the log evidence
+FAR_NUMBER = 1.0  # sd by which a single number must be off to be named
+LONELY = 3.0  # times its site's error beyond which a single number is named, and not its site
+MANY_WIDTHS = 0.05  # share of widths that may be off
+MAX_TAIL = 0.3  # sd
+LEAST_CLIMB = 1.0  # nats by which more sweeps may raise the bound of a converged fit,
+CLIMB_SHARE = 1e-3  # or this share of what the fit gained, if that is more
+
+Limits = tuple[tuple[float, str, int], ...]  # below, words, how bad
+MEANS: Limits = (
+    (0.15, "means agree", 0),
+    (0.5, "means slightly off", 1),
+    (1.0, "means off", 2),
+    (np.inf, "a different answer", 3),
 )
+WIDTHS: Limits = (
+    (0.5, "far too narrow", 3),
+    (0.8, "too narrow", 2),
+    (0.95, "slightly too narrow", 1),
+    (1.05, "right width", 0),
+    (1.25, "slightly too wide", 1),
+    (2.0, "too wide", 2),
+    (np.inf, "far too wide", 3),
+)
+UNRESOLVED = "cannot be told apart from right"
 NO_REFERENCE = "not judged: there is no reference posterior"
 NOT_CONVERGED = "not judged: the reference has not converged"
 
@@ -48,7 +72,7 @@ def trouble(row: Row) -> list[str]:
         found.append(f"E-BFMI {row.ebfmi:.2f} is below {MIN_ENERGY}")
     if row.modes:
         found.append(row.modes.text.rstrip("."))
-    return found
+    return [*found, row.missed] if row.missed else found
 
 
 def caution(row: Row) -> str:
@@ -88,39 +112,248 @@ def of_reference(converged: bool) -> tuple[str, str]:
     return "the reference" if converged else "the reference, but it has not converged", rule
 
 
+def missed_mode(row: Row, evidence: Evidence) -> str | None:
+    """Why a lower bound shows that the reference has missed a mode; None where it does not.
+
+    A lower bound of the log evidence cannot exceed it, Monte Carlo errors and `SLACK` aside.
+    """
+    known = [(row.elbo, row.elbo_se or 0.0), (row.bound, 0.0)]
+    for value, error in known:
+        if value is None:
+            continue
+        excess = value - evidence.log_evidence
+        if excess > SLACK + SURE * float(np.hypot(error, evidence.error)):
+            return (
+                f"the lower bound of {row.engine} is {excess:.1f} nats above its log evidence, "
+                "so its chains have missed a mode"
+            )
+    return None
+
+
+def beside_the_best(rows: Mapping[str, Row]) -> None:
+    """Say in every row how far its bound and its held-out score are below the best engine's."""
+    for bound, error, said, what in (
+        ("elbo", "elbo_se", "between", "ELBO {:,.1f} nats below that of {}"),
+        ("heldout", "heldout_se", "predictions", "held-out score {:.3f} below that of {}"),
+    ):
+        known = {
+            name: row
+            for name, row in rows.items()
+            if getattr(row, bound) is not None and np.isfinite(getattr(row, bound))
+        }
+        if len(known) < 2:
+            continue
+        best = max(known, key=lambda name: getattr(known[name], bound))
+        for name, row in known.items():
+            below = getattr(known[best], bound) - getattr(row, bound)
+            noise = np.hypot(getattr(row, error) or 0.0, getattr(known[best], error) or 0.0)
+            if name != best and below > SURE * noise:
+                setattr(row, said, what.format(below, best))
+
+
+def in_parts(row: Row) -> str:
+    """The verdict on an engine that the reference does not judge: its mode, and others'."""
+    assert row.within is not None
+    within = f"within its mode: {row.within.verdict}"
+    parts = [about_convergence(row), within, row.between, row.predictions]
+    return "; ".join(part for part in parts if part)
+
+
+def of_other_mode(row: Row) -> str:
+    """The verdict on an engine far from a converged reference, after chains started at it."""
+    assert row.within is not None
+    error = row.within.mean_error_sd
+    if error is None:
+        return f"{row.verdict}; {row.within.verdict.removeprefix('not judged: ')}"
+    if error >= 1:  # they went back: no mode, but a bias
+        return f"{row.verdict}; no mode: {row.within.verdict}"
+    words = row.verdict.replace("a different answer", "another mode")
+    return f"{words}; within that mode: {row.within.verdict}"
+
+
+class Finding(NamedTuple):
+    """Words on means or widths, how bad they are (0: right), and the rule."""
+
+    words: str
+    level: int
+    rule: str
+
+
+Judge = Callable[[Agreement], Finding | None]
+
+
+def means(part: Agreement) -> Finding | None:
+    """A finding on the means; None where there are no figures."""
+    value, error = part.mean_error_sd, part.mean_error_se or 0.0
+    if value is None or not np.isfinite(value):
+        return None
+    words, level, place = _words(value, MEANS)
+    figures = f"mean error {value:.2f} ± {error:.2f} sd"
+    right = MEANS[0][0]
+    if value - SURE * error >= right or (level == 0 and value + SURE * error < MEANS[1][0]):
+        return Finding(words, level, f"{figures}: {words} ({place})")
+    return Finding(f"means {UNRESOLVED}", 0, f"{figures}: too few draws to tell from {right}")
+
+
+def widths(part: Agreement) -> Finding | None:
+    """A finding on the standard deviations; None for a point estimate."""
+    value, error = part.sd_ratio, part.sd_ratio_se or 0.0
+    if value is None or not np.isfinite(value) or value <= 0:
+        return None
+    words, level, place = _words(value, WIDTHS)
+    figures = f"sd ratio {value:.2f} ± {error:.2f}"
+    distance, room = abs(np.log(value)), SURE * error / value
+    if distance - room > np.log(1.05) or (level == 0 and distance + room < np.log(1.25)):
+        return Finding(words, level, f"{figures}: {words} ({place})")
+    return Finding(f"width {UNRESOLVED}", 0, f"{figures}: too few draws to tell from 1")
+
+
+def _words(number: float, limits: Limits) -> tuple[str, int, str]:
+    """The words for a number, how bad that is, and the interval that it fell into."""
+    ends = [limit for limit, _, _ in limits]
+    place = next(i for i, end in enumerate(ends) if number < end or i == len(ends) - 1)
+    _, words, level = limits[place]
+    if place == 0:
+        return words, level, f"below {ends[0]}"
+    if place == len(ends) - 1:
+        return words, level, f"{ends[-2]} or more"
+    return words, level, f"{ends[place - 1]} to {ends[place]}"
+
+
 def of_engine(row: Row, converged: bool | None, judged: bool = True) -> tuple[str, str]:
-    """The verdict on an engine, and the rule that its figures fell under."""
+    """The verdict on an engine, and the rules that its figures fell under."""
     if not judged:
         return NO_REFERENCE, "engines are judged against a Markov chain, and there is none"
     if converged is not True:
         return NOT_CONVERGED, "a reference that has not converged judges nobody"
-    error, ratio = row.mean_error_sd, row.sd_ratio
-    if error is None or error != error:
+    head = means(row)
+    if head is None:
         return "not judged: some of its draws are not finite", "mean error is not a number"
-    means = _words(error, MEANS, OTHER_ANSWER)
-    rule = f"mean error {error:.2f} sd: {means} ({_between(error, MEANS)})"
+    if broken := [name for name, part in _all_parts(row).items() if _is_broken(part)]:
+        return f"not judged: draws of {' and '.join(broken)} are not finite", "no mean error"
     if row.kind == "point":  # a mode need not be near the mean, however well it was found
-        words = means if error < MEANS[0][0] else f"{error:.1f} sd from the means"
-        return f"{words}; a point, silent about uncertainty", rule
+        error = row.mean_error_sd or 0.0
+        if head.level > 0:
+            head = head._replace(words=f"{error:.1f} sd from the means")
+        head = _with_culprits(row, means, head)
+        return f"{head.words}; a point, silent about uncertainty", head.rule
+    if head.level == 3:
+        words, rule = _other_answer(row)
+        head = head._replace(words=words, rule=head.rule + rule)
+    found = [_with_culprits(row, means, head)]
+    if (width := widths(row)) is not None:
+        found.append(_with_culprits(row, widths, width))
+    if all(one.level == 0 for one in found):
+        found += _finer(row)
+    if unsettled := about_convergence(row):
+        found.insert(0, Finding(unsettled, 3, unsettled))
+    return "; ".join(one.words for one in found), "; ".join(one.rule for one in found)
+
+
+def about_convergence(row: Row) -> str:
+    """Words on a variational fit that has not converged; empty where it has."""
+    if not is_unsettled(row):
+        return ""
+    return f"not converged (more sweeps raise its bound by {row.climb:,.1f} nats)"
+
+
+def is_unsettled(row: Row) -> bool:
+    """Whether more sweeps of coordinate ascent raise the bound by much."""
+    if row.climb is None:
+        return False
+    return row.climb > max(LEAST_CLIMB, CLIMB_SHARE * (row.gain or 0.0))
+
+
+def _other_answer(row: Row) -> tuple[str, str]:
+    """Words on means that are far off, and what is added to the rule.
+
+    Whether it is another mode is known when chains have started at the answer (`of_other_mode`).
+    """
     data = (row.invariant or {}).get("expected data")
-    if error >= 1 and data and data.mean_error_sd is not None and data.mean_error_sd < 0.5:
-        means = "other factors, nearly the same predictions"
-        rule += f"; mean error of the expected data {data.mean_error_sd:.2f} sd (below 0.5)"
-    if ratio is None or ratio != ratio:
-        return means, rule
-    width = _words(ratio, WIDTHS, "too wide")
-    rule += f"; sd ratio {ratio:.2f}: {width} ({_between(ratio, WIDTHS)})"
-    return f"{means}; {width}", rule
+    if data and data.mean_error_sd is not None and data.mean_error_sd < 0.5:
+        rule = f", but that of the expected data {data.mean_error_sd:.2f} sd (below 0.5)"
+        return "other factors, nearly the same predictions", rule
+    return "a different answer", ""
 
 
-def _words(number: float, limits: Limits, otherwise: str) -> str:
-    return next((words for limit, words in limits if number < limit), otherwise)
+def _is_broken(part: Agreement) -> bool:
+    return bool(part.quantities) and not np.isfinite(part.mean_error_sd or 0.0)
 
 
-def _between(number: float, limits: Limits) -> str:
-    """The interval that a number fell into."""
-    ends = [limit for limit, _ in limits]
-    place = sum(number >= end for end in ends)
-    if place == 0:
-        return f"below {ends[0]}"
-    return f"{ends[-1]} or more" if place == len(ends) else f"{ends[place - 1]} to {ends[place]}"
+def _all_parts(row: Row) -> dict[str, Agreement]:
+    return {**(row.sites or {}), **{str(name): x for name, x in (row.invariant or {}).items()}}
+
+
+def _parts(row: Row) -> dict[str, Agreement]:
+    """Sites and functionals. Hyper-parameters are sites already; of a narrow q the log joint is
+    off in any case."""
+    skipped = ("log joint", "hyper-parameters")
+    return {name: part for name, part in _all_parts(row).items() if name not in skipped}
+
+
+def _with_culprits(row: Row, judge: Judge, head: Finding) -> Finding:
+    """Name the sites, functionals or numbers that are worse than the global sites together."""
+    parts = _parts(row)
+    judged = {name: judge(part) for name, part in parts.items()}
+    worse = {name: one for name, one in judged.items() if one and one.level > head.level}
+    order = sorted(worse, key=lambda name: (-worse[name].level, -_size(parts[name], judge)))[:2]
+    said = [_culprit(name, parts[name], judge) for name in order]
+    rules = [f"{name}: {worse[name].rule}" for name in order]
+    if not said and head.level == 0:
+        said, rules = _single_numbers(row, judge)
+    if not said:
+        return head
+    level = max([head.level, 1, *(one.level for one in worse.values())])
+    joint = "but for" if head.level == 0 else "and more so"
+    words = f"{head.words} {joint} {' and '.join(said)}"
+    return Finding(words, level, "; ".join([head.rule, *rules]))
+
+
+def _size(part: Agreement, judge: Judge) -> float:
+    """How far off a part is."""
+    if judge is widths:
+        return float(abs(np.log(part.sd_ratio or 1.0)))
+    return part.mean_error_sd or 0.0
+
+
+def _culprit(name: str, part: Agreement, judge: Judge) -> str:
+    """A site with its figure, or the one number of it that is to blame."""
+    if judge is widths:
+        return f"{name} ({part.sd_ratio:.2f} of its sd)"
+    error, furthest = part.mean_error_sd or 0.0, part.worst_shift_sd or 0.0
+    if furthest > LONELY * error:
+        return f"{part.worst} ({furthest:.1f} sd)"
+    return f"{name} ({error:.1f} sd)"
+
+
+def _single_numbers(row: Row, judge: Judge) -> tuple[list[str], list[str]]:
+    """Single means that are far off, or many widths, though their sites are right together."""
+    sites = row.sites or {}
+    if judge is means:
+        far = {name: one.worst_shift_sd or 0.0 for name, one in sites.items()}
+        name = max(far, key=lambda site: far[site], default="")
+        if not name or far[name] < FAR_NUMBER:
+            return [], []
+        said = f"{sites[name].worst} ({far[name]:.1f} sd)"
+        return [said], [f"{said} is off by more than {FAR_NUMBER:g} sd"]
+    off = {name: one.widths_off or 0.0 for name, one in _parts(row).items()}
+    name = max(off, key=lambda part: off[part], default="")
+    if not name or off[name] <= MANY_WIDTHS:
+        return [], []
+    said = f"{off[name]:.0%} of {name}"
+    return [said], [f"{said} have widths off by more than a quarter (allowed: {MANY_WIDTHS:.0%})"]
+
+
+def _finer(row: Row) -> list[Finding]:
+    """Tails and the log joint of an engine whose means and widths are right."""
+    found = []
+    for name, part in _parts(row).items():
+        tail, error = part.tail_error_sd, part.tail_error_se
+        if tail is not None and error is not None and tail - SURE * error > MAX_TAIL:
+            rule = f"tail error of {name} {tail:.2f} ± {error:.2f} sd is above {MAX_TAIL}"
+            found.append(Finding(f"tails of {name} off", 1, rule))
+    joint = (row.invariant or {}).get("log joint")
+    if joint is not None and (one := means(joint)) is not None and one.level > 0:
+        said = f"log joint off by {joint.mean_error_sd:.1f} sd"
+        found.append(Finding(said, one.level, f"log joint: {one.rule}"))
+    return found[:2]

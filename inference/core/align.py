@@ -374,3 +374,16 @@ def _as_rows(values: Any, leading: int, axis: int) -> np.ndarray:
     """(..., K, numbers) from values whose axis of factors is `axis`, counted from the end."""
     first = np.moveaxis(np.asarray(values), axis, leading)
     return first.reshape(*first.shape[: leading + 1], -1)
+
+
+def shapes_of_factors(model: Model, values: Values) -> np.ndarray | None:
+    """(K, numbers) positive factors of the profile site, whose shapes tell them apart; or None."""
+    if model.symmetry not in LABELLED:
+        return None
+    try:
+        site, axis = _profile(model, values)
+    except InputError:
+        return None
+    family = model.families[site]
+    positive = model.symmetry == "scale" or family.name in NORMALISED or family.settles
+    return np.asarray(_as_rows(values[site], 0, axis), np.float64) if positive else None

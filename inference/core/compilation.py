@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 MOST_BYTES = 2_000_000_000  # of programs, beyond which the oldest are removed
+MOST_MAPS = 0.5  # of the memory maps that Linux allows a process; every program takes some
 
 
 def processor() -> str:
@@ -66,3 +67,22 @@ def prune(place: Path, most: int = MOST_BYTES) -> None:
             break
         file.unlink(missing_ok=True)
         total -= size
+
+
+def make_room(share: float = MOST_MAPS) -> bool:
+    """Forget the compiled programs of this process if they take too many memory maps.
+
+    Without maps the next compilation ends the process. Called between fits: a program that is
+    still needed is compiled again, or read from disk. Returns whether they were forgotten.
+    """
+    try:
+        allowed = int(Path("/proc/sys/vm/max_map_count").read_text())
+        used = Path("/proc/self/maps").read_bytes().count(b"\n")
+    except (OSError, ValueError):  # not Linux
+        return False
+    if used <= share * allowed:
+        return False
+    import jax
+
+    jax.clear_caches()
+    return True

@@ -75,6 +75,7 @@ class Engine(NamedTuple):
     suits:     (model) -> why it cannot fit this model, in a sentence; empty where it can
     ascends:   whether its bound rises with every step: where it falls by more than rounding,
                something is wrong and the run is stopped
+    sums_out:  whether the bound of its steps has auxiliaries such as allocations summed out
     num_steps: (options, problem) -> steps of a run; engines on batches run `num_epochs` passes
     compared:  whether a comparison takes it where none are named
     quick:     options of a quick comparison
@@ -100,6 +101,7 @@ class Engine(NamedTuple):
     learns: bool = False
     suits: Callable[[Any], str] = lambda model: ""
     ascends: bool = False
+    sums_out: bool = False
     num_steps: Callable[..., int] = lambda options, problem: options.num_epochs
     compared: bool = False
     quick: Mapping[str, Any] = {}

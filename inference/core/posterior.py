@@ -1,6 +1,6 @@
-"""The base of all posteriors, and how rows that an engine did not keep are solved for."""
+"""The base of all posteriors, and how all rows of the data are solved and judged."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from inference.core import devices
 from inference.core import objective as obj
+from pp_models import families as fam
 from pp_models.elimination.row_solver import RowOptions
 from pp_models.errors import InputError, unknown
 from pp_models.model import Sites
@@ -77,6 +78,10 @@ class Posterior:
             "model's."
         )
 
+    def bound(self) -> float:
+        """The lower bound of log p(data) on all rows; nan for a posterior that has none."""
+        return float("nan")
+
     def num_draws(self, wanted: int) -> int:
         """How many different draws there are, at most the number wanted."""
         return wanted
@@ -85,6 +90,10 @@ class Posterior:
         """About `num_draws` draws (chains, draws, ...): new ones as one chain, a point once."""
         drawn = self.sample(key, self.num_draws(num_draws), sites)
         return {site: x[None] for site, x in drawn.items()}
+
+    def kept(self, number: int) -> np.ndarray:
+        """Which draws of `sample_stats` belong to so many draws of each chain."""
+        return np.arange(number)
 
     def global_values(self, num_draws: int = 20, seed: int = 0, from_q: bool = False) -> Sites:
         """(draws, ...) values of the global sites: draws where `is_sampled`, else one mean.
@@ -162,14 +171,40 @@ def solve_rows(
     from statistics of the global sites.
     """
     check_data(problem)
-    data = problem.data
-    size = min(batch_size, data.num_rows)
     parts, positions = [], []
-    for first in range(0, data.num_rows, size):
-        rows = np.arange(first, min(first + size, data.num_rows))
-        batch = data.pack(rows, size)
+    for rows, batch in in_batches(problem.data, batch_size):
         here = jax.device_put((problem.hyper, shared), batch.mask.sharding)
         found = _solve(problem.model, *here, batch, RowOptions(100, 1e-4), summary)
         parts.append(jax.tree.map(lambda x, keep=rows.size: np.asarray(x[:keep]), found))
         positions.append(rows)
-    return _in_row_order(parts, positions, data.num_rows)
+    return _in_row_order(parts, positions, problem.data.num_rows)
+
+
+def in_batches(data: Any, batch_size: int) -> Iterator[tuple[np.ndarray, Any]]:
+    """All rows in order: their numbers, and batches padded to one size."""
+    size = min(batch_size, data.num_rows)
+    for first in range(0, data.num_rows, size):
+        rows = np.arange(first, min(first + size, data.num_rows))
+        yield rows, data.pack(rows, size)
+
+
+@partial(jax.jit, static_argnames=("model",))
+def _bound_of_rows(model, hyper, shared, local, batch):
+    entropies = [batch.sum(fam.entropy(model.families[s], eta)) for s, eta in local.items()]
+    return model.log_local(hyper, obj.summarise(model, {**shared, **local}), batch), entropies
+
+
+def full_bound(problem: obj.Problem, shared: Sites, local: Sites, batch_size: int = 1024) -> float:
+    """F(mu) + H(q) of all rows, given natural parameters of all sites.
+
+    Batches are added up on the host in double precision.
+    """
+    check_data(problem)
+    terms = [obj.shared_bound(problem.model, problem.hyper, shared)]
+    local = jax.tree.map(np.asarray, local)
+    for rows, batch in in_batches(problem.data, batch_size):
+        padded = np.resize(rows, len(batch.mask))  # padding has no weight
+        own = jax.tree.map(lambda x, places=padded: x[places], local)
+        here = jax.device_put((problem.hyper, shared, own), batch.mask.sharding)
+        terms.append(_bound_of_rows(problem.model, *here, batch))
+    return float(np.sum([np.float64(term) for term in jax.tree.leaves(terms)]))

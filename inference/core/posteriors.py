@@ -8,7 +8,7 @@ chains(key, n)           site -> (chains, draws, ...) values to summarise or con
 Callers ask for traits (`has_spread`, `has_chains`, `has_density`, `is_sampled`), not for the class.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -18,18 +18,19 @@ import numpy as np
 
 from inference.core import objective as obj
 from inference.core.blocks import over_draws
+from inference.core.mixture import Mixture
 from inference.core.posterior import (
     Names,
     Posterior,
     Stored,
     Values,
     check_data,
+    full_bound,
     rows_of_all,
     solve_rows,
 )
 from inference.core.summaries import summary_of
 from pp_models import families as fam
-from pp_models.families import positive_normal as pos
 from pp_models.model import Sites
 
 __all__ = ["KINDS", "Draws", "Mixture", "Point", "Posterior", "Variational", "solve_rows"]
@@ -43,6 +44,11 @@ def _log_density(family, natural, values):
 @partial(jax.jit, static_argnames=("family",))
 def _sample(family, keys, natural):
     return jax.lax.map(lambda k: family.value(family.sample(k, natural)), keys)
+
+
+@partial(jax.jit, static_argnames=("family", "name"))
+def _moment(family, natural, name):
+    return getattr(family.distribution(natural), name)
 
 
 class Variational(Posterior):
@@ -75,6 +81,11 @@ class Variational(Posterior):
             self._local = solve_rows(self.problem, self._shared)
         return self._local[site]
 
+    def bound(self) -> float:
+        """The bound on all rows at these parameters, with auxiliaries such as allocations in q."""
+        local = {site: self.natural(site) for site in self.problem.model.local}
+        return full_bound(self.problem, self._shared, local)
+
     def statistics(self, site: str) -> Any:
         """The expected sufficient statistics of a site."""
         family = self.problem.model.families[self._check(site)]
@@ -86,10 +97,12 @@ class Variational(Posterior):
         return family.distribution(jax.tree.map(jnp.asarray, self.natural(site)))
 
     def mean(self, site: str) -> np.ndarray:
-        return np.asarray(self.distribution(site).mean)
+        family = self.problem.model.families[self._check(site)]
+        return np.asarray(_moment(family, self.natural(site), "mean"))
 
     def sd(self, site: str) -> np.ndarray:
-        return np.sqrt(np.asarray(self.distribution(site).variance))
+        family = self.problem.model.families[self._check(site)]
+        return np.sqrt(np.asarray(_moment(family, self.natural(site), "variance")))
 
     def sample(self, key: jax.Array, num_draws: int, sites: Names = None) -> Values:
         families = self.problem.model.families
@@ -176,6 +189,10 @@ class Point(Posterior):
     def sd(self, site: str) -> np.ndarray:
         return np.zeros_like(self.mean(site))
 
+    def statistics(self, site: str) -> Any:
+        """The sufficient statistics of a site's value."""
+        return self.problem.model.families[site].stats(jnp.asarray(self.mean(site)))
+
     def num_draws(self, wanted: int) -> int:
         return 1
 
@@ -234,9 +251,12 @@ class Draws(Posterior):
     def chains(self, key: jax.Array, num_draws: int, sites: Names = None) -> Values:
         """The chains' own draws, evenly thinned to about `num_draws` in total."""
         number, length = np.shape(self.draws[self.sites[0]])[:2]
-        most = min(length, max(1, num_draws // number))
-        kept = np.linspace(0, length - 1, most).round().astype(int)
+        kept = self.kept(min(length, max(1, num_draws // number)))
         return {site: self.draws[site][:, kept] for site in sites or self.sites}
+
+    def kept(self, number: int) -> np.ndarray:
+        """So many of each chain's draws, evenly spaced."""
+        return np.linspace(0, self.draws[self.sites[0]].shape[1] - 1, number).round().astype(int)
 
     def _tree(self, site: str) -> Any:
         return self.draws[site]
@@ -245,132 +265,6 @@ class Draws(Posterior):
     def restored(cls, problem: obj.Problem, stored: Stored) -> "Posterior":
         draws = {site: parts[0] for site, parts in stored.leaves.items()}
         return cls(problem, draws, stored.sample_stats)
-
-
-class Mixture(Posterior):
-    """Hyper-parameters on a grid with weights, and at each point a product of the rows' factors.
-
-    theta:   (M, d) log hyper-parameters (H 13); names: their sites
-    natural: for each point, site -> (b, p) of independent positive normals, or (P m, -P / 2) of
-             normal rows
-    weights: (M,), which sum to one
-    log_evidence: the log marginal likelihood by the grid's integral; nan for a single point
-    """
-
-    kind, is_sampled = "mixture", True
-
-    def __init__(
-        self,
-        problem: obj.Problem,
-        names: tuple[str, ...],
-        theta: Any,
-        natural: list[Sites],
-        weights: Any,
-        log_evidence: float = np.nan,
-    ) -> None:
-        super().__init__(problem)
-        self.names, self.natural, self.weights = names, natural, np.asarray(weights)
-        self.theta = np.asarray(theta, float).reshape(len(natural), len(names))
-        self.log_evidence = log_evidence
-        self._moments: dict[str, tuple[np.ndarray, np.ndarray]] = {}
-
-    def _at_points(self, site: str) -> tuple[np.ndarray, np.ndarray]:
-        """Means and variances (M, ...) of a site at all grid points."""
-        if self._check(site) in self.names:
-            value = np.exp(self.theta[:, [self.names.index(site)]])
-            return value, np.zeros_like(value)
-        if site not in self._moments:
-            settles = self.problem.model.families[site].settles
-            found = [_factor_moments(settles, natural[site]) for natural in self.natural]
-            means, variances = (np.stack(parts) for parts in zip(*found, strict=True))
-            self._moments[site] = means, variances
-        return self._moments[site]
-
-    def values(self, m: int) -> Values:
-        """Means of all sites at a grid point."""
-        return {site: self._at_points(site)[0][m] for site in self.sites}
-
-    def _average(self, values: np.ndarray) -> np.ndarray:
-        return np.tensordot(self.weights, values, 1)
-
-    @property
-    def _dtype(self) -> Any:
-        return jax.tree.leaves(self.natural)[0].dtype
-
-    def mean(self, site: str) -> np.ndarray:
-        return self._average(self._at_points(site)[0]).astype(self._dtype)
-
-    def sd(self, site: str) -> np.ndarray:
-        means, variances = self._at_points(site)
-        squares = self._average(variances + means**2)
-        return np.sqrt(np.maximum(squares - self._average(means) ** 2, 0)).astype(self._dtype)
-
-    def sample(self, key: jax.Array, num_draws: int, sites: Names = None) -> Values:
-        """Grid points drawn with their weights, and rows from their factors there."""
-        pick_key, *keys = jax.random.split(key, 1 + len(self.sites))
-        weights = jnp.asarray(self.weights)
-        picked = jax.random.choice(pick_key, len(weights), (num_draws,), p=weights)
-        out = {}
-        for site, site_key in zip(self.sites, keys, strict=True):
-            if site in self.names:
-                values = self._at_points(site)[0][np.asarray(picked)]
-                out[site] = values.astype(self._dtype)
-            else:
-                stacked = jax.tree.map(lambda *x: jnp.stack(x), *(n[site] for n in self.natural))
-                draw_keys = jax.random.split(site_key, num_draws)
-                settles = self.problem.model.families[site].settles
-                out[site] = np.asarray(_draw_factors(settles, draw_keys, picked, stacked))
-        return {site: out[site] for site in (self.sites if sites is None else sites)}
-
-    def stored(self, sites: Sequence[str], options: dict[str, Any]) -> Stored:
-        stacked = jax.tree.map(lambda *parts: np.stack(parts), *self.natural)
-        leaves = {site: jax.tree.leaves(tree) for site, tree in stacked.items()}
-        evidence = np.asarray(self.log_evidence)
-        grid = {"theta": self.theta, "weights": self.weights, "log_evidence": evidence}
-        return Stored(leaves, grid, {}, options)
-
-    @classmethod
-    def restored(cls, problem: obj.Problem, stored: Stored) -> "Posterior":
-        grid = stored.grid
-        natural = [
-            {
-                s: fam.Pair(*(part[m] for part in parts))
-                for s, parts in stored.leaves.items()
-                if parts
-            }
-            for m in range(len(grid["weights"]))
-        ]
-        names = tuple(site for site, parts in stored.leaves.items() if not parts)
-        evidence = float(grid["log_evidence"])
-        return cls(problem, names, grid["theta"], natural, grid["weights"], evidence)
-
-
-def _full(natural):
-    """Normal rows with a precision each."""
-    shape = (len(natural.first), *natural.second.shape[1:])
-    return fam.Pair(natural.first, jnp.broadcast_to(natural.second, shape))
-
-
-@partial(jax.jit, static_argnames=("settles",))
-def _factor_moments(settles, natural):
-    if settles:
-        found = pos.moments(natural.first, natural.second)
-        return found.first, found.variance
-    mean, covariance, _ = fam.normal_moments(_full(natural))
-    return mean, jnp.diagonal(covariance, axis1=1, axis2=2)
-
-
-@partial(jax.jit, static_argnames=("settles",))
-def _draw_factors(settles, keys, picked, stacked):
-    """For each key, a draw of the rows at the grid point picked."""
-
-    def one(each):
-        natural = jax.tree.map(lambda x: x[each[1]], stacked)
-        if settles:
-            return pos.draw(each[0], natural.first, natural.second)
-        return fam.normal.sample(each[0], _full(natural)).first
-
-    return jax.lax.map(one, (keys, picked))
 
 
 KINDS: dict[str, type[Posterior]] = {

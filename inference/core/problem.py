@@ -10,8 +10,8 @@ from inference.core import devices as devices_
 from inference.core.objective import Problem
 from pp_models import discovery
 from pp_models.data.types import Data
-from pp_models.errors import InputError, unknown
-from pp_models.model import as_arrays, declare, learnable, split_learned
+from pp_models.errors import InputError
+from pp_models.model import declare_learned
 
 __all__ = ["Problem", "likely_cause", "make_problem"]
 
@@ -25,17 +25,10 @@ def make_problem(model: str, data: Data, hyper: Any = None, devices: Any = None)
     if not isinstance(data, Data):
         made = f"pp_models.data.{declared.kind}(...)"
         raise InputError(f"data must be made with {made}, not a {type(data).__name__}.")
-    given, learn = split_learned(declared, hyper)
-    declared, resolved = declare(declared, given, data)
-    starts = learnable(declared, resolved)
-    learn = tuple(starts) if learn is None else learn
-    for name in learn:
-        if name not in starts:
-            raise unknown(f"hyper-parameter that can be learned for {declared.name}", name, starts)
-    resolved = as_arrays(resolved._replace(**{name: starts[name] for name in learn}))
+    declared, resolved, learn = declare_learned(declared, hyper, data)
     devices = tuple(devices or jax.devices())
     devices_.check(devices)
-    return Problem(declared, resolved, data, devices, tuple(sorted(learn)))
+    return Problem(declared, resolved, data, devices, learn)
 
 
 def likely_cause(problem: Problem) -> str:

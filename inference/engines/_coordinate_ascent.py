@@ -41,9 +41,18 @@ point = jax.jit(obj.summarise, static_argnames=("model", "summary"))
 
 
 def sweep(
-    problem: obj.Problem, rows: RowOptions, state: State, local: Any, batches: Any, summary="mean"
+    problem: obj.Problem,
+    rows: RowOptions,
+    state: State,
+    local: Any,
+    batches: Any,
+    summary: str = "mean",
+    held: Any = (),
 ) -> tuple[State, mb.Info]:
-    """Solve the rows from `local`, then update every global site. summary: "mean", or of points."""
+    """Solve the rows from `local`, then update every global site that is not held.
+
+    summary: "mean", or of points
+    """
     model, hyper, places, points = problem.model, problem.hyper, problem.devices, summary != "mean"
     block = obj.Block(model, statistics) if points else obj.Block(model, obj.summarise, "mean")
     shared = dict(state.shared)
@@ -61,16 +70,16 @@ def sweep(
         values = devices.run(obj.local_value, block, places, (hyper, now), own)
         return without_rows(now), devices.gather(places, values)
 
-    terms = devices.gather(places, [share.bound for share in solved.shares])
-    info = mb.Info((without_rows(shared), terms))
-    gradients = [share.gradient for share in solved.shares]
+    info = mb.Info((without_rows(shared), [bound for bound, _, _ in solved.sums]))
     for i, site in enumerate(model.shared):
+        if site in held:
+            continue
+        parts = [gradient[site] for gradient in solved.gradients]
         if i and model.coupled == "rows":
             later = block._replace(site=site)
             found = devices.run(obj.block_gradient, later, places, (hyper, shared), own)
-            gradients = [{site: x} for x in found]
-        parts = tuple(devices.gather(places, [gradient[site] for gradient in gradients]))
-        target = obj.block_target(model, hyper, shared, parts, site, block.summary)
+            parts = devices.gather(places, found)
+        target = obj.block_target(model, hyper, shared, tuple(parts), site, block.summary)
         if site in model.damped:
             move = partial(_towards, model, shared[site], target, site=site, summary=summary)
             shared[site] = obj.advance(shared[site], move, partial(height, site=site))

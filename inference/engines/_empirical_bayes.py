@@ -4,7 +4,7 @@ With $q$ fixed, the bound depends on the hyper-parameters $h$ only through $F$ a
 Autodiff gives its gradient and Hessian in $\log h$. The step is Newton's with the Hessian's
 eigenvalues made negative, an ascent direction everywhere. It changes no $h$ by more than a factor
 $e$ and is shortened until $F$ rises. Stochastic engines damp it by the learning rate, as T(17)
-damps its natural-gradient step.
+damps its step, which it calls a natural gradient but prints as the plain one.
 
 Terms that do not depend on hyper-parameters are evaluated once (`Model.learning.fix_rows`).
 """

@@ -87,7 +87,9 @@ def solve_share(setting: Setting, common: Any, own: Any) -> Share:
 class Solved(NamedTuple):
     """The rows of a step, solved on every device.
 
-    scale:      N / |B|
+    gradients:  each device's `Share.gradient`, on the first one; of several processes their sum
+    sums:       each device's bound, iterations and rows, likewise
+    scale:      N / |B|, and from here on only if N is given
     bound:      the scaled local terms of the bound, if asked for
     iterations: iterations of the rows' fixed point, mean over rows
     """
@@ -96,6 +98,8 @@ class Solved(NamedTuple):
     hyper: Any
     batches: Sequence[Batch]
     shares: tuple[Share, ...]
+    gradients: tuple[Sites, ...]
+    sums: tuple[Any, ...]
     scale: Any = 1.0
     bound: Any = ()
     iterations: Any = None
@@ -108,29 +112,25 @@ class Solved(NamedTuple):
     def positions(self) -> tuple[jax.Array, ...]:
         return tuple(batch.positions for batch in self.batches)
 
-    def gradients(self) -> tuple[Sites, ...]:
-        """The statistics of the shares, on the first device."""
-        gradients = [share.gradient for share in self.shares]
-        return tuple(devices.gather(self.problem.devices, gradients))
-
 
 def solve(problem, hyper, shared, batches, rows, present=None, start=None, **setting) -> Solved:
     r"""Run the rows of every device's batch to their fixed point.
 
     shared:  natural parameters of the global sites; of points, their statistics
     rows:    `RowOptions`
-    present: number of rows of the data set, N; None leaves the sums over devices out
+    present: number of rows of the data set, N; None leaves the rows unscaled
     start:   `Share.local` to begin with; None for the model's starting point
     setting: fields of `Setting`; `even` spreads auxiliaries evenly ($\phi = 1/K$)
     """
     own = list(zip(batches, start or [None] * len(batches), strict=True))
     static = Setting(problem.model, **setting)
     shares = devices.run(solve_share, static, problem.devices, (hyper, shared, rows), own)
-    solved = Solved(problem, hyper, batches, shares)
+    parts = [(share.gradient, (share.bound, share.iterations, share.rows)) for share in shares]
+    gradients, sums = zip(*devices.gather(problem.devices, parts), strict=True)
+    solved = Solved(problem, hyper, batches, shares, gradients, sums)
     if present is None:
         return solved
-    sums = [(share.bound, share.iterations, share.rows) for share in shares]
-    scale, bound, mean = _total(tuple(devices.gather(problem.devices, sums)), present)
+    scale, bound, mean = _total(sums, present)
     return solved._replace(scale=scale, bound=bound, iterations=mean)
 
 
@@ -168,7 +168,7 @@ def _ascend(model, hyper, shared, gradients, scale, rate, anchor, prior, summary
 
 def target(solved: Solved, shared: Sites) -> Sites:
     """dF/dmu of all global sites at `shared`, with the rows' statistics scaled up."""
-    return _target(solved.problem.model, solved.hyper, shared, solved.gradients(), solved.scale)
+    return _target(solved.problem.model, solved.hyper, shared, solved.gradients, solved.scale)
 
 
 def ascend(
@@ -181,7 +181,7 @@ def ascend(
     near:      statistics near the result, for families that search for their point
     gradients: statistics that replace those of the solved rows
     """
-    parts = gradients or solved.gradients()
+    parts = gradients or solved.gradients
     given = solved.hyper, shared, parts, solved.scale, rate, anchor, prior, summary, near
     return _ascend(solved.problem.model, *given)
 
@@ -246,16 +246,6 @@ def check_weights(model: Model, weights: str) -> None:
                 'weights="mean" needs Dirichlet, gamma or beta global sites, which '
                 f"{site} of {model.name} is not: leave weights out."
             )
-
-
-def learning_rate(options: Any, time: float) -> float:
-    """(tau + t)^-kappa."""
-    return (options.tau + time) ** -options.kappa
-
-
-def bound_is_due(options: Any, step: int) -> bool:
-    """Whether this step estimates the bound."""
-    return bool(options.bound_every) and step % options.bound_every == 0
 
 
 def check_schedule(options: Any) -> None:

@@ -30,6 +30,16 @@ def first_adaptive(shared: Sites) -> Adaptive:
     return Adaptive(zeros, jnp.zeros(()), jnp.asarray(float(PROBE_STEPS)))
 
 
+def learning_rate(options: Any, time: float) -> float:
+    """(tau + t)^-kappa."""
+    return (options.tau + time) ** -options.kappa
+
+
+def bound_is_due(options: Any, step: int) -> bool:
+    """Whether this step estimates the bound."""
+    return bool(options.bound_every) and step % options.bound_every == 0
+
+
 class Info(NamedTuple):
     """bound: terms of its estimate before the step. local_iterations: mean over rows."""
 
@@ -56,17 +66,16 @@ def _square(gradient: Sites) -> jax.Array:
     return sum((jnp.sum(g * g) for g in jax.tree.leaves(gradient)), jnp.zeros(()))
 
 
-def natural_step(
-    problem, options, state: State, batches, present, rate, evaluate
-) -> tuple[State, Info]:
-    """One step on the batches of a data set of `present` rows; `rate` None is the adaptive one."""
+def natural_step(problem, options, state: State, batches, present, time) -> tuple[State, Info]:
+    """One step on the batches of a data set of `present` rows. time: t of the learning rate."""
+    rate, evaluate = learning_rate(options, time), bound_is_due(options, state.step)
     rows, shared = RowOptions(options.num_local, options.local_tolerance), state.shared
     given, bound, adaptive = (problem, state.hyper, shared, batches, rows, present), None, None
     solved = mb.solve(*given, bound=evaluate, weights=options.weights)
     if evaluate:
         judged = solved if options.weights == "geometric" else mb.solve(*given, bound=True)
         bound = mb.bound_terms(judged, shared)
-    if rate is None:
+    if state.adaptive is not None:
         target = mb.target(solved, shared)
         rate, adaptive = _adapt(state.adaptive, shared, target, float(state.step))
     new = mb.ascend(solved, shared, rate, shared)

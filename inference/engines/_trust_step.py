@@ -16,6 +16,7 @@ from inference.core import objective as obj
 from inference.engines import _minibatch as mb
 from inference.engines._empirical_bayes import learn
 from inference.engines._minibatch import State
+from inference.engines._natural_step import bound_is_due, learning_rate
 from pp_models import families as fam
 from pp_models.elimination.primitive import UNIFORM
 from pp_models.elimination.row_solver import RowOptions
@@ -50,10 +51,9 @@ def inner_objective(solved: mb.Solved, shared: Sites, anchor: Sites, rate: float
     return bound - (1 / rate - 1) * float(_divergence(solved.problem.model, shared, anchor))
 
 
-def trust_step(
-    problem, options, state: State, batches, present, rate, evaluate
-) -> tuple[State, Info]:
-    """One trust-region step on the batches of a data set of `present` rows."""
+def trust_step(problem, options, state: State, batches, present, time) -> tuple[State, Info]:
+    """One step on the batches of a data set of `present` rows. time: t of the learning rate."""
+    rate, evaluate = learning_rate(options, time), bound_is_due(options, state.step)
     rows = RowOptions(options.num_local, options.local_tolerance)
     anchor, bound, local = state.shared, None, None
 
@@ -91,7 +91,7 @@ def check_trust(options: Any) -> None:
 def warn_of_copies(problem: obj.Problem, options: Any) -> None:
     """Warn of a first rate of 1: a uniform start then makes all factors equal for good."""
     model, hyper, data = problem.model, problem.hyper, problem.data
-    if options.start != "uniform" or mb.learning_rate(options, 0) < 1 or model.damped:
+    if options.start != "uniform" or learning_rate(options, 0) < 1 or model.damped:
         return
     few = data.select(np.arange(min(8, data.num_rows)))
     stats, batch = obj.summarise(model, model.init(jax.random.key(0), hyper, few)), few.pack()

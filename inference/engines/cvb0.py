@@ -28,6 +28,7 @@ from inference.core.posteriors import Variational
 from inference.engines import _collapsed as collapsed
 from inference.engines import _minibatch as mb
 from inference.engines._empirical_bayes import learn
+from inference.engines._natural_step import learning_rate
 from pp_models.elimination.row_solver import RowOptions
 from pp_models.model import Sites
 
@@ -85,7 +86,7 @@ def build(problem: obj.Problem, options: Any) -> Algorithm:
         return State(mb.first_natural(problem, key, start), problem.hyper, 0, (), ())
 
     def step(key, state, batches):
-        rate = 1.0 if everything else mb.learning_rate(options, state.step)
+        rate = 1.0 if everything else learning_rate(options, state.step)
         given = (problem, state.hyper, state.shared, batches, rows, num_rows, state.local)
         solved = mb.solve(*given, summary="collapsed", weights="mean")
         shared = mb.ascend(solved, state.shared, rate, state.shared)

@@ -157,23 +157,23 @@ def _scorer(problem: obj.Problem, aside: np.ndarray) -> Any:
 def _stepper(problem: obj.Problem, options: Any, rows: np.ndarray, per_pass: int) -> Any:
     """A natural-gradient step on the next batch."""
     data = problem.data
-    local = {"num_local": options.num_first, "local_tolerance": 1e-3, "weights": "mean"}
+    rows_of_batch = {"num_local": options.num_first, "local_tolerance": 1e-3, "weights": "mean"}
+    settled = SimpleNamespace(**options._asdict() | rows_of_batch, bound_every=0)
 
     @functools.lru_cache(1)
     def order(seed):
         key = jax.random.wrap_key_data(np.array(seed, np.uint32))
-        return list(shuffled(key, len(rows), options.batch_size))
+        return shuffled(key, len(rows), options.batch_size)
 
     def step(state):
         turn, place = divmod(state.step, per_pass)
         seed = np.asarray(jax.random.key_data(jax.random.fold_in(state.key, turn)))
         chosen = np.sort(rows[order(tuple(seed.tolist()))[place]])
         batch = data.shards(chosen, options.batch_size, problem.devices)
-        rate, now = mb.learning_rate(options, state.step), mb.State(*state[:3])
-        given = problem, SimpleNamespace(**local), now, batch, len(rows), rate, False
-        now, info = natural_step(*given)
+        now = mb.State(*state[:3])
+        now, info = natural_step(problem, settled, now, batch, len(rows), state.step)
         state = state._replace(shared=now.shared, hyper=now.hyper, step=now.step)
-        return state, Info(rate, None, None, info.local_iterations)
+        return state, Info(info.rate, None, None, info.local_iterations)
 
     return step
 

@@ -181,10 +181,11 @@ def follow(
 
 def mixture(problem: obj.Problem, state: State, options: Any) -> Mixture:
     """The weighted grid; before there is one, the best value found."""
-    search, surface, cell = state.search, state.surface, np.nan
+    search, surface, cell, axes = state.search, state.surface, np.nan, None
     found = [max(search.found, key=lambda one: one.value)]
     if search.spread is not None:
-        found = list(on_grid(search, options.spacing).values()) or found
+        grid = list(on_grid(search, options.spacing).values())
+        found, axes = grid or found, options.spacing * search.spread if grid else None
         cell = np.log(abs(np.linalg.det(options.spacing * search.spread)))
     values = np.array([height_of(one, surface) for one in found])
     weights = np.exp(values - values.max())
@@ -194,7 +195,7 @@ def mixture(problem: obj.Problem, state: State, options: Any) -> Mixture:
     evidence = float(logsumexp(values) + cell) if surface is None else np.nan
     thetas = [one.theta for one in found]
     natural = [search_.as_asked(one.natural) for one in found]
-    return Mixture(problem, laplace.names_of(problem), thetas, natural, weights, evidence)
+    return Mixture(problem, laplace.names_of(problem), thetas, natural, weights, evidence, axes)
 
 
 def build(problem: obj.Problem, options: Any) -> Algorithm:

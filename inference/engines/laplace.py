@@ -1,5 +1,6 @@
-r"""Laplace approximation of the rows given the hyper-parameters $\theta$, at the mode of their
-marginal posterior.
+r"""Laplace approximation of the rows, at the mode of the hyper-parameters' marginal posterior.
+
+The marginal posterior of the hyper-parameters $\theta$ is approximated by
 
 $$ \log \tilde p(\theta \mid D) = \log p(x, \theta, D) - \log p_G(x \mid \theta, D)
 \quad \text{at } x = x^*(\theta) $$

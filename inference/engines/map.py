@@ -13,6 +13,9 @@ Use it for predictions, NMF and matrix factorisation at scale. It has no width: 
 The mode of a positive variable depends on the scale: `basis="identity"` maximises the density of
 $x$, `basis="log"` that of $\log x$, which has a mode even if a prior's concentration is below one
 and the density of $x$ is unbounded at zero. `basis="auto"` takes the identity if it has a mode.
+
+The joint mode of locations and their unknown precision is a spike at locations of zero. Such a
+precision (`Marginal.held`) is held at the mean that mean-field inference gives it.
 """
 
 from typing import Any
@@ -27,6 +30,7 @@ from inference.core.engine import LONG, Algorithm, Engine, Look
 from inference.core.posteriors import Point
 from inference.core.summaries import summary_of
 from inference.engines import _coordinate_ascent as ascent
+from inference.engines._held import held_sites, hold
 from pp_models.elimination.row_solver import RowOptions
 
 Options = opt.compose(
@@ -45,14 +49,14 @@ def _start(setting, hyper, batch):
 
 def build(problem: obj.Problem, options: Any) -> Algorithm:
     model, hyper, summary = problem.model, problem.hyper, summary_of(problem, options.basis)
-    rows = RowOptions(options.num_local, options.local_tolerance)
+    rows, held = RowOptions(options.num_local, options.local_tolerance), held_sites(problem)
 
     def init(key, start):
         natural = model.init(key, hyper, problem.data)
         shared = ascent.point(model, {site: natural[site] for site in model.shared}, summary)
         given = {site: jnp.asarray(x, float) for site, x in start.items()}
         local = {site: given.pop(site) for site in list(given) if site in model.local}
-        shared |= ascent.statistics(model, given)
+        shared |= ascent.statistics(model, given) | hold(problem, key, given)
         return ascent.State(shared, (local,) if local else (), ())
 
     def first_rows(batches, given):
@@ -68,7 +72,7 @@ def build(problem: obj.Problem, options: Any) -> Algorithm:
         local = state.local
         if not state.positions:
             local = first_rows(batches, local[0] if local else {})
-        return ascent.sweep(problem, rows, state, local, batches, summary)
+        return ascent.sweep(problem, rows, state, local, batches, summary, held)
 
     def posterior(state):
         return Point(problem, *state)

@@ -111,9 +111,8 @@ def build(problem: obj.Problem, options: Any) -> Algorithm:
     def visit(shared, batches, start):
         """The solved rows of a batch, their statistics, and the `Kept` record."""
         solved = mb.solve(problem, hyper, shared, batches, rows, start=start, bound=True)
-        gradient = obj.add(*solved.gradients())
-        sums = [(share.bound, share.rows) for share in solved.shares]
-        bounds, counts = zip(*devices.gather(problem.devices, sums), strict=True)
+        gradient = obj.add(*solved.gradients)
+        bounds, _, counts = zip(*solved.sums, strict=True)
         rest = devices.total(bounds) - float(_inner(model, shared, gradient))
         kept = Kept(jax.device_get(gradient), rest, solved.local, devices.total(counts))
         return solved, gradient, kept

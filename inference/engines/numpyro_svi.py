@@ -142,6 +142,7 @@ ENGINE = mb.engine(
     init="none",
     settle=partial(mb.fill_batch_size, share=1, most=2**63),
     learns=False,
+    sums_out=True,
     compared=True,
     is_quick=True,
     quick={"num_epochs": 1000},

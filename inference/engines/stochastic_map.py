@@ -15,7 +15,7 @@ minimises $\mathrm{tr}(d_1 P d_1^\top) / 2 - \mathrm{tr}(h^\top d_1)$, found by 
 descent from its last value. For `bayesian_nmf` and `lda` it is stochastic EM.
 
 Use it for predictions from large corpora. It has no width. Use `map` if all rows fit into memory:
-with all rows in the batch and a rate of 1 they agree.
+with all rows in the batch and a rate of 1 they agree. Precisions are held as in `map`.
 """
 
 from functools import partial
@@ -29,7 +29,8 @@ from inference.core.engine import DOTTED, Algorithm, Look
 from inference.core.posteriors import Point, solve_rows
 from inference.core.summaries import summary_of
 from inference.engines import _minibatch as mb
-from inference.engines._natural_step import Info
+from inference.engines._held import hold
+from inference.engines._natural_step import Info, bound_is_due, learning_rate
 from pp_models.elimination.row_solver import RowOptions
 from pp_models.model import Sites
 
@@ -45,11 +46,15 @@ Options = opt.compose(
 
 
 class State(NamedTuple):
-    """Natural parameters of the global sites, the statistics of their mode, and steps taken."""
+    """Natural parameters of the global sites, the statistics of their mode, and steps taken.
+
+    held: the statistics of the sites that are held
+    """
 
     shared: Sites
     points: Sites
     step: int
+    held: Sites
 
 
 _point = jax.jit(obj.summarise, static_argnames=("model", "summary", "sweeps"))
@@ -62,17 +67,18 @@ def build(problem: obj.Problem, options: Any) -> Algorithm:
 
     def init(key, start):
         shared = mb.first_natural(problem, key, start)
-        return State(shared, _point(model, shared, summary), 0)
+        held = hold(problem, key, {})
+        return State(shared, _point(model, shared, summary) | held, 0, held)
 
     def step(key, state, batches):
-        shared, points, number = state
-        evaluate, rate = mb.bound_is_due(options, number), mb.learning_rate(options, number)
+        shared, points, number, held = state
+        evaluate, rate = bound_is_due(options, number), learning_rate(options, number)
         given = (problem, hyper, points, batches, rows, num_rows)
         solved = mb.solve(*given, bound=evaluate, summary=summary)
         bound = mb.bound_terms(solved, points, summary) if evaluate else None
         shared = mb.ascend(solved, shared, rate, shared, summary=summary, near=points)
-        points = _point(model, shared, summary, points, options.num_sweeps)
-        return State(shared, points, number + 1), Info(bound, rate, solved.iterations)
+        points = _point(model, shared, summary, points, options.num_sweeps) | held
+        return State(shared, points, number + 1, held), Info(bound, rate, solved.iterations)
 
     def posterior(state):
         solve = partial(solve_rows, problem, state.points, summary)

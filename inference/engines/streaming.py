@@ -75,11 +75,10 @@ def stream_step(
     problem, options, key, state: mb.State, batches, present, arrived
 ) -> tuple[mb.State, Info]:
     """One step on a batch of the `present` rows, of which `arrived` came since learning began."""
-    rate = mb.learning_rate(options, arrived / options.batch_size)
-    evaluate = mb.bound_is_due(options, state.step)
     take_step: Any = natural_step if options.update == "natural" else trust_step
-    state, info = take_step(problem, options, state, batches, present, rate, evaluate)
-    return state, Info(info.bound, rate, float(present), info.local_iterations)
+    time = arrived / options.batch_size
+    state, info = take_step(problem, options, state, batches, present, time)
+    return state, Info(info.bound, info.rate, float(present), info.local_iterations)
 
 
 def build(problem: obj.Problem, options: Any) -> Algorithm:

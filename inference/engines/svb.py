@@ -26,6 +26,7 @@ from inference.core import options as opt
 from inference.core.engine import MIXED, Algorithm, Look
 from inference.engines import _minibatch as mb
 from inference.engines._empirical_bayes import learn
+from inference.engines._natural_step import learning_rate
 from pp_models.elimination.row_solver import RowOptions
 from pp_models.errors import InputError
 from pp_models.model import Sites
@@ -66,7 +67,7 @@ def absorb(problem, options, key, state: State, batches, present, arrived=0) -> 
             bound = mb.bound_terms(solved, shared)
         shared = mb.ascend(solved._replace(scale=1.0), shared, prior=state.prior)
         start = solved.local
-    hyper = learn(solved, shared, mb.learning_rate(options, state.step))
+    hyper = learn(solved, shared, learning_rate(options, state.step))
     return State(shared, shared, hyper, state.step + 1), Info(bound, solved.iterations)
 
 

@@ -47,18 +47,14 @@ Options = opt.compose(
 
 def build(problem: obj.Problem, options: Any) -> Algorithm:
     mb.check_weights(problem.model, options.weights)
-    is_adaptive = options.rate == "adaptive"
 
     def first(shared):
-        return mb.State(shared, problem.hyper, 0, first_adaptive(shared) if is_adaptive else None)
+        return mb.State(shared, problem.hyper, 0, first_adaptive(shared))
 
     def step(key, state, batches):
-        rate = None if is_adaptive else mb.learning_rate(options, state.step)
-        evaluate = mb.bound_is_due(options, state.step)
-        num_rows = problem.data.num_rows
-        return natural_step(problem, options, state, batches, num_rows, rate, evaluate)
+        return natural_step(problem, options, state, batches, problem.data.num_rows, state.step)
 
-    return mb.algorithm(problem, step, first)
+    return mb.algorithm(problem, step, first if options.rate == "adaptive" else None)
 
 
 ENGINE = mb.engine(

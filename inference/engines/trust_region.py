@@ -43,9 +43,7 @@ def build(problem: obj.Problem, options: Any) -> Algorithm:
     warn_of_copies(problem, options)
 
     def step(key, state, batches):
-        rate, num_rows = mb.learning_rate(options, state.step), problem.data.num_rows
-        evaluate = mb.bound_is_due(options, state.step)
-        return trust_step(problem, options, state, batches, num_rows, rate, evaluate)
+        return trust_step(problem, options, state, batches, problem.data.num_rows, state.step)
 
     return mb.algorithm(problem, step)
 

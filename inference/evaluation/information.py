@@ -38,7 +38,7 @@ def _tree(fit: Any, num_draws: int) -> Any:
         raise InputError(f"{told}: use another engine.")
     if fit.data is None:
         raise InputError("This fit was loaded without its data: pass data= to inference.load.")
-    tree = arviz.convert(fit, num_draws)
+    tree = arviz.convert(fit, num_draws, by_row=True)
     if not arviz.has_group(tree, "log_likelihood"):
         raise InputError(
             "The likelihood of all rows under all draws is too large to compute, or the prior is "

@@ -1,10 +1,12 @@
 """Fits as ArviZ objects: the only module that knows ArviZ 0.x from 1.x."""
 
 import importlib
+import json
 import math
 import warnings
+from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import arviz
 import jax
@@ -12,14 +14,18 @@ import jax.numpy as jnp
 import numpy as np
 from numpyro import handlers
 
+from inference.core import align
 from inference.core.blocks import over_draws
+from inference.core.provenance import plain, versions
+from inference.io.observations import log_likelihoods, observations_of, predictions
 from pp_models.model import Model, factor_axes, value_shapes
 
 MODERN = int(arviz.__version__.split(".")[0]) >= 1
 INTERVAL = (0.05, 0.95)  # whose quantiles the tail effective sample size is about
 MOST_CELLS = 20_000_000  # draws x rows x columns for which the pointwise log likelihood is computed
-MOST_NUMBERS = 20_000_000  # in the draws of a distribution, which take a second per million
+MOST_NUMBERS = 20_000_000  # in a file; draws of a distribution take a second per million
 DRAWS, FEWEST = 1000, 50
+LEAST = 200  # draws for which others are given up to have log likelihoods
 
 Draws = dict[str, np.ndarray]  # site -> (chains, draws, ...)
 
@@ -109,34 +115,116 @@ def affordable(fit: Any) -> tuple[int, list[str] | None]:
     return max(1, min(number, room)), list(model.shared)
 
 
-def convert(fit: Any, num_draws: int | None = None) -> Any:
+class Plan(NamedTuple):
+    """What is exported: so many draws, of these sites (None: all), with log likelihoods and
+    predictions or without. note: a sentence on what is left out, or None."""
+
+    number: int
+    sites: list[str] | None
+    explains: bool
+    note: str | None
+
+
+def _plan(fit: Any, num_draws: int | None) -> Plan:
+    posterior, data, notes = fit.posterior, fit.data, []
+    chains = posterior.has_chains
+    there = math.prod(posterior.draws[posterior.sites[0]].shape[:2]) if chains else 0
+    number, sites = (there, None) if chains else affordable(fit) if num_draws is None else (0, None)
+    wanted = there if chains else posterior.num_draws(num_draws or DRAWS)
+    number = number or wanted
+    if data is None:
+        return Plan(number, sites, False, "The fit was loaded without its data.")
+    shapes = value_shapes(fit.model, fit.hyper, data)
+    size = sum(math.prod(shape) for shape in shapes.values())
+    table = data.num_rows * max(data.num_columns, data.num_members)
+    if chains:
+        number = min(number, max(1, MOST_NUMBERS // size))
+    room = min(MOST_CELLS // table, MOST_NUMBERS // (size + 2 * table))
+    fits = room >= number or (num_draws is None and room >= LEAST)
+    explains = sites is None and fits and fit.model.proper(fit.hyper)
+    number = min(number, room) if explains else number
+    if number < wanted:
+        notes.append(f"Of {wanted} draws {number} were kept, evenly spaced.")
+    if sites is not None:
+        notes.append(f"Only {', '.join(sites)} are kept.")
+    if fit.model.proper(fit.hyper) and not explains:
+        notes.append("Log likelihoods and predictions of single observations are left out.")
+    if notes:
+        limits = f"{MOST_NUMBERS // 10**6} million numbers are written"
+        notes.append(f"At most {limits}, and {MOST_CELLS // 10**6} million entries computed.")
+    return Plan(number, sites, explains, " ".join(notes) or None)
+
+
+def convert(
+    fit: Any,
+    num_draws: int | None = None,
+    by_row: bool = False,
+    pivot: Mapping[str, Any] | None = None,
+    attributes: Mapping[str, Any] | None = None,
+) -> Any:
     """A fit as InferenceData or DataTree.
 
-    Groups: posterior, sample_stats, observed_data and log_likelihood (per row, if affordable).
-    Chains are kept as they are. Of distributions `num_draws` draws are taken as one chain, by
-    default as many as are affordable; a point is one draw.
+    Groups: posterior, sample_stats, observed_data, log_likelihood, posterior_predictive and, where
+    observations are entries of a matrix, constant_data (their rows and columns).
+    Factors of all draws have common labels: those of the pivot, or those of the most probable draw.
+    Chains stay chains. Of distributions `num_draws` draws are taken as one chain, by default as
+    many as are affordable; a point is one draw. `log_q` is the density of q at a draw before its
+    labels were changed.
+
+    by_row: log likelihoods of rows, and no observations
     """
-    posterior, sites, stats = fit.posterior, None, dict(fit.posterior.sample_stats)
-    if posterior.has_chains:
-        draws = posterior.draws
-    else:
-        if num_draws is None:
-            num_draws, sites = affordable(fit)
-        draws = posterior.chains(jax.random.key(0), num_draws, sites)
-        flat = {site: x[0] for site, x in draws.items()}
-        if sites is None and posterior.has_density:
-            stats["log_q"] = posterior.log_density(flat)[None]
-        if sites is None and fit.data is not None:
-            stats["lp"] = fit.log_joint(flat)[None]
-    groups = {"posterior": draws} | ({"sample_stats": stats} if stats else {})
-    dims, coords = _names(fit.model, fit.data, draws)
-    if fit.data is not None and sites is None:
-        groups |= _data_groups(fit, draws, dims)
+    posterior, plan = fit.posterior, _plan(fit, num_draws)
+    draws = posterior.chains(jax.random.key(0), plan.number, plan.sites)
+    shape = next(iter(draws.values())).shape[:2]
+    stats = {n: x[:, posterior.kept(shape[1])] for n, x in posterior.sample_stats.items()}
+    flat = {site: np.asarray(x).reshape(-1, *x.shape[2:]) for site, x in draws.items()}
+    joint = None
+    if plan.sites is None and fit.data is not None:
+        joint = fit.log_joint(flat)
+        stats.setdefault("lp", joint.reshape(shape))
+    if plan.sites is None and posterior.has_density:
+        stats["log_q"] = posterior.log_density(flat).reshape(shape)
+        stats |= {} if joint is None else {"log_prob": stats["lp"]}
+    aligned = _aligned(fit.model, flat, pivot, joint)
+    groups: dict[str, Any] = {
+        "posterior": {s: x.reshape(*shape, *x.shape[1:]) for s, x in aligned.items()}
+    }
+    groups |= {"sample_stats": stats} if stats else {}
+    dims, coords = _names(fit.model, fit.data, groups["posterior"])
+    if plan.explains:
+        groups |= _data_groups(fit, flat, shape, by_row, dims)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # more chains than draws
         if MODERN:
-            return arviz.from_dict(groups, dims=dims, coords=coords)
-        return arviz.from_dict(**groups, dims=dims, coords=coords)
+            tree = arviz.from_dict(groups, dims=dims, coords=coords)
+        else:
+            tree = arviz.from_dict(**groups, dims=dims, coords=coords)
+    tree["posterior"].attrs.update(_attributes(fit, plan, attributes or {}))
+    return tree
+
+
+def _aligned(model: Model, flat: Draws, pivot: Any, joint: np.ndarray | None) -> Draws:
+    """Draws with common labels. The labels of the first draw, where densities are unknown."""
+    if pivot is not None:
+        return align.align_draws(model, flat, pivot)
+    best = 0 if joint is None else int(np.argmax(np.where(np.isfinite(joint), joint, -np.inf)))
+    return align.common_labels(model, flat, {site: x[best] for site, x in flat.items()})[0]
+
+
+def _attributes(fit: Any, plan: Plan, more: Mapping[str, Any]) -> dict[str, str]:
+    """What the draws are of; everything that is no text is JSON."""
+    told = {
+        "model": fit.model.name,
+        "engine": fit.engine,
+        "kind": fit.posterior.kind,
+        "hyper": fit.hyper._asdict(),
+        "options": fit.options,
+        "data": fit.provenance,
+        "versions": versions(),
+        "note": plan.note or "",
+        **more,
+    }
+    return {n: x if isinstance(x, str) else json.dumps(plain(x)) for n, x in told.items()}
 
 
 def _names(model: Model, data: Any, draws: Draws) -> tuple[dict[str, list[str]], dict[str, Any]]:
@@ -170,22 +258,28 @@ def site_dimensions(
     return names
 
 
-def _data_groups(fit: Any, draws: Draws, dims: dict[str, list[str]]) -> dict[str, Draws]:
-    """Observations and log likelihoods of rows, if a dense matrix of them is affordable."""
-    data, model = fit.data, fit.model
-    shape = next(iter(draws.values())).shape[:2]
-    cells = data.num_rows * data.num_columns * math.prod(shape)
-    if cells > MOST_CELLS or not model.proper(fit.hyper):
-        return {}
-    flat = {site: x.reshape(-1, *x.shape[2:]) for site, x in draws.items()}
-    per_row = likelihood_of_rows(fit, flat).reshape(*shape, -1)
-    dims[model.observed] = ["row"]
-    batch = data.pack()
-    observed = np.asarray(batch.totals if batch.dense is None else batch.dense)
-    return {
-        "log_likelihood": {model.observed: per_row},
-        "observed_data": {model.observed: observed},
+def _data_groups(
+    fit: Any, flat: Draws, shape: tuple[int, ...], by_row: bool, dims: dict[str, list[str]]
+) -> dict[str, Draws]:
+    """Observations, their log likelihoods, and predictions of them."""
+    name = fit.model.observed
+    if by_row:
+        dims[name] = ["row"]
+        return {"log_likelihood": {name: likelihood_of_rows(fit, flat).reshape(*shape, -1)}}
+    seen = observations_of(fit, {site: x[0] for site, x in flat.items()})
+    dims[name] = ["row"] if seen.entries is None else ["entry"]
+    new = predictions(fit, flat, seen)
+    groups = {
+        "log_likelihood": {name: log_likelihoods(fit, flat, seen).reshape(*shape, -1)},
+        "posterior_predictive": {name: new.reshape(*shape, *new.shape[1:])},
+        "observed_data": {name: seen.values},
     }
+    if seen.entries is not None:
+        width = seen.width
+        places = {"entry_row": seen.entries // width, "entry_column": seen.entries % width}
+        dims |= {place: ["entry"] for place in places}
+        groups["constant_data"] = places
+    return groups
 
 
 # Likelihoods -----------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ history/NAME      the history's columns
 SITE/LEAF         natural parameters (variational), values (point), draws (draws) or the rows'
                   factors at each grid point (mixture). A site with too many rows to solve only for
                   this is left out and solved again from the data when asked for
-grid/NAME         log hyper-parameters, weights and log evidence of a mixture
+grid/NAME         log hyper-parameters, weights, log evidence and axes of a mixture
 sample_stats/NAME of a sampler
 """
 
@@ -22,7 +22,7 @@ import numpy as np
 from inference.core import objective as obj
 from inference.core.blocks import over_draws
 from inference.core.posterior import Posterior, Stored
-from inference.core.posteriors import KINDS
+from inference.core.posteriors import KINDS, Variational
 from inference.core.provenance import hash_of_names
 from inference.io import archives
 from pp_models import discovery
@@ -48,8 +48,10 @@ class Fit:
         seconds: float,
         provenance: dict[str, Any] | None = None,
         stopped: str | None = None,
+        bound: float | None = None,
     ) -> None:
         self.problem = problem
+        self._bound = bound
         self._provenance = provenance
         self.engine = engine
         self.options = options
@@ -72,8 +74,27 @@ class Fit:
 
     @property
     def bound(self) -> float:
-        """The last bound evaluated (nan for samplers)."""
-        finite = self.history["bound"][np.isfinite(self.history["bound"])]
+        """The lower bound of the log evidence on all rows, computed when first asked for.
+
+        Of a point estimate or a grid, the objective of the last step, which is that of a batch
+        scaled up if the engine works on batches. nan for samplers, and for variational fits that
+        were loaded without data and stored before the bound was asked for. `history["bound"]` has
+        the bound of each step.
+        """
+        if self._bound is None:
+            self._bound = self._last_bound()
+        return self._bound
+
+    @property
+    def known_bound(self) -> float | None:
+        """The bound if it has been computed and is finite."""
+        return self._bound if self._bound is not None and math.isfinite(self._bound) else None
+
+    def _last_bound(self) -> float:
+        if self.posterior.has_density:
+            return float("nan") if self.data is None else self.posterior.bound()
+        values = np.asarray(self.history.get("bound", ()), float)
+        finite = values[np.isfinite(values)]
         return float(finite[-1]) if len(finite) else float("nan")
 
     @property
@@ -102,23 +123,55 @@ class Fit:
 
         return np.asarray(over_draws(joints, stacked), np.float64)
 
-    def to_arviz(self, num_draws: int | None = None) -> Any:
+    def corrected(self, settled: float = 0.01) -> Any:
+        """The posterior of a variational fit with the widths of linear response.
+
+        It is moved to the maximum of its bound first, until no mean is further than `settled` of
+        its sd from that at the maximum. It answers `mean`, `sd` and `sample` as
+        others do, and `interval`, `covariance` and `sensitivity`; `notes` says why its widths may
+        be wrong. It needs the data, and memory for a few copies of the parameters in double
+        precision.
+        """
+        from inference.core.corrected import corrected
+
+        if not isinstance(self.posterior, Variational):
+            raise InputError(
+                f"Linear response corrects variational fits, and {self.engine} gives a posterior "
+                f"of kind {self.posterior.kind!r}: fit by a variational engine."
+            )
+        return corrected(self.posterior, settled)
+
+    def to_arviz(
+        self,
+        num_draws: int | None = None,
+        *,
+        by_row: bool = False,
+        pivot: Mapping[str, Any] | None = None,
+        attributes: Mapping[str, Any] | None = None,
+    ) -> Any:
         """ArviZ InferenceData (DataTree with ArviZ 1).
 
-        Groups: posterior, log_likelihood, observed_data, sample_stats.
-        num_draws: of a distribution. The default is 1000, or as many as hold 20 million numbers;
-        where that would be too few, sites with a row for each row of the data are left out.
+        Groups: posterior, sample_stats, observed_data, log_likelihood, posterior_predictive. Draws
+        have common labels, signs and axes.
+
+        num_draws:  of a distribution. The default is 1000, or fewer where the result would hold
+                    more than 20 million numbers; then log likelihoods, and at last sites with a row
+                    for each row of the data, are left out. The posterior's attribute `note` says so
+        by_row:     log likelihoods of whole rows, in place of entries
+        pivot:      site -> value, to whose labels the draws are aligned
+        attributes: of the posterior, beside model, engine, hyper-parameters and versions
         """
         from inference.io import arviz  # ArviZ takes seconds to import
 
-        return arviz.convert(self, num_draws)
+        return arviz.convert(self, num_draws, by_row, pivot, attributes)
 
     def save(self, path: str | Path) -> Path:
         """Write everything but the data to one file (NumPy arrays and JSON, no pickle)."""
         return save(self, path)
 
     def __repr__(self) -> str:
-        bound = "" if np.isnan(self.bound) else f", bound {self.bound:.6g}"
+        known = self.known_bound  # computing it may take a pass
+        bound = "" if known is None else f", bound {known:.6g}"
         steps = len(self.history["step"])
         return (
             f"<Fit {self.model.name} by {self.engine}: {steps} steps, {self.seconds:.1f} s{bound}>"
@@ -164,6 +217,7 @@ def save(fit: Fit, path: str | Path) -> Path:
         "hyper": {name: np.asarray(x).tolist() if hasattr(x, "shape") else x for name, x in hyper},
         "options": fit.options,
         "seconds": fit.seconds,
+        "bound": fit.known_bound,
         "data": fit.provenance,
     }
     return write_whole(path, lambda file: archives.write(file, header, arrays))
@@ -204,4 +258,6 @@ def load(path: str | Path, data: Data | None = None) -> Fit:
             problem, Stored(leaves, grid, stats, header["options"])
         )
         history, seconds = archives.group(arrays, "history"), float(header["seconds"])
-        return Fit(problem, header["engine"], header["options"], posterior, history, seconds, about)
+        bound = None if header.get("bound") is None else float(header["bound"])
+        told = header["engine"], header["options"], posterior, history, seconds, about, None, bound
+        return Fit(problem, *told)

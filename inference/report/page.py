@@ -43,9 +43,20 @@ def write(comparison: Comparison, folder: str | Path, command: str | None = None
     write_whole(folder / "agreement.csv", functools.partial(tidy.to_csv, **layout))
     for name, text in texts.items():
         write_whole(folder / name, functools.partial(Path.write_text, data=text, encoding="utf-8"))
-    for engine, fit in comparison.fits.items():
-        write_whole(folder / f"{engine}.nc", functools.partial(_write_tree, fit.to_arviz()))
+    _write_posteriors(comparison, folder)
     return folder / "report.html"
+
+
+def _write_posteriors(comparison: Comparison, folder: Path) -> None:
+    """One .nc file per engine, with the labels of the page."""
+    judge = comparison.reference or next(iter(comparison.draws), "")
+    pivot = {site: x.mean(0) for site, x in comparison.draws.get(judge, {}).items()} or None
+    attributes = {"seed": comparison.summary.get("seed")}
+    for engine, fit in comparison.fits.items():
+        tree = fit.to_arviz(pivot=pivot, attributes=attributes)
+        write_whole(folder / f"{engine}.nc", functools.partial(_write_tree, tree))
+        if note := tree["posterior"].attrs.get("note"):
+            print(f"{engine}.nc: {note}", file=sys.stderr)
 
 
 def _write_tree(tree: Any, path: Path) -> None:
@@ -87,7 +98,13 @@ def _no_reference(comparison: Comparison) -> str:
         why = f"{' and '.join(failed)} failed"
     elif any(row.get("kind") == "draws" for row in rows.values()):
         why = "none was asked for"
-    return f"There is no reference ({why}), so engines stand side by side and none is judged."
+    said = "" if _followed(comparison.summary) else " and none is judged"
+    return f"There is no reference ({why}), so engines stand side by side{said}."
+
+
+def _followed(summary: Any) -> bool:
+    """Whether chains started at the answers of engines."""
+    return any((row.get("within") or {}).get("sampler") for row in summary["engines"].values())
 
 
 @functools.cache
@@ -132,6 +149,8 @@ def render(comparison: Comparison, command: str | None = None) -> str:
         story=markup.to_html(story.rest),
         histograms=chains.data(comparison),
         tables=found,
+        open_tables=tables.OPEN,
+        followed=_followed(summary),
         columns={column.key: column for one in found for column in one.columns}.values(),
         bounds=progress.bounds(comparison),
         scores=progress.heldout(comparison),

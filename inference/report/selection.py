@@ -140,7 +140,8 @@ def chosen(comparison: Comparison) -> dict[str, list[Quantity]]:
     if engine is None:
         return {}
     draws, found = comparison.draws[engine], topics(comparison)
-    sites = [site for site in comparison.model.shared if site in draws]
+    order = (*comparison.model.shared, *sorted(comparison.model.local))
+    sites = [site for site in order if site in draws]
     small = [site for site in sites if draws[site][0].size == 1]
     scalars = [Quantity(site, (0,) * (draws[site].ndim - 1), plain(site)) for site in small]
     groups = {"Hyper-parameters": scalars}

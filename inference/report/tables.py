@@ -19,13 +19,16 @@ COLUMNS = columns()
 AGREEMENT = tuple(columns(Agreement))
 MAIN = (
     *("wasserstein_sd", "mean_error_sd", "sd_ratio", "coverage90", "khat"),
-    *("heldout", "bound", "bound_gap", "seconds"),
+    *("heldout", "rmse", "bound", "elbo", "kl", "seconds"),
 )
+OPEN = "Within the mode that each engine found", "Between modes"  # tables that are not folded
+WITHIN = ("mean_error_sd", "sd_ratio", "coverage90", "widths_off")
+BETWEEN = ("bound", "elbo", "log_joint", "heldout", "rmse", "climb")
 CHAINS = ("rhat", "ess_bulk", "ess_tail", "divergences", "ebfmi")
 MORE = tuple(key for key in COLUMNS if key not in (*MAIN, *CHAINS))
 TERMINAL = (
     *("seconds", "bound", "wasserstein_sd", "mean_error_sd", "sd_ratio"),
-    *("coverage90", "khat", "heldout", "rhat"),
+    *("coverage90", "khat", "heldout", "rmse", "rhat"),
 )
 
 
@@ -89,13 +92,26 @@ def engine_tables(comparison: Comparison) -> list[Table]:
     chains = [one for one in plain if one.figures.get("ess_bulk") or one.figures.get("rhat")]
     sites = [one._replace(words=symbol(one.words)) for one in _parts(comparison, "sites")]
     invariant = _parts(comparison, "invariant")
+    within = [
+        Record(engine, row["within"], row["within"]["verdict"], row["within"]["rule"])
+        for engine, row in rows.items()
+        if row.get("within")
+    ]
+    said = [
+        Record(engine, row, "; ".join(filter(None, [row.get("between"), row.get("predictions")])))
+        for engine, row in rows.items()
+        if not row["error"]
+    ]
     found = [
+        table(OPEN[0], within, WITHIN, "verdict"),
+        table(OPEN[1], said if within else [], BETWEEN, "beside the best"),
         table("Markov chains: how well they mixed", chains, CHAINS),
         table("More figures of every engine", plain, MORE),
         table("Agreement by site", sites, AGREEMENT, "site"),
         table("Agreement on invariant functionals", invariant, AGREEMENT, "functional"),
     ]
-    return [table("", main, MAIN, "verdict"), *(one for one in found if one.columns)]
+    kept = [one for one in found if one.columns or (one.second and one.records)]
+    return [table("", main, MAIN, "verdict"), *kept]
 
 
 def _parts(comparison: Comparison, kind: str) -> list[Record]:

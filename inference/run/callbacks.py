@@ -1,6 +1,7 @@
 """Callbacks that show, score, watch and end a run. See also `guards` and `checkpoint`."""
 
 import functools
+import warnings
 from typing import Any
 
 import numpy as np
@@ -93,9 +94,15 @@ class Watch(Callback):
         run.wait()
         row = run.history[-1]
         with run.clock.standing():
-            posterior = functools.partial(run.algorithm.posterior, run.state)
-            self._function(row["step"], row["seconds"], posterior)
+            self._function(row["step"], row["seconds"], functools.partial(_so_far, run))
         return False
+
+
+def _so_far(run: Run) -> Any:
+    """The posterior of a run that goes on, without its warnings, which are about the last one."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return run.algorithm.posterior(run.state)
 
 
 class Convergence(Callback):

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 
 from inference.core import devices as devices_
+from inference.core.compilation import make_room
 from inference.core.engine import Engine
 from inference.core.objective import Problem
 from inference.core.posterior import Posterior
@@ -17,6 +18,7 @@ from inference.io.fits import Fit
 from inference.run.callbacks import Convergence, Limit, Progress, Score, Watch
 from inference.run.checkpoint import Checkpoints, Plan, recipe_of
 from inference.run.checks import check_suits, check_wishes
+from inference.run.end_checks import warn_of_answer
 from inference.run.guards import Guard
 from inference.run.loop import Callback, Run, advance, feed, run_length, stream_rows
 from pp_models.data.types import Data
@@ -92,6 +94,7 @@ def fit(
     when = checkpoint, checkpoint_seconds, checkpoint_steps
     wishes = Wishes(progress, evaluate_every, max_seconds, watch, *when)
     check_wishes(wishes)
+    make_room()
     problem = make_problem(model, data, hyper, devices)
     problem = problem._replace(devices=_used_devices(chosen, problem, devices is None))
     check_suits(chosen, problem, evaluate_every, init)
@@ -146,4 +149,6 @@ def _run(
         if saved:
             run.resume(saved)
         advance(run, batches, step_key)
-    return run.as_fit(run.state, run.stopped)
+    found = run.as_fit(run.state, run.stopped)
+    warn_of_answer(found.posterior)
+    return found

@@ -7,7 +7,7 @@ shapes and share one compiled program.
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -231,19 +231,9 @@ def pack_entries(
 
 def shuffled(
     key: jax.Array, num_rows: int, batch_size: int, drop_last: bool = False
-) -> Iterator[np.ndarray]:
+) -> list[np.ndarray]:
     """Row indices of the batches of one pass over the data in random order."""
     seed = np.asarray(jax.random.key_data(key)).ravel()
     order = np.random.default_rng(seed).permutation(num_rows)
-    for start in range(0, num_rows, batch_size):
-        rows = order[start : start + batch_size]
-        if len(rows) == batch_size or not drop_last:
-            yield rows
-
-
-def deal(rows: np.ndarray, lengths: np.ndarray, num_shards: int) -> Sequence[np.ndarray]:
-    """Split rows among devices so that each gets nearly the same number of rows and entries."""
-    if num_shards == 1:
-        return [rows]
-    by_length = rows[np.argsort(lengths[rows], kind="stable")]
-    return [np.sort(by_length[shard::num_shards]) for shard in range(num_shards)]
+    end = num_rows - num_rows % batch_size if drop_last else num_rows
+    return [order[start : start + batch_size] for start in range(0, end, batch_size)]

@@ -10,8 +10,9 @@ The layout is AnnData's: a CSR matrix in the group `X` (`indptr`, `indices`, `da
 be memory-mapped. Files that AnnData or scanpy wrote (.h5ad or .zarr; chunked or compressed;
 sparse or dense) are read block by block into memory, from `layers/counts` if it exists.
 
-A file appears when it is complete. Its attribute `pp_models_checksum` covers counts and names and
-is checked when it is read.
+A file appears when it is complete. It begins with a block that HDF5 leaves to its users, in which
+a checksum of the rest is kept. It is compared before HDF5 opens the file, because HDF5 may not
+return from a damaged one.
 """
 
 import contextlib
@@ -33,7 +34,7 @@ import scipy.sparse
 from pp_models.data import text
 from pp_models.data.files import write_new
 from pp_models.data.formats import h5ad, readers
-from pp_models.data.formats.opening import existing, fail, usable
+from pp_models.data.formats.opening import existing, fail, reading, usable
 from pp_models.data.types import Data, count_matrix, counts, named
 from pp_models.errors import InputError
 
@@ -43,7 +44,8 @@ BLOCK_ROWS = 1 << 14  # read together when all rows are
 BLOCK_ENTRIES = 1 << 20  # written or checked together
 RESIDENT_ROWS = 1 << 12  # rows read before their pages are given back to the system
 KINDS = {"indices": np.dtype("<i4"), "data": np.dtype("<f4")}
-CHECKSUM = "pp_models_checksum"
+SEAL = b"pp_models corpus, SHA-256 of all that follows these 512 bytes: "
+SEALED = 512  # the least that HDF5 allows
 
 
 # Reading ----------------------------------------------------------------------------------------
@@ -134,7 +136,9 @@ class Corpus(Data):
     @functools.cached_property
     def hash(self) -> str:
         """The same as that of these counts in memory."""
-        digest = _begin_hash(self.matrix.shape, self.matrix.indptr)
+        rows, columns = self.matrix.shape
+        digest = hashlib.sha256(f"counts {rows} {columns}".encode())
+        digest.update(self.matrix.indptr.astype(np.int64).tobytes())
         for name, kind in (("indices", np.int64), ("data", np.float32)):
             for piece in self.matrix.pieces(name):
                 digest.update(memoryview(piece.astype(kind)))
@@ -143,7 +147,8 @@ class Corpus(Data):
     @property
     def checksum(self) -> str:
         """A checksum of the counts and the names."""
-        return _checksum(self.hash, self.column_names, self.row_names)
+        contents = [self.hash, self.column_names, self.row_names]
+        return hashlib.sha256(json.dumps(contents).encode()).hexdigest()
 
     def select(self, rows: np.ndarray) -> Data:
         """These rows, in memory."""
@@ -152,46 +157,51 @@ class Corpus(Data):
         return Data("counts", self.matrix[rows], column_names=self.column_names, row_names=titles)
 
 
-def _begin_hash(shape: tuple[int, int], indptr: np.ndarray) -> Any:
-    digest = hashlib.sha256(f"counts {shape[0]} {shape[1]}".encode())
-    digest.update(indptr.astype(np.int64).tobytes())
-    return digest
-
-
-def _checksum(counted: str, columns: Any, rows: Any) -> str:
-    return hashlib.sha256(json.dumps([counted, columns, rows]).encode()).hexdigest()
-
-
 def read(path: str | Path, verify: bool = True) -> Data:
     """The corpus in a file: memory-mapped if `write` wrote it, else in memory.
 
     verify: check the checksum, not only the sizes of the arrays.
     """
     path = _there(path)
+    is_ours = _is_ours(path, verify)
     with h5ad.opened(path) as (file, stream):
-        found = _mapped(path, file, stream)
-        if found is None:
+        if not is_ours:
             matrix = scipy.sparse.vstack(list(h5ad.blocks(path, file)), format="csr")
             return counts(matrix, *h5ad.names(file))
-        said = file.attrs[CHECKSUM]
-        if verify and (found.checksum != said or not _in_range(found.matrix)):
-            raise ValueError("it does not match its checksum")
+        found = _mapped(path, file, stream)
+        if verify and not _in_range(found.matrix):
+            raise ValueError("a column or a count is out of range")
         return found
+
+
+def _is_ours(path: Path, verify: bool = False) -> bool:
+    """Whether `write` wrote the file. verify: refuse one of ours that was altered."""
+    if path.suffix.lower() != SUFFIX:
+        return False
+    with reading(path, h5ad.WHAT), path.open("rb") as stream:
+        seal = stream.read(SEALED).rstrip(b"\0")
+        if verify and seal.startswith(SEAL) and seal != _seal(stream):
+            raise ValueError("it does not match its checksum")
+        return seal.startswith(SEAL)
+
+
+def _seal(stream: Any) -> bytes:
+    """The first block of a file."""
+    stream.seek(SEALED)
+    return SEAL + hashlib.file_digest(stream, "sha256").hexdigest().encode()
 
 
 def _there(path: str | Path) -> Path:
     return usable(path) if str(path).lower().endswith(".zarr") else existing(path)
 
 
-def _mapped(path: Path, file: Any, stream: Any) -> Corpus | None:
-    """A corpus of ours, its arrays mapped, or None."""
-    if CHECKSUM not in file.attrs or stream is None:
-        return None
+def _mapped(path: Path, file: Any, stream: Any) -> Corpus:
+    """A corpus of ours, its arrays mapped."""
     group = file["X"]
     shape = tuple(int(size) for size in group.attrs["shape"])
     places = {name: group[name].id.get_offset() for name in KINDS}
     if None in places.values():
-        return None  # another tool wrote the file again and kept the attribute
+        raise ValueError("its arrays are not contiguous")
     indptr = group["indptr"][:].astype(np.int64)
     starts = len(indptr) == shape[0] + 1 and indptr[0] == 0 and np.all(np.diff(indptr) >= 0)
     if not starts or any(group[name].shape != (indptr[-1],) for name in KINDS):
@@ -279,10 +289,10 @@ def open_source(source: Any) -> Source:
 
 def _open_file(path: Path) -> Source:
     """A corpus of ours is verified first; another's file is read as it goes."""
-    with h5ad.opened(path) as (file, stream):
-        if _mapped(path, file, stream) is None:
-            return Source(_stream(path), *h5ad.names(file))
-    return open_source(read(path))
+    if _is_ours(path):
+        return open_source(read(path))
+    with h5ad.opened(path) as (file, _):
+        return Source(_stream(path), *h5ad.names(file))
 
 
 def _stream(path: Path) -> Iterator[Any]:
@@ -305,9 +315,7 @@ def _write(folder: Path, source: Source, on_rows: Callable[[int], Any], file: Pa
             raise InputError("The corpus is empty: every count is zero.")
         shape = len(lengths), max(num_columns, len(columns or ()))
         named(shape, columns, rows)  # checks their number
-        digest = _begin_hash(shape, indptr)
-        # Version 1.10 of HDF5 has checksums of everything but the arrays.
-        options = {"libver": ("v110", "v110"), "alignment_threshold": 1, "alignment_interval": 8}
+        options = {"userblock_size": SEALED, "alignment_threshold": 1, "alignment_interval": 8}
         with h5py.File(file, "w", **options) as out:
             h5ad.encode(out, "anndata", "0.1.0")
             h5ad.encode(X := out.create_group("X"), "csr_matrix", "0.1.0", shape=np.array(shape))
@@ -318,10 +326,12 @@ def _write(folder: Path, source: Source, on_rows: Callable[[int], Any], file: Pa
                 for first in range(0, len(array), BLOCK_ENTRIES):
                     piece = np.fromfile(raw, kind, BLOCK_ENTRIES)
                     array[first : first + len(piece)] = piece
-                    digest.update(piece.astype(np.int64) if name == "indices" else piece)
             h5ad.write_names(out, "obs", rows, shape[0])
             h5ad.write_names(out, "var", columns, shape[1])
-            out.attrs[CHECKSUM] = _checksum(digest.hexdigest(), columns, rows)
+    with file.open("r+b") as stream:
+        seal = _seal(stream)
+        stream.seek(0)
+        stream.write(seal)
 
 
 def _grow(grown: list[Any], source: Source, on_rows: Callable[[int], Any]) -> Any:
@@ -339,7 +349,7 @@ def _grow(grown: list[Any], source: Source, on_rows: Callable[[int], Any]) -> An
         found = None if given is None else given.row_names
         titles = None if found is None or titles is None else [*titles, *found]
         matrix = count_matrix(block if given is None else given.matrix)
-        grown[0].write(matrix.indices.astype(np.int32))
+        grown[0].write(matrix.indices.astype(np.int32, copy=False))
         grown[1].write(matrix.data)
         lengths.append(np.diff(matrix.indptr).astype(np.int32))
         num_columns = max(num_columns, matrix.shape[1])

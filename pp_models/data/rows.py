@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import hashlib
-import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -18,7 +17,6 @@ from pp_models.data.batches import (
     Entries,
     Layout,
     batch_capacity,
-    deal,
     pack_entries,
     part_widths,
     shuffled,
@@ -52,15 +50,15 @@ class Data:
         size = f"{self.num_rows} rows x {self.num_columns} columns{members}"
         return f"Data({self.kind}, {size}, {self.num_entries} entries)"
 
-    @property
+    @functools.cached_property
     def num_rows(self) -> int:
         return self._main.shape[0]
 
-    @property
+    @functools.cached_property
     def num_columns(self) -> int:
         return self._main.shape[1]
 
-    @property
+    @functools.cached_property
     def num_entries(self) -> int:
         return int(self._main.size if self.matrix is None else self.matrix.nnz)
 
@@ -100,15 +98,15 @@ class Data:
 
     @functools.cached_property
     def hash(self) -> str:
-        """SHA-256 of the contents, recorded with every result."""
+        """SHA-256 of the contents in single precision, recorded with every result."""
         digest = hashlib.sha256(f"{self.kind} {self.num_rows} {self.num_columns}".encode())
         for matrix in (self.matrix, self.votes):
             if matrix is not None:
                 for part in (matrix.indptr.astype(np.int64), matrix.indices.astype(np.int64)):
                     digest.update(part.tobytes())
-                digest.update(matrix.data.tobytes())
+                digest.update(matrix.data.astype(np.float32, copy=False).tobytes())
         if self.values is not None:
-            digest.update(np.ascontiguousarray(self.values).tobytes())
+            digest.update(np.ascontiguousarray(self.values, np.float32).tobytes())
         return digest.hexdigest()
 
     def select(self, rows: np.ndarray) -> "Data":
@@ -228,11 +226,18 @@ class Data:
         skip: int = 0,
     ) -> Iterator[tuple[Batch, ...]]:
         """One pass in random order, without the first `skip` batches: one batch per device."""
-        passes = shuffled(key, self.num_rows, batch_size, drop_last)
-        for rows in itertools.islice(passes, skip, None):
+        for rows in shuffled(key, self.num_rows, batch_size, drop_last)[skip:]:
             yield self.shards(rows, batch_size, devices)
 
 
 def row_sums(matrix: Any) -> np.ndarray:
     """Sums in double precision; SciPy's `sum` ignores its dtype."""
     return np.asarray(matrix @ np.ones(matrix.shape[1]))
+
+
+def deal(rows: np.ndarray, lengths: np.ndarray, num_shards: int) -> Sequence[np.ndarray]:
+    """Split rows among devices so that each gets nearly the same number of rows and entries."""
+    if num_shards == 1:
+        return [rows]
+    by_length = rows[np.argsort(lengths[rows], kind="stable")]
+    return [np.sort(by_length[shard::num_shards]) for shard in range(num_shards)]

@@ -64,14 +64,14 @@ def _array(values: Any, what: str) -> np.ndarray:
     return _numeric(_rectangular(values, what), what)
 
 
-def _single(values: np.ndarray, what: str) -> np.ndarray:
-    """Real numbers as float32, refused if they are not finite."""
+def _real(values: np.ndarray, what: str) -> np.ndarray:
+    """Real numbers: float32 if that holds them exactly, else float64. Refused if not finite."""
     with np.errstate(over="ignore"):
         single = values.astype(np.float32)
     if not np.all(np.isfinite(single)):
         told = f"{what} hold values that are NaN, infinite or beyond single precision"
         raise InputError(f"{told}: drop them, or rescale.")
-    return single
+    return single if np.array_equal(single, values) else values.astype(np.float64)
 
 
 def _sparse_matrix(X: Any, what: str) -> Any:
@@ -170,8 +170,8 @@ def ratings(
         i = np.setdiff1d(np.arange(len(pairs)), first)[0]
         told = f"User {users[i]} rated item {items[i]} more than once"
         raise InputError(f"{told}: keep one rating per pair.")
-    single = _single(values, "Ratings")[first]  # in row-major order
-    matrix = observed(users[first], items[first], single, (int(shape[0]), int(shape[1])))
+    real = _real(values, "Ratings")[first]  # in row-major order
+    matrix = observed(users[first], items[first], real, (int(shape[0]), int(shape[1])))
     return Data("ratings", matrix=matrix, **named(shape, column_names, row_names))
 
 
@@ -228,14 +228,14 @@ def text_and_votes(C: Any, B: Any, column_names: Any = None, row_names: Any = No
     if len(bad := votes[seen & (votes != 0) & (votes != 1)]):
         raise InputError(f"Votes must be 1 (yea), 0 (nay) or nan (missing), but one is {bad[0]:g}.")
     row, member = np.nonzero(seen)
-    matrix = observed(row, member, votes[seen], votes.shape)
+    matrix = observed(row, member, votes[seen].astype(np.float32), votes.shape)
     return with_votes(None if C is None else counts(C, column_names, row_names), matrix, row_names)
 
 
 def observed(rows: Any, columns: Any, values: Any, shape: tuple[int, ...]) -> Any:
     """Entries in row-major order as CSR, zeros included."""
     indptr = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=shape[0]))])
-    parts = values.astype(np.float32), columns.astype(np.int32), indptr
+    parts = values, columns.astype(np.int32), indptr
     return scipy.sparse.csr_array(parts, shape=shape)
 
 
@@ -263,5 +263,5 @@ def dense(Y: Any, column_names: Any = None, row_names: Any = None) -> Data:
         raise InputError("There are no observations: there is nothing to fit.")
     if not np.all(np.isfinite(values)):
         raise InputError("Observations hold NaN or infinite values: drop or impute those rows.")
-    single = _single(values, "Observations")
-    return Data("dense", values=single, **named(values.shape, column_names, row_names))
+    real = _real(values, "Observations")
+    return Data("dense", values=real, **named(values.shape, column_names, row_names))

@@ -54,7 +54,9 @@ from pp_models.families.base import (
     log_density,
     log_measure,
     log_prior,
+    regression,
     summarise,
+    unexplained,
     unwrap,
 )
 from pp_models.families.positive_normal import PositiveNormal
@@ -65,8 +67,8 @@ __all__ = [
     "PositiveNormal", "Stats", "beta", "cut", "digamma", "dirichlet", "divergence", "dot",
     "entropy", "gamma", "gamma_tied", "log_base", "log_density", "log_gamma_draw", "log_measure",
     "log_prior", "newton_step", "normal", "normal_mean", "normal_moments", "normal_tied",
-    "normal_wishart", "pack", "point", "positive", "positive_tied", "summarise", "unpack", "unwrap",
-    "wishart",
+    "normal_wishart", "pack", "point", "positive", "positive_tied", "regression", "summarise",
+    "unexplained", "unpack", "unwrap", "wishart",
 ]  # fmt: skip
 
 _VECTORS = dirichlet, gamma, gamma_tied, beta, normal, normal_tied, positive, positive_tied, point

@@ -6,10 +6,11 @@ The natural parameters are the concentrations.
 import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
-from jax.scipy.special import betaln, gammaln
+from jax.scipy.special import betaln, gammaln, polygamma
 
 from pp_models.families._gamma import log_gamma_draw
 from pp_models.families.base import Family, Pair, from_log, row_sum, tiny, unwrap
+from pp_models.families.margins import Margin, beta_quantile, shares
 from pp_models.families.special import digamma
 
 
@@ -27,6 +28,23 @@ def _sample(key, natural):
     return log_gamma - jax.nn.logsumexp(log_gamma, -1, keepdims=True)
 
 
+def _regress(natural, weights):
+    """Cov(log x) = diag(trigamma(c)) - trigamma(C) 11', inverted by Sherman and Morrison."""
+    if natural.shape[-1] == 1:  # x is 1
+        return jnp.zeros_like(natural)
+    total = _total(natural)
+    slope = (weights - _total(weights * natural) / total) / total
+    own, common = polygamma(1, natural), polygamma(1, total)
+    shift = common * _total(slope / own) / (1 - common * _total(1 / own))
+    return (slope + shift) / own
+
+
+def _spread(natural, weights):
+    total = _total(natural)
+    mean = natural / total
+    return mean * (weights - _total(mean * weights)) / (total + 1)
+
+
 dirichlet = Family(
     name="dirichlet",
     log_normalizer=lambda c: row_sum(_total(gammaln(c)) - gammaln(_total(c))),
@@ -39,6 +57,9 @@ dirichlet = Family(
     natural=lambda d: unwrap(d).concentration,
     base=-1.0,
     rows=jnp.atleast_2d,
+    regress=_regress,
+    spread=_spread,
+    margin=Margin(beta_quantile, shares),
 )
 
 
@@ -64,6 +85,12 @@ def _beta_sample(key, n):
     return Pair(log_a - total, log_b - total)
 
 
+def _beta_regress(n, weights):
+    both = jnp.stack(jnp.broadcast_arrays(n.first, n.second), -1)
+    found = _regress(both, jnp.stack([weights, jnp.zeros_like(weights)], -1))
+    return Pair(found[..., 0], found[..., 1])
+
+
 beta = Family(
     name="beta",
     log_normalizer=lambda n: row_sum(betaln(n.first, n.second)),
@@ -75,4 +102,7 @@ beta = Family(
     distribution=lambda n: dist.Beta(n.first, n.second),
     natural=lambda d: Pair(unwrap(d).concentration1, unwrap(d).concentration0),
     base=Pair(-1.0, -1.0),
+    regress=_beta_regress,
+    spread=lambda n, weights: dist.Beta(n.first, n.second).variance * weights,
+    margin=Margin(beta_quantile),
 )

@@ -3,9 +3,10 @@
 import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
-from jax.scipy.special import gammaln
+from jax.scipy.special import gammaln, polygamma
 
 from pp_models.families.base import Family, Pair, from_log, row_sum, tiny, until_accepted, unwrap
+from pp_models.families.margins import Margin, gamma_quantile
 from pp_models.families.special import digamma
 
 FEW_DRAWS = 1024  # up to this number, all draws are proposed again until the last is accepted
@@ -111,11 +112,21 @@ gamma = Family(
     distribution=lambda n: dist.Gamma(n.first, -n.second),
     natural=_natural,
     base=Pair(-1.0, 0.0),
+    regress=lambda n, weights: Pair(jnp.zeros_like(weights), weights),
+    margin=Margin(gamma_quantile),
 )
 
 
 def _tie(t):
     return Pair(t.first, jnp.sum(t.second, -1, keepdims=True))
+
+
+def _tied_regress(n, weights):
+    """Of Cov(t) only the row and column of sum x are not diagonal: eliminate the logarithms."""
+    rate, own = -n.second, polygamma(1, n.first)
+    rest = jnp.sum(n.first - 1 / own, -1, keepdims=True)
+    of_sum = jnp.sum(weights * (n.first - 1 / own), -1, keepdims=True) / rest
+    return Pair((weights - of_sum) / (rate * own), of_sum)
 
 
 # One rate for a whole row, as in P(11.26): K numbers instead of K x V.
@@ -126,4 +137,6 @@ gamma_tied = gamma._replace(
     mode=lambda n: _tie(_mode(n)),
     sample=lambda key, n: _tie(_sample(key, n)),
     natural=lambda d: _natural(d)._replace(second=_natural(d).second[..., :1]),
+    regress=_tied_regress,
+    spread=lambda n, weights: n.first / n.second**2 * weights,
 )

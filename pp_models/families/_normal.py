@@ -11,6 +11,7 @@ from jax.scipy.linalg import solve_triangular
 from pp_models.families import linalg
 from pp_models.families.base import Family, Pair, unwrap
 from pp_models.families.linalg import apply, log_det, outer, transpose
+from pp_models.families.margins import Margin, normal_quantile
 
 CACHED = 2**17  # numbers in the matrices that are solved together
 TOGETHER = 128  # at most this many rows are solved together
@@ -117,6 +118,8 @@ normal = Family(
     natural=_natural,
     base=Pair(0.0, 0.0),
     separate=True,
+    margin=Margin(normal_quantile),
+    turning=Pair(1, 2),
 )
 
 

@@ -13,6 +13,7 @@ from pp_models.families import positive_normal as pos
 from pp_models.families._normal import gram, squared, tie
 from pp_models.families.base import Family, Pair, unwrap
 from pp_models.families.linalg import diagonal_matrix, outer, transpose
+from pp_models.families.margins import Margin, gamma_quantile
 
 # Sweeps over the coordinates from a nearby point. Each raises the objective, and the next update
 # starts where this one ended.
@@ -94,6 +95,7 @@ positive = Family(
     base=Pair(0.0, 0.0),
     uncoupled=_uncoupled,
     separate=True,
+    margin=Margin(gamma_quantile),
     **_by(squared),
 )
 # One precision for all rows.

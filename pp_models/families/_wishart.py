@@ -95,6 +95,7 @@ wishart = Family(
     natural=_natural,
     base=Pair(0.0, 0.0),
     rows=lambda t: jax.tree.map(lambda x: x[None], t) if jnp.ndim(t.second) == 2 else t,
+    turning=Pair(0, 2),
 )
 
 # Normal-Wishart ----------------------------------------------------------------------------------
@@ -190,4 +191,5 @@ normal_wishart = Family(
     distribution=lambda n: NormalWishart(*_joint_parameters(n)),
     natural=_joint_natural,
     base=MeanPrecision(0.0, 0.0, 0.0, 0.0),
+    turning=MeanPrecision(1, 0, 2, 0),
 )

@@ -11,6 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 
+from pp_models.families.margins import Margin
+
 Stats = Any  # a pytree of arrays: sufficient statistics, their means, or natural parameters
 
 
@@ -40,6 +42,15 @@ class Family(NamedTuple):
     log_mode: Callable[..., Stats] | None = None
     # Statistics of a row are slow to compute and depend on no other row: spread over devices.
     separate: bool = False
+    # (natural, c) -> b: the linear regression of <c, x> on t(x) under q, Cov(t) b = Cov(t, <c, x>).
+    # None if E[x] is `value(E[t])`.
+    regress: Callable[[Stats, jax.Array], Stats] | None = None
+    # (natural, c) -> Cov(x) c under q. None if every x is a statistic, or determined by E[t].
+    spread: Callable[[Stats, jax.Array], jax.Array] | None = None
+    # How single numbers are drawn with another spread than q's. None: of the whole value only.
+    margin: Margin | None = None
+    # How many trailing axes of each statistic turn with the value, x -> x Q; None if none can.
+    turning: Stats | None = None
 
     @property
     def settles(self) -> bool:
@@ -109,6 +120,27 @@ def divergence(family: Family, natural: Stats, other: Stats) -> jax.Array:
     gap = jax.tree.map(lambda a, b: jnp.broadcast_to(a - b, jnp.shape(a)), natural, other)
     inner = dot(gap, family.mean(natural))
     return inner - family.log_normalizer(natural) + family.log_normalizer(other)
+
+
+def regression(family: Family, natural: Stats, weights: jax.Array) -> Stats:
+    """b of the linear regression of <weights, x> on <b, t(x)> under q.
+
+    The gradient of E<weights, x> with respect to E[t], as Cov(t) is that of E[t] with respect to
+    the natural parameter.
+    """
+    if family.regress is not None:
+        return family.regress(natural, weights)
+    return jax.vjp(family.value, family.mean(natural))[1](weights)[0]
+
+
+def unexplained(family: Family, natural: Stats, weights: jax.Array) -> jax.Array:
+    """The variance of <weights, x> under q that its regression on the statistics leaves."""
+    if family.spread is None:
+        return jnp.zeros(())
+    b = regression(family, natural, weights)
+    _, moved = jax.jvp(family.mean, (natural,), (b,))
+    explained = sum(jnp.vdot(x, y) for x, y in zip(*map(jax.tree.leaves, (b, moved)), strict=True))
+    return jnp.maximum(jnp.vdot(weights, family.spread(natural, weights)) - explained, 0)
 
 
 def summarise(

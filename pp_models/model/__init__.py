@@ -9,11 +9,13 @@ from pp_models.model.capabilities import (
     Topics,
     Votes,
 )
+from pp_models.model.check import check_joint, compare_joint
 from pp_models.model.declaration import (
     Model,
     Sites,
     choose_variant,
     declare,
+    declare_learned,
     learnable,
     make_hyper,
     with_hyper,
@@ -46,8 +48,9 @@ from pp_models.model.hyper import (
 __all__ = [
     "Count", "Finite", "Flag", "Learning", "Marginal", "Model", "Positive", "Positives",
     "Ratings", "Rotation", "Sites", "Tokens", "Topics", "Votes", "as_arrays", "check_count",
-    "check_declaration", "check_finite", "check_positive", "choose_variant", "declare",
-    "documents", "factor_axes", "fill_in", "guide_of", "joint", "learnable", "log_joint",
+    "check_declaration", "check_finite", "check_joint", "check_positive", "choose_variant",
+    "compare_joint", "declare", "declare_learned", "documents", "factor_axes", "fill_in",
+    "guide_of", "joint", "learnable", "log_joint",
     "make_hyper", "number_of_factors", "positive_number", "simulate", "split_learned",
     "value_shapes", "values_of", "with_hyper",
 ]  # fmt: skip

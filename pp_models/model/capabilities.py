@@ -62,18 +62,21 @@ class Votes(NamedTuple):
 
 
 class Marginal(NamedTuple):
-    """Read by `laplace` and `inla`, for latent Gaussian models.
+    """Read by `laplace`, `inla` and the searches for a mode, for latent Gaussian models.
 
     gridded: names of hyper-parameters, sites if they are not given, that `inla` puts on a grid
     balance: (hyper) -> two dicts site -> prior precision: scaling the first sites by c and the
              second by 1/c leaves the likelihood as it is
     bent:    (model, hyper, stats, batch) -> the part of F that is not linear in the sites `curved`
              (default: F)
+    held:    (hyper) -> names of the sites that have no useful joint mode with the others, so that
+             `map` and `stochastic_map` hold them at an estimate
     """
 
     gridded: tuple[str, ...] = ()
     balance: Callable[[Any], tuple[Mapping[str, Any], Mapping[str, Any]]] | None = None
     bent: Callable[..., jax.Array] | None = None
+    held: Callable[[Any], tuple[str, ...]] = lambda hyper: ()
 
 
 class Rotation(NamedTuple):

@@ -25,7 +25,14 @@ from pp_models.model.capabilities import (
     Topics,
     Votes,
 )
-from pp_models.model.hyper import check_fields, read_hyper, register_hyper, values_of
+from pp_models.model.hyper import (
+    as_arrays,
+    check_fields,
+    read_hyper,
+    register_hyper,
+    split_learned,
+    values_of,
+)
 
 Sites = dict[str, Any]  # site name -> value, statistics or natural parameter
 
@@ -77,7 +84,7 @@ class Model:
         """The model whose functions are in a module's `globals()`, named like the fields."""
         return cls(**{name: namespace[name] for name in FUNCTIONS if name in namespace} | fields)
 
-    @property
+    @functools.cached_property
     def name(self) -> str:
         """The name of its file."""
         return self.generate.__module__.rpartition(".")[2]
@@ -157,6 +164,21 @@ def declare(model: Model, given: Any, data: Data) -> tuple[Model, Any]:
         )
     model.check_rows(data)
     return model, check_fields(model.resolve(hyper, data))
+
+
+def declare_learned(model: Model, given: Any, data: Data) -> tuple[Model, Any, tuple[str, ...]]:
+    """The same with marks "learn" allowed: the variant, its hyper-parameters as arrays, and the
+    names of those to be learned."""
+    given, learn = split_learned(model, given)
+    model, hyper = declare(model, given, data)
+    if learn != ():
+        starts = learnable(model, hyper)
+        learn = tuple(sorted(starts)) if learn is None else tuple(sorted(learn))
+        for name in learn:
+            if name not in starts:
+                raise unknown(f"hyper-parameter that can be learned for {model.name}", name, starts)
+        hyper = hyper._replace(**{name: starts[name] for name in learn})
+    return model, as_arrays(hyper), learn
 
 
 def choose_variant(model: Model, hyper: Any, kind: str) -> Model:

@@ -33,6 +33,13 @@ def latent(hyper):
     return tuple(name for name in PRECISIONS if name in known and known[name] is None)
 
 
+def held(hyper):
+    """The precisions that points hold fixed: those with a weak prior. Their joint density with the
+    locations has a spike at locations of zero. Of many rows the spike wins against stronger priors
+    as well; the limit of 0.1 is a choice."""
+    return latent(hyper) if hyper.b0 < 0.1 else ()
+
+
 # The generative process -----------------------------------------------------------------------
 
 

@@ -41,10 +41,11 @@ import numpyro.distributions as dist
 
 from pp_models import families as fam
 from pp_models.errors import InputError
-from pp_models.families import MeanPrecision, NormalWishart, Pair, unpack
+from pp_models.families import MeanPrecision, NormalWishart, Pair, pack, unpack
 from pp_models.model import Learning, Model, Ratings, Rotation, documents
 from pp_models.model.hyper import Count, Finite, Flag, Positive, fill_in
-from pp_models.models import pmf
+from pp_models.models import _spectral, pmf
+from pp_models.models._scales import along
 
 
 class Hyper(NamedTuple):
@@ -117,14 +118,16 @@ def log_local(hyper, t, batch, key=None):
 
 
 def init(key, hyper, data):
-    """Items: locations of about unit size with small variances. Precisions and noise: as known from
-    ten observations."""
+    """Items: leading singular vectors with small variances. Precisions and noise: as known from ten
+    observations."""
+    noise_key, vector_key = jax.random.split(key)
+    noise = jax.random.normal(noise_key, (data.num_columns, hyper.rank))
     nu, shape = hyper.nu + 10.0, hyper.a + 10.0
     known = _normal_wishart(10.0, nu, jnp.sqrt(nu) * jnp.eye(hyper.rank))
     belief = fam.normal_wishart.natural(known)
     return {
         "u": pmf.at(jnp.zeros((data.num_rows, hyper.rank)), 1.0),
-        "v": pmf.at(jax.random.normal(key, (data.num_columns, hyper.rank)), 100.0),
+        "v": pmf.at(_spectral.locations(vector_key, hyper, data, noise), 100.0),
         "users": belief,
         "items": belief,
         "tau": Pair(jnp.full(1, shape), -jnp.full(1, hyper.b * shape)),
@@ -133,6 +136,32 @@ def init(key, hyper, data):
 
 def solve_local(hyper, t, batch, start, options, summary):
     return pmf.solve_users(log_local, hyper, t, batch, start)
+
+
+def moves(hyper, key, values, batch):
+    r"""Scale components of a random direction, as in `pmf`, together with their means and
+    precisions: $\mu_U \to C \mu_U$, $\Lambda_U \to C^{-1} \Lambda_U C^{-1}$ with
+    $C = Q \operatorname{diag}(c) Q^\top$, and the items by $C^{-1}$.
+
+    The prior of the locations then changes as their volume does, and $\mu^\top \Lambda \mu$ not at
+    all. What is left depends on the traces of both precisions alone:
+    $$ \log p(c) = -\frac{\text{scale}}{2} \sum_k \bigl(c_k^2 (Q^\top \Lambda_V Q)_{kk}
+    + c_k^{-2} (Q^\top \Lambda_U Q)_{kk}\bigr) + \text{constant}. $$
+    Gibbs alone moves slowly: many locations hold their precision, and it holds them.
+    """
+    turn_key, line_key = jax.random.split(key)
+    turn = pmf.random_turn(turn_key, hyper.rank)
+    (user_mean, users), (item_mean, items) = (unpack(values[s][0]) for s in ("users", "items"))
+    of_users, of_items = (jnp.diagonal(turn.T @ x @ turn) for x in (users, items))
+    half = 0.5 * along(line_key, 0.0, hyper.scale * of_items, hyper.scale * of_users)
+    up, down = ((turn * jnp.exp(x)) @ turn.T for x in (half, -half))
+    return {
+        **values,
+        "u": values["u"] @ up,
+        "v": values["v"] @ down,
+        "users": pack(up @ user_mean, down @ users @ down)[None],
+        "items": pack(down @ item_mean, up @ items @ up)[None],
+    }
 
 
 def example(key):

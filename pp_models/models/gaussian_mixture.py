@@ -129,8 +129,7 @@ def log_global(hyper, t):
     return jnp.sum(weights) + jnp.sum(fam.log_prior(fam.normal_wishart, natural, t["components"]))
 
 
-@jax.custom_vjp
-def _distances(x, t):
+def _evaluate_distances(x, t):
     r"""$x^\top \Lambda x - 2 x^\top \Lambda \mu + \mu^\top \Lambda \mu$, (rows, K).
 
     Linear in t, with its derivative written out below. The value is computed as
@@ -147,6 +146,9 @@ def _distances(x, t):
     return lax.map(distance, t).T  # one component at a time: nothing larger than (rows, D)
 
 
+_distances = jax.custom_vjp(_evaluate_distances)
+
+
 def _distances_backward(x, cotangent):
     second = lax.map(lambda weights: (x * weights[:, None]).T @ x, cotangent.T)
     total = jnp.sum(cotangent, 0)
@@ -154,7 +156,8 @@ def _distances_backward(x, cotangent):
     return jnp.zeros_like(x), gradient
 
 
-_distances.defvjp(lambda x, t: (_distances(x, t), x), _distances_backward)
+# Not `_distances` again: the gradient is differentiated once more by linear response.
+_distances.defvjp(lambda x, t: (_evaluate_distances(x, t), x), _distances_backward)
 
 
 def log_local(hyper, t, batch, key=None):

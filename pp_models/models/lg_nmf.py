@@ -127,6 +127,6 @@ MODEL = Model.of(
     symmetry="permutation",
     moves=lg.scale_moves,
     topics=Topics(lambda hyper, values: values["s"], lambda hyper, values: values["d1"].T),
-    marginal=Marginal(("alpha1",), balance),
+    marginal=Marginal(("alpha1",), balance, held=lg.held),
     learning=Learning(lg.PRECISIONS),
 )

@@ -291,7 +291,7 @@ MODEL = Model.of(
     symmetry="permutation",
     topics=lg_nmf.MODEL.topics,
     curved=frozenset({"s", "d2"}),
-    marginal=Marginal(lg.PRECISIONS, balance, log_utilities),
+    marginal=Marginal(lg.PRECISIONS, balance, log_utilities, lg.held),
     learning=Learning(lg.PRECISIONS),
     votes=Votes("s", "d2", "alpha2", offsets, prior_of_rows),
 )

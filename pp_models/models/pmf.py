@@ -56,6 +56,7 @@ from pp_models.elimination.row_solver import RowInfo
 from pp_models.families import Pair
 from pp_models.model import Learning, Model, Ratings, Rotation, documents
 from pp_models.model.hyper import Count, Finite, Flag, Positive, fill_in
+from pp_models.models import _spectral
 from pp_models.models._examples import generator
 from pp_models.models._scales import along
 
@@ -166,11 +167,13 @@ def at(mean, precision):
 
 
 def init(key, hyper, data):
-    """Items: C17's random locations, with a tenth of the prior's sd. Users: the prior, which the
+    """Items: leading singular vectors, with a tenth of the prior's sd. Users: the prior, which the
     first step replaces."""
+    noise_key, vector_key = jax.random.split(key)
+    noise = _start(noise_key, hyper, data.num_columns)
     return {
         "u": at(jnp.zeros((data.num_rows, hyper.rank)), hyper.lam),
-        "v": at(_start(key, hyper, data.num_columns), 100 * hyper.lam),
+        "v": at(_spectral.locations(vector_key, hyper, data, noise), 100 * hyper.lam),
     }
 
 
@@ -204,6 +207,11 @@ def solve_local(hyper, t, batch, start, options, summary):
     return solve_users(log_local, hyper, t, batch, start)
 
 
+def random_turn(key, rank):
+    """A random orthogonal matrix."""
+    return jnp.linalg.qr(jax.random.normal(key, (rank, rank)))[0]
+
+
 def moves(hyper, key, values, batch):
     r"""Scale components of a random direction, $u \to u Q \operatorname{diag}(c) Q^\top$ and
     $v \to v Q \operatorname{diag}(1/c) Q^\top$. Inner products do not change; the priors do.
@@ -212,8 +220,7 @@ def moves(hyper, key, values, batch):
     all linear maps that the ratings do not determine.
     """
     turn_key, line_key = jax.random.split(key)
-    noise = jax.random.normal(turn_key, (hyper.rank, hyper.rank), values["u"].dtype)
-    turn, _ = jnp.linalg.qr(noise)
+    turn = random_turn(turn_key, hyper.rank)
     u, v = values["u"] @ turn, values["v"] @ turn
     squares = hyper.lam * jnp.sum(u**2, 0), hyper.lam * jnp.sum(v**2, 0)
     half = 0.5 * along(line_key, len(u) - len(v), *squares)

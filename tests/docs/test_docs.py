@@ -190,15 +190,24 @@ def links(text):
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
-def test_links_lead_somewhere(path, sources):
-    """Every relative link of a document leads to a file of the repository, or to a page that is
-    made."""
+def test_links_lead_somewhere(path):
+    """Every relative link of a document leads to a file or folder of the repository."""
     for link in links(path.read_text(encoding="utf-8")):
         target = link.partition("#")[0]
         if target and "://" not in target:
-            assert (path.parent / target).exists() or (
-                path.parent == ROOT / "docs" and (sources / target).exists()
-            ), link
+            assert (path.parent / target).exists(), link
+
+
+def test_links_of_pages_lead_to_pages(sources):
+    """In the site, links to files of the repository lead to the pages made of them."""
+    for path in sorted(sources.rglob("*.md")):
+        for link in links(path.read_text(encoding="utf-8")):
+            target = link.partition("#")[0]
+            if target and "://" not in target:
+                assert (path.parent / target).resolve().is_relative_to(sources.resolve()), link
+                assert (path.parent / target).is_file(), f"{path.name}: {link}"
+    quickstart = (sources / "quickstart.md").read_text(encoding="utf-8")
+    assert "(models/lda.md)" in quickstart and "(engines/cavi.md)" in quickstart
 
 
 def test_every_model_and_engine_has_a_page(sources):

@@ -81,8 +81,9 @@ def test_even_start_at_rate_one_erases_the_past(problem):
     if problem.model.damped:
         pytest.skip("a damped site's target is a step from where it is: it remembers")
     shared = {"batch_size": problem.data.num_rows, "num_epochs": 1, "num_inner": 3, **LOCAL}
-    with pytest.warns(UserWarning, match="all factors become copies of each other"):
+    with pytest.warns(UserWarning, match="copies of") as said:
         runs = [run(problem, "trust_region", kappa=0.0, **shared)]
+    assert any("all factors become copies of each other" in str(one.message) for one in said)
     runs += [
         run(problem, "trust_region", kappa=kappa, start=begin, **shared)
         for kappa, begin in ((0.0, "current"), (0.5, "uniform"))
@@ -162,7 +163,7 @@ def test_inner_loop_stops_when_flat(problem):
     shared = {"batch_size": 5, "num_epochs": 1, "num_inner": 40, **LOCAL}
     steps = [
         run(problem, "trust_region", inner_tolerance=tolerance, **shared).history["inner"].mean()
-        for tolerance in (1e-2, 1e-5, 0.0)
+        for tolerance in (1e-2, 1e-9, 0.0)
     ]
     assert steps[0] < steps[1] < steps[2] == 40
 
@@ -277,7 +278,7 @@ def test_svb_counts_every_row_once(problem):
         """What all rows add at a random q."""
         shared = mb.first_natural(problem, jax.random.key(seed), {})
         solved = mb.solve(problem, hyper, shared, (batch,), RowOptions(12, 0.0))
-        (added,) = solved.gradients()
+        (added,) = solved.gradients
         nothing = jax.tree.map(np.zeros_like, added)
         return {site: gained(added, site, nothing) for site in sites}
 

@@ -107,7 +107,7 @@ def stream(folder: Path) -> None:
         for number in range(25):
             if learner.num_rows <= 40 * number:
                 learner.append(rows_of(number))
-            learner.step(2 * (number + 1) - learner.num_steps)
+            learner.step(max(0, 2 * (number + 1) - learner.num_steps))
 
 
 def append(folder: Path) -> None:

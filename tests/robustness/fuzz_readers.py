@@ -20,6 +20,7 @@ import json
 import os
 import re
 import resource
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -56,7 +57,7 @@ def make_formats(folder: Path) -> dict[str, Format]:
     from inference.io import archives
     from inference.run import fit
     from pp_models import data
-    from pp_models.data import corpus, packaged
+    from pp_models.data import corpus, packaged, sqlite
     from pp_models.data.database import Database
     from pp_models.data.formats import readers, writers
 
@@ -169,14 +170,21 @@ def make_formats(folder: Path) -> dict[str, Format]:
         "a.npz", inference.load, [members["beta/0"]], lambda raw: archive(members | {"beta/0": raw})
     )
 
-    file = corpus.write(folder / "seed.h5ad", [data.counts(X, [*"abcd"], [*"wxyz"])])
-    made["corpus"] = Format(
-        "a.h5ad", lambda path: check(corpus.read(path).select(np.arange(4))), [file.read_bytes()]
+    raw = corpus.write(folder / "seed.h5ad", [data.counts(X, [*"abcd"], [*"wxyz"])]).read_bytes()
+    first, rest = raw[: corpus.SEALED], raw[corpus.SEALED :]
+    made["corpus"] = Format(  # with another first block it is HDF5 alone that would be tested
+        "a.h5ad",
+        lambda path: check(corpus.read(path).select(np.arange(4))),
+        [rest],
+        lambda raw: first + raw,
     )
     with Database(4, path=folder / "database" / "a") as database:
         database.append(X)
         database.extend([1], [[1, 0, 0, 7]])
         database.append(X)
+    small = "PRAGMA journal_mode = DELETE; PRAGMA page_size = 512; VACUUM"  # below max_len
+    with contextlib.closing(sqlite3.connect(folder / "database" / "a" / sqlite.FILE)) as file:
+        file.executescript(f"{small}; PRAGMA journal_mode = WAL")
 
     def read_database(path: Path) -> None:
         with Database.open(path.parent, read_only=True) as database:
@@ -185,7 +193,9 @@ def make_formats(folder: Path) -> dict[str, Format]:
             database.lengths  # noqa: B018
 
     made["database"] = Format(
-        "a/rows.sqlite", read_database, [(folder / "database" / "a" / "rows.sqlite").read_bytes()]
+        f"a/{sqlite.FILE}",
+        read_database,
+        [(folder / "database" / "a" / sqlite.FILE).read_bytes()],
     )
     return made
 
@@ -257,6 +267,7 @@ def fuzz(arguments: argparse.Namespace) -> None:
         f"-artifact_prefix={failures}/",
         f"-seed={arguments.seed}",
         "-verbosity=1",
+        "-handle_abrt=0",  # glibc aborts with its heap locked: a handler would wait for ever
         str(corpus),
     ]
     atheris.Setup([sys.argv[0], *flags], one)

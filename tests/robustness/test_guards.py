@@ -100,6 +100,48 @@ def test_a_falling_bound_stops_engines_that_ascend(monkeypatch, engine):
         run(engine, num_epochs=30, tolerance=0.0, **options)
 
 
+def fit_precise_ratings(engine, num_epochs):
+    """Ratings with noise of sd 0.01, by whose square the terms of the bound are divided, in single
+    precision."""
+    rng = np.random.default_rng(0)
+    u, v = rng.normal(size=(100, 2)), rng.normal(size=(60, 2))
+    users, items = np.nonzero(rng.random((100, 60)) < 0.4)
+    values = np.sum(u[users] * v[items], 1) + 0.01 * rng.normal(size=len(users))
+    ratings = data.ratings(users, items, values, shape=(100, 60))
+    hyper, options = {"rank": 2, "sigma2": 1e-4}, {"num_epochs": num_epochs, "tolerance": 0.0}
+    with jax.enable_x64(False):
+        return inference.fit(
+            "pmf", ratings, engine, hyper, jax.random.key(0), progress=False, **options
+        )
+
+
+@pytest.mark.parametrize("engine", ["cavi", "map"])
+def test_rounding_of_terms_that_cancel_stops_no_run(engine):
+    """The terms add up to 9e7 nats, of which single precision holds ten. The fit says so. In
+    double precision the bound rises."""
+    with pytest.warns(UserWarning, match="terms of the bound of pmf add up to .* nearly cancel"):
+        fit = fit_precise_ratings(engine, 60)
+    falls = np.maximum.accumulate(fit.history["bound"]) - fit.history["bound"]
+    assert 1 < falls.max() < 200 and len(falls) == 60
+
+
+@pytest.mark.filterwarnings("ignore:The terms of the bound")
+@pytest.mark.parametrize("engine", ["cavi", "map"])
+def test_a_wrong_update_is_found_beside_terms_that_cancel(monkeypatch, engine):
+    """The means of half of the items are off by a hundredth: some 1e-4 of the terms, which is
+    fifty times what rounding explains."""
+
+    def spoil(state):
+        v, c = state.shared["v"], 1.01
+        first = v.first.at[::2].multiply(c)
+        second = v.second.at[::2].multiply(1.0 if engine == "cavi" else c**2)
+        return state._replace(shared={"v": v._replace(first=first, second=second)})
+
+    spoiled(monkeypatch, 30, spoil)
+    with pytest.raises(Diverged, match="the bound, which cannot fall, fell from"):
+        fit_precise_ratings(engine, 40)
+
+
 def test_states_of_every_engine_are_looked_at(engine_name):
     """A state whose numbers are all nan has a part that the guard names, whatever the engine."""
     engine = load_engine(engine_name)

@@ -12,16 +12,17 @@ from inference.report.figures.parameters import LEVELS
 from inference.report.markup import plain
 from inference.report.svg import WIDTH, Figure, make_scale, number
 
+MAX_SITES = 6
 MAX_POINTS = 80  # of a scatter plot
 SIZE, TOP = 320, 28
 
 
 def _by_site(comparison: Comparison, most: int) -> Iterator[tuple[str, Any]]:
-    """The quantities of the global sites with most of them."""
+    """The quantities of the sites with most of them."""
     table = comparison.quantities
     owners = np.asarray(table["site"])
     sizes = collections.Counter(owners.tolist())
-    sites = [site for site in comparison.model.shared if site in sizes]
+    sites = [site for site in comparison.model.families if site in sizes]
     for site in sorted(sites, key=lambda site: -sizes[site])[:most]:
         yield site, table.isel(quantity=np.flatnonzero(owners == site))
 
@@ -33,7 +34,7 @@ def _others(comparison: Comparison) -> list[str]:
 def widths(comparison: Comparison) -> list[Figure]:
     """Quantiles over the entries of a site of the posterior sd divided by the reference's."""
     figures = []
-    for site, part in _by_site(comparison, 4) if comparison.reference is not None else ():
+    for site, part in _by_site(comparison, MAX_SITES) if comparison.reference is not None else ():
         ratios = {}
         for engine in _others(comparison):
             ratio = np.asarray(part["sd_ratio"].sel(engine=engine), float)

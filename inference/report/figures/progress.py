@@ -6,6 +6,7 @@ import numpy as np
 from scipy.ndimage import median_filter
 
 from inference.comparison.compare import Comparison
+from inference.core.registry import engines, load_engine
 from inference.report import selection, svg
 from inference.report.svg import WIDTH, Figure, Scale, make_scale, number
 
@@ -17,7 +18,12 @@ HEIGHT, TOP = 230, 28
 def bounds(comparison: Comparison) -> list[Figure]:
     """ELBO against time: the whole run, and a close-up of its end. Noisy curves are smoothed."""
     fits = {engine: comparison.fits.get(engine) for engine in selection.shown(comparison)}
-    curves = {engine: bound_curve(fit) for engine, fit in fits.items() if fit is not None}
+    rows = comparison.summary["engines"]
+    curves = {
+        engine: ended(bound_curve(fit), engine, rows[engine])
+        for engine, fit in fits.items()
+        if fit is not None
+    }
     curves = {engine: curve for engine, curve in curves.items() if len(curve[0])}
     if not curves:
         return []
@@ -57,6 +63,21 @@ def bound_curve(fit: Any) -> tuple[np.ndarray, np.ndarray]:
     smooth = median_filter(bound[known], window, mode="nearest")
     pick = svg.thin(len(known), MAX_CURVE)
     return seconds[known][pick], smooth[pick]
+
+
+def ended(
+    curve: tuple[np.ndarray, np.ndarray], engine: str, row: Any
+) -> tuple[np.ndarray, np.ndarray]:
+    """The curve with the bound on all rows at its end, or the ELBO if the engine follows that.
+
+    Steps on batches, or on draws, estimate it with noise.
+    """
+    seconds, bound = curve
+    sums_out = engine in engines() and load_engine(engine).sums_out
+    last = row.get("elbo" if sums_out else "bound")
+    if not len(seconds) or last is None:
+        return curve
+    return np.append(seconds, seconds[-1]), np.append(bound, last)
 
 
 def _curves(

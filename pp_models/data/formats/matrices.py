@@ -81,8 +81,11 @@ def market(path: Path) -> Any:
         raw = b"".join(lines(path)).rstrip() + b"\n"  # without it, SciPy may read past the end
         if b"\0" in raw:  # and also here
             raise ValueError("it holds null bytes")
-        num_rows, num_columns, num_entries, form, _, _ = scipy.io.mminfo(io.BytesIO(raw))
+        found = scipy.io.mminfo(io.BytesIO(raw))
+        num_rows, num_columns, num_entries, form, _, symmetry = found
         check_shape(path, (num_rows, num_columns), num_entries)
+        if symmetry != "general" and num_rows != num_columns:  # SciPy would write past its array
+            raise ValueError(f"{num_rows} x {num_columns} is not symmetric")
         if num_entries * (4 if form == "coordinate" else 1) > len(raw) + 4:
             raise ValueError(f"it announces {num_entries} entries in {len(raw)} bytes")
         return scipy.sparse.csr_array(check_numbers(path, scipy.io.mmread(io.BytesIO(raw))))

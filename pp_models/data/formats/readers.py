@@ -176,7 +176,7 @@ def _read_votes(path: Path, num_bills: int | None) -> Any:
     size = triples[:, :2].max(axis=0) + 1
     shape = int(size[0]) if num_bills is None else num_bills, int(size[1])
     check_shape(path, shape, len(triples))
-    return observed(unique[:, 0], unique[:, 1], triples[place, 2], shape)
+    return observed(unique[:, 0], unique[:, 1], triples[place, 2].astype(np.float32), shape)
 
 
 # Ratings and dense rows -------------------------------------------------------------------------

@@ -22,18 +22,6 @@ from inference.core.registry import load_engine
 from pp_models.errors import InputError
 
 
-@pytest.fixture(scope="module")
-def compiled():
-    """Grows by one with every program that is compiled, or taken from the cache of compiled
-    ones.
-    """
-    names = []
-    jax.monitoring.register_event_duration_secs_listener(
-        lambda name, *_, **__: names.append(name) if "backend_compile" in name else None
-    )
-    return names
-
-
 def uniform_ranks(num_datasets=200, num_draws=49, columns=200, seed=0):
     return np.random.default_rng(seed).integers(0, num_draws + 1, (num_datasets, columns))
 

@@ -15,6 +15,7 @@ import xarray
 import inference
 from inference.cli import main
 from inference.comparison import loop
+from inference.core.registry import engines
 from pp_models import data as data_
 from pp_models import datasets
 from pp_models.data import corpus as corpora
@@ -31,10 +32,14 @@ def corpus(tmp_path_factory):
 
 
 def test_list(capsys):
-    """Every model and engine is named."""
+    """Every model and engine has a line with the first sentence of its docstring."""
     assert main(["list"]) == 0
-    out = capsys.readouterr().out
-    assert "lda" in out and "bayesian_nmf" in out and "gibbs" in out
+    lines = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()]
+    said = dict(line for line in lines if len(line) == 2)
+    assert set(said) == {*available(), *engines()}
+    assert said["lda"] == "Latent Dirichlet allocation"
+    assert said["inla"] == "Integrated nested Laplace approximation (Rue et al. 2009)"
+    assert not any("$" in about for about in said.values())
 
 
 def test_list_does_not_wait_for_jax():
@@ -419,7 +424,8 @@ def test_compare_keeps_what_is_finished_and_goes_on(compare, tmp_path, monkeypat
     }
     assert "--rows 26" in (out / "report.html").read_text(encoding="utf-8")
     assert compare("cavi,map", "--seed", "3") == 2
-    assert "another data and seed" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "other data (another file" in said and "seed" in said
     assert compare("cavi", "--seed", "3", "--overwrite") == 0
     assert fitted[4:] == ["gibbs", "cavi"]
 

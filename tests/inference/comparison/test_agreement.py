@@ -32,8 +32,9 @@ def test_a_shift_is_reported_in_sd():
     """A shift by 0.7 sd moves the mean, the tails and every quantile by 0.7 sd, and no width."""
     draws = normal()
     found = agreement.agreement(quantities(draws), quantities(draws + 0.7 * draws.std(0, ddof=1)))
-    for name in ("mean_error_sd", "wasserstein_sd", "tail_error_sd"):
-        assert getattr(found, name) == pytest.approx(0.7, rel=1e-9)
+    assert found.wasserstein_sd == pytest.approx(0.7, rel=1e-9)
+    for name in ("mean_error_sd", "tail_error_sd"):  # noise of 2 / 20,000 is taken off the squares
+        assert getattr(found, name) == pytest.approx(0.7, rel=2e-3)
     assert found.sd_ratio == pytest.approx(1, rel=1e-9)
     assert agreement.distances(
         quantities(draws), quantities(draws - draws.std(0, ddof=1))
@@ -105,7 +106,10 @@ def test_order_of_draws_and_of_quantities_does_not_matter():
     shuffled = np.random.default_rng(5).permutation(2000)
     first = agreement.agreement(quantities(one), quantities(two))
     second = agreement.agreement(quantities(one[shuffled][:, ::-1]), quantities(two[:, ::-1]))
-    assert vars(first) == pytest.approx(vars(second), rel=1e-9)
+    one, two = (
+        {n: x for n, x in vars(found).items() if x is not None} for found in (first, second)
+    )
+    assert one == pytest.approx(two, rel=1e-9)
 
 
 def test_weights_repair_what_they_can():
@@ -127,3 +131,16 @@ def test_some_of_many_numbers_are_picked_the_same_way_every_time():
     assert list(found["a"]) == list(range(20)) and list(found["c"]) == [0]
     assert len(set(found["b"])) == 50 and np.all(np.diff(found["b"]) > 0)
     np.testing.assert_array_equal(found["b"], agreement.pick(shapes, 50, seed=3)["b"])
+
+
+@pytest.mark.parametrize("size", [50, 300, 1500])
+def test_correlated_quantities_count_as_few(size):
+    """With a common correlation r the number of independent ones is size / (1 + (size - 1) r^2),
+    which stays below 1 / r^2 = 10.4. A fifth: 2,000 draws leave the estimate of r^2 some noise.
+    """
+    rng = np.random.default_rng(0)
+    draws = np.sqrt(0.69) * rng.normal(size=(2000, size)) + np.sqrt(0.31) * rng.normal(
+        size=(2000, 1)
+    )
+    found = agreement.noise(quantities(draws), quantities(draws)).number
+    assert found == pytest.approx(size / (1 + (size - 1) * 0.31**2), rel=0.2)

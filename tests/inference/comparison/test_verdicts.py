@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from inference.comparison import verdicts
-from inference.comparison.record import Agreement, Modes, Row
+from inference.comparison.record import Agreement, Modes, Row, Within
 
 GOOD = Row(engine="gibbs", rhat=1.004, ess_bulk=900.0, divergences=0, ebfmi=0.9, draws=2000)
 
@@ -19,20 +19,74 @@ def row(error, ratio, kind="variational", **more):
     ("error", "ratio", "words"),
     [
         (0.05, 1.0, "means agree; right width"),
-        (0.2, 0.94, "means slightly off; slightly too narrow"),
+        (0.15, 0.94, "means slightly off; slightly too narrow"),
         (0.6, 0.48, "means off; far too narrow"),
         (0.1, 0.5, "means agree; too narrow"),
         (0.1, 1.25, "means agree; too wide"),
-        (3.0, 1.0, f"{verdicts.OTHER_ANSWER}; right width"),
+        (3.0, 1.0, "a different answer; right width"),
     ],
 )
 def test_words_and_the_rule_behind_them(error, ratio, words):
     """A limit belongs to the words above it, and the rule repeats both figures."""
     verdict, rule = verdicts.of_engine(row(error, ratio), True)
     assert verdict == words
-    assert f"{error:.2f} sd" in rule and f"sd ratio {ratio:.2f}" in rule
+    assert f"mean error {error:.2f} ±" in rule and f"sd ratio {ratio:.2f}" in rule
     low_high = re.findall(r"\(([^)]*)\)", rule)
     assert len(low_high) == 2
+
+
+def test_another_mode_is_told_from_a_fit_that_has_not_converged():
+    """Sweeps that raise the bound say that a fit has not converged. Chains that settle at its
+    answer say that it is another mode, and chains that leave it that it is none.
+    """
+    far = row(3.0, 1.0, climb=45.0, gain=500.0)
+    assert verdicts.of_engine(far, True)[0].startswith(
+        "not converged (more sweeps raise its bound by 45.0 nats); a different answer"
+    )
+    said = []
+    for error in (0.1, 1.5, None):
+        settled = row(3.0, 1.0, climb=0.3, gain=500.0)
+        settled.verdict = verdicts.of_engine(settled, True)[0]
+        assert settled.verdict == "a different answer; right width"
+        settled.within = Within(mean_error_sd=error, verdict="not judged: they left", rule="")
+        said.append(verdicts.of_other_mode(settled))
+    assert said[0].startswith("another mode; right width; within that mode")
+    assert said[1].startswith("a different answer; right width; no mode")
+    assert said[2] == "a different answer; right width; they left"
+
+
+def test_parts_are_said_where_the_reference_judges_nobody():
+    """Convergence, the mode, and the best engine's ELBO and held-out score. A score that is not a
+    number silences nobody.
+    """
+    rows = {
+        "cavi": Row(engine="cavi", elbo=-100.0, elbo_se=0.1, heldout=-3.0, heldout_se=0.01),
+        "svi": Row(engine="svi", elbo=-150.0, elbo_se=0.1, heldout=-3.2, heldout_se=0.01, climb=9),
+        "map": Row(engine="map", heldout=float("nan")),
+    }
+    verdicts.beside_the_best(rows)
+    for one in rows.values():
+        one.within = Within(verdict="means agree", rule="")
+    assert verdicts.in_parts(rows["cavi"]) == "within its mode: means agree"
+    assert verdicts.in_parts(rows["svi"]) == (
+        "not converged (more sweeps raise its bound by 9.0 nats); within its mode: means agree; "
+        "ELBO 50.0 nats below that of cavi; held-out score 0.200 below that of cavi"
+    )
+
+
+def test_the_worst_sites_are_named_and_broken_ones_are_not_passed_over():
+    off = {
+        name: Agreement(mean_error_sd=error) for name, error in zip("abc", (2, 3, 50), strict=True)
+    }
+    assert (
+        "but for c (50.0 sd) and b (3.0 sd)"
+        in verdicts.of_engine(row(0.0, 1.0, sites=off), True)[0]
+    )
+    point = verdicts.of_engine(row(0.0, None, kind="point", sites={"c": off["c"]}), True)[0]
+    assert point == "means agree but for c (50.0 sd); a point, silent about uncertainty"
+    broken = {"a": Agreement(mean_error_sd=float("nan"), quantities=3)}
+    said = verdicts.of_engine(row(0.0, 1.0, sites=broken), True)[0]
+    assert said == "not judged: draws of a are not finite"
 
 
 def test_nobody_is_judged_without_a_reference_that_converged():

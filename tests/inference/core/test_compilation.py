@@ -3,9 +3,14 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
+import jax
+import numpy as np
 import pytest
 
+import inference
+import pp_models
 from inference.core import compilation
 
 COMMAND = [
@@ -34,6 +39,30 @@ def test_the_folder_follows_the_environment(monkeypatch, tmp_path):
     assert compilation.folder() == tmp_path / "pp-models" / "programs" / compilation.processor()
     monkeypatch.setenv("PP_MODELS_CACHE", "OFF")
     assert compilation.folder() is None
+
+
+def test_programs_are_forgotten_when_memory_maps_run_out():
+    """Beyond its share of the maps that Linux allows, a process forgets its programs, and only
+    then; a fit afterwards gives the same numbers.
+    """
+
+    @jax.jit
+    def double(x):
+        return 2 * x
+
+    def fitted():
+        hyper, data = pp_models.load("bernoulli_mixture").example(jax.random.key(0))
+        return inference.fit("bernoulli_mixture", data, "cavi", hyper, progress=False, num_epochs=2)
+
+    before = fitted().posterior.mean("beta")
+    double(1.0)
+    assert not compilation.make_room(share=1.0)
+    assert double._cache_size() == 1
+    if not Path("/proc/self/maps").exists():
+        pytest.skip("only Linux counts memory maps")
+    assert compilation.make_room(share=0.0)
+    assert double._cache_size() == 0
+    np.testing.assert_array_equal(fitted().posterior.mean("beta"), before)
 
 
 @pytest.mark.slow

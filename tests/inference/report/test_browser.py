@@ -8,7 +8,6 @@ import importlib.util
 import os
 import re
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -55,16 +54,6 @@ ENGINES = {
 }
 
 
-def made_comparisons():
-    """The builder of `test_report`: test files are no package, so it is loaded by its path."""
-    spec = importlib.util.spec_from_file_location(
-        "test_report_builder", Path(__file__).with_name("test_report.py")
-    )
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return {name: module.made(name, engines) for name, engines in ENGINES.items()}
-
-
 @pytest.fixture(scope="module")
 def browser():
     if MISSING and os.environ.get("CI", "").lower() in ("true", "1"):
@@ -80,11 +69,10 @@ def browser():
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory):
+def files(made, tmp_path_factory):
     folder = tmp_path_factory.mktemp("reports")
     return {
-        name: report.write(comparison, folder / name)
-        for name, comparison in made_comparisons().items()
+        name: report.write(made(name, engines), folder / name) for name, engines in ENGINES.items()
     }
 
 

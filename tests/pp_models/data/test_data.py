@@ -435,3 +435,20 @@ def test_a_batch_has_room_for_random_rows_and_no_more_than_the_longest_need():
         assert growing_layout(np.array(np.unique(lengths, return_counts=True)), size).capacity[
             "matrix"
         ] == power_of_two(max(1024, room))
+
+
+@pytest.mark.parametrize(
+    "make", [lambda x: data_.ratings([0, 1], [0, 1], x), lambda x: data_.dense([x])]
+)
+def test_real_numbers_keep_the_precision_they_need(make):
+    """Numbers that single precision does not hold stay in double precision, on the device too when
+    it is in use; the hash is that of single precision, as it always was.
+    """
+    exact, fine = make([3.0, 4.5]), make([0.1, 1 / 3])
+    numbers = [x.matrix.data if x.values is None else x.values.ravel() for x in (exact, fine)]
+    assert [x.dtype for x in numbers] == [np.float32, np.float64]
+    np.testing.assert_array_equal(numbers[1], [0.1, 1 / 3])
+    packed = fine.pack()
+    found = packed.dense.ravel() if fine.values is not None else packed.entries.values[:2]
+    np.testing.assert_array_equal(found, [0.1, 1 / 3])
+    assert fine.hash == make(np.float32([0.1, 1 / 3])).hash

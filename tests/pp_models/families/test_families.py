@@ -92,6 +92,24 @@ def test_natural_inverts_distribution(name):
 
 
 @families
+def test_regression_reproduces_the_covariance_with_the_value(name):
+    """Cov(t) b, the slope of E[t] along b, pairs with any change of the natural parameter as
+    Cov(t, <c, x>) does: as the slope of E<c, x>.
+    """
+    family, eta = fam.FAMILIES[name], natural(name)
+    mean = family.distribution(eta).mean
+    weights = jax.random.normal(jax.random.key(0), mean.shape)
+    if name.endswith("wishart"):  # of a symmetric matrix
+        weights = weights.at[..., -3:, :].add(jnp.swapaxes(weights[..., -3:, :], -1, -2))
+    b = fam.regression(family, eta, weights)
+    change = jax.tree.map(lambda x: 0.1 * x, natural(name, seed=1))
+    _, moved = jax.jvp(family.mean, (eta,), (change,))
+    found = sum(jnp.vdot(x, y) for x, y in zip(*map(jax.tree.leaves, (b, moved)), strict=True))
+    _, slope = jax.jvp(lambda n: family.distribution(n).mean, (eta,), (change,))
+    np.testing.assert_allclose(found, jnp.vdot(weights, slope), rtol=1e-7)
+
+
+@families
 def test_draws_have_the_mean_statistics(name):
     """The average statistic of 20,000 draws is E[t], within five standard errors plus 1e-11 for
     rounding (a point has no other error)."""

@@ -11,10 +11,12 @@ import inference
 import pp_models
 from inference.core import align
 from inference.evaluation.ratings import predict_ratings, score_ratings, split_ratings
+from inference.run import end_checks
 from inference.run.fit import make_problem
 from pp_models import InputError
 from pp_models import families as fam
 from pp_models import model as base
+from pp_models.models import _spectral
 
 
 def planted(num_users=60, num_items=40, rank=2, share=0.5, noise=0.3, seed=0):
@@ -62,6 +64,48 @@ def test_a_sweep_of_map_is_ridge_regression():
         np.testing.assert_allclose(
             v[j], ridge(u[seen[:, j]], table[seen[:, j], j]), rtol=1e-6, atol=1e-9
         )
+
+
+def precise(share, seed=0):
+    """Ratings of rank 2 whose noise has sd 0.05."""
+    return planted(100, 60, share=share, noise=0.05, seed=seed)
+
+
+@pytest.mark.parametrize("share", [0.4, 0.15])
+def test_no_start_ends_far_from_the_planted_ratings(share):
+    """From random locations one start in six, and with nine ratings a user most, ended with errors
+    of several times the ratings' sd. The least error that a perfect answer has is 0.05."""
+    train, held = split_ratings(precise(share), 0.1)
+    for seed in range(4):
+        hyper, key = {"rank": 2, "sigma2": 0.0025}, jax.random.key(seed)
+        fit = inference.fit("pmf", train, "cavi", hyper, key, num_epochs=40, progress=False)
+        assert score_ratings(fit, held).rmse < 0.25, seed
+
+
+def test_starts_differ_and_cost_no_more_than_their_work():
+    """Keys give different starts. All ratings equal, more factors than columns, one rating."""
+    model, data = pp_models.load("pmf"), precise(0.4)
+    hyper = make_problem("pmf", data, {"rank": 2}).hyper
+    one, other = (model.init(jax.random.key(k), hyper, data)["v"].first for k in (0, 1))
+    assert float(jnp.max(jnp.abs(one - other))) > 0.1 * float(jnp.std(one))
+    for values, rank in (([3.0, 3.0, 3.0], 2), ([1.0, 2.0, 4.0], 5), ([1.0], 3)):
+        users, items = np.arange(len(values)), np.arange(len(values)) % 2
+        few = pp_models.data.ratings(users, items, values, shape=(3, 2))
+        v = model.init(jax.random.key(0), make_problem("pmf", few, {"rank": rank}).hyper, few)["v"]
+        assert v.first.shape == (2, rank) and np.all(np.isfinite(v.first))
+    assert _spectral.effort(10_000, 5) == (4, 10)
+    assert _spectral.effort(10**8, 50) == (1, 0)
+
+
+def test_predictions_worse_than_the_mean_are_said(recwarn):
+    """Locations three times as long as the best ones, from a run of no steps: over all cells the
+    predictions exceed the ratings by several of their standard deviations."""
+    data = precise(0.4)
+    fit = inference.fit("pmf", data, "map", {"rank": 2}, num_epochs=5, progress=False)
+    assert not [x for x in recwarn if "mean rating" in str(x.message)]
+    fit.posterior.values = {site: 3 * fit.posterior.mean(site) for site in "uv"}
+    with pytest.warns(UserWarning, match="pmf predicts worse than the mean rating: over all cells"):
+        end_checks.warn_of_answer(fit.posterior)
 
 
 @pytest.mark.slow

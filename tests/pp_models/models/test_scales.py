@@ -16,6 +16,7 @@ from pp_models.models import lg_nmf_votes
 
 MOVED = {
     "pmf": ("u", "v", 0),
+    "bayesian_pmf": ("u", "v", 0),  # volumes of both means and precisions cancel
     "bayesian_nmf": ("theta", "beta", 1),
 }  # what is multiplied, what is divided, and along which axis of it numbers lie
 
@@ -43,7 +44,7 @@ def test_a_move_is_told_the_joint_density(name, few, monkeypatch):
     y, at_rest, there = 0.7, moved(0.0), moved(0.7)
     np.testing.assert_allclose(model.predict(hyper, there), model.predict(hyper, values), rtol=1e-9)
     up, down, axis = MOVED[name]
-    log_c = {"pmf": 0.5 * y, "bayesian_nmf": y}[name]
+    log_c = y if name == "bayesian_nmf" else 0.5 * y
     numbers = values[up].shape[0] - values[down].shape[axis]
     gain = (
         base.log_joint(model, hyper, there, batch)

@@ -1,0 +1,347 @@
+"""A mean-field posterior with the widths and correlations of linear response."""
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.special import ndtri
+
+from inference.core import gauge
+from inference.core import linear_response as lr
+from inference.core import objective as obj
+from inference.core import response_draws as draws_
+from inference.core.posterior import Names, Posterior, Values
+from inference.core.posteriors import Variational
+from pp_models import families as fam
+from pp_models.errors import InputError
+from pp_models.families.margins import Margin, normal_quantile
+from pp_models.model import Model, Sites
+
+MOST_EXACT = 3000  # numbers of a site whose widths are solved for one by one
+PROBES = 200  # draws from which the widths of larger sites are estimated
+BLOCK = 2**22  # numbers of all right-hand sides that are solved for together
+FEW = 8  # right-hand sides that are solved for together in any case
+TINY = np.finfo(np.float64).tiny
+FINE = 1e-5  # residual where its error is not squared: covariances and sensitivities
+MOVED = 0.5  # nats gained on the way to the maximum that are worth a note
+LEAST_DRAWS = 400  # made at a time: margins are drawn by the ranks among them
+MOST_NUMBERS = 2**27  # of all right-hand sides of a site whose widths are solved for
+
+
+class Widths(NamedTuple):
+    """Variances of a site's numbers, and the relative standard error of their roots."""
+
+    variance: np.ndarray
+    error: float
+
+
+class Corrected(Variational):
+    """q at the maximum of its bound, with the covariance of linear response.
+
+    All of it is computed in double precision, from the data.
+
+    notes: sentences on why the widths may be wrong; empty where nothing speaks against them
+    """
+
+    kind, has_density = "corrected", False
+
+    def __init__(
+        self, problem: obj.Problem, shared: Sites, local: Any = (), positions: Any = ()
+    ) -> None:
+        super().__init__(problem, shared, local, positions)
+        self.notes: list[str] = []
+        self._widths: dict[str, Widths] = {}
+        self._spectrum: draws_.Spectrum | None = None
+        self._ascent: lr.Ascent | None = None
+        self.settled = lr.SETTLED
+
+    @property
+    def ascent(self) -> lr.Ascent:
+        """The maximum of the bound, found when first asked for. Means move there too."""
+        if self._ascent is None:
+            if self.problem.data is None:
+                raise InputError(
+                    "Linear response needs the data, and this fit was loaded without them: pass "
+                    "data= to inference.load."
+                )
+            model, data = self.problem.model, self.problem.data
+            with jax.enable_x64(True):
+                natural = {site: _double(self.natural(site)) for site in model.families}
+                place = lr.place_at(model, _double(self.problem.hyper), natural, data.pack())
+                self._ascent = lr.climb(model, place, self.settled)
+            self.notes += _doubts(model, self._ascent, self.settled)
+            found = jax.tree.map(np.asarray, self._ascent.place.natural)
+            self._shared = {site: found[site] for site in model.shared}
+            self._local = {site: found[site] for site in model.local}
+        return self._ascent
+
+    @property
+    def _place(self) -> lr.Place:
+        return self.ascent.place
+
+    # Functionals ------------------------------------------------------------------------------
+
+    def covariance(self, function: Callable[[Any], Any], tolerance: float = FINE) -> np.ndarray:
+        """The covariance of functions of the sites' values, linear about their means.
+
+        function: values of all sites, site -> array, -> one number or a vector
+        """
+        with jax.enable_x64(True):
+            rights = self._rights(function)
+            shift = self._respond(rights, tolerance)
+            found = gauge.products(rights, shift) + self._unexplained(function)
+        return 0.5 * (found + found.T)
+
+    def _unexplained(self, function: Callable[[Any], Any]) -> np.ndarray:
+        """Covariances under q that the regression on its statistics leaves, by polarisation."""
+        slopes, total = self._slopes(function), 0.0
+        for site, family in self.problem.model.families.items():
+            if family.spread is not None:
+                natural, c = self._place.natural[site], slopes[site]
+                b = jax.vmap(lambda x, f=family, n=natural: fam.regression(f, n, x))(c)
+                moved = jax.vmap(lambda x, f=family, n=natural: jax.jvp(f.mean, (n,), (x,))[1])(b)
+                whole = jax.vmap(lambda x, f=family, n=natural: f.spread(n, x))(c)
+                total = total + gauge.products(c, whole) - gauge.products(b, moved)
+        return np.asarray(total)
+
+    def sensitivity(self, function: Callable[[Any], Any]) -> dict[str, np.ndarray]:
+        """How fast the expected function rises with each hyper-parameter.
+
+        Name -> derivatives, of the shape of the function by that of the hyper-parameter.
+        """
+        with jax.enable_x64(True):
+            rights = self._rights(function)
+            shift = self._respond(rights, FINE)
+            return lr.sensitivities(self.problem.model, self._place, shift)
+
+    def _rights(self, function: Callable[[Any], Any]) -> Sites:
+        """The functions' gradients with respect to the expected statistics, stacked."""
+        model, place = self.problem.model, self._place
+        slopes = self._slopes(function)
+
+        def regress(site: str) -> Any:
+            family, natural = model.families[site], place.natural[site]
+            return jax.vmap(lambda c: fam.regression(family, natural, c))(slopes[site])
+
+        rights = {site: regress(site) for site in model.families}
+        return gauge.without_turns(model, place.mean, rights)
+
+    def _slopes(self, function: Callable[[Any], Any]) -> Sites:
+        """The functions' gradients with respect to the sites' means, stacked."""
+        means = {site: jnp.asarray(self._mean(site)) for site in self.sites}
+        return jax.jacrev(lambda values: jnp.ravel(jnp.asarray(function(values), float)))(means)
+
+    def _respond(self, rights: Sites, tolerance: float) -> Sites:
+        """Sigma b, some right-hand sides at a time. Doubts are noted."""
+        number = len(jax.tree.leaves(rights)[0])
+        parts = []
+        for some, size in self._blocks(number):
+            filled = np.resize(some, size)  # blocks of one size are compiled once
+            part = jax.tree.map(lambda x, places=filled: x[places], rights)
+            found = lr.respond(self.problem.model, self._place, part, tolerance)
+            self._judge(found, tolerance)
+            parts.append(found.shift)
+        return jax.tree.map(lambda *x: jnp.concatenate(x)[:number], *parts)
+
+    def _blocks(self, number: int) -> Iterator[tuple[np.ndarray, int]]:
+        """Places of blocks, and the size that all of them are filled up to."""
+        together = min(number, max(FEW, BLOCK // self._size))
+        for first in range(0, number, together):
+            yield np.arange(first, min(first + together, number)), together
+
+    @property
+    def _size(self) -> int:
+        """Numbers of all sites."""
+        return sum(x.size for x in jax.tree.leaves(self._place.natural))
+
+    def _judge(self, found: lr.Response, tolerance: float) -> None:
+        if not found.is_maximum.all():
+            self._note(
+                "The bound is not at a maximum in all directions: some widths are too small."
+            )
+        elif (worst := float(found.residual.max())) > tolerance:
+            self._note(
+                f"Linear response was not solved to the end (residual {worst:.1g} after "
+                f"{found.steps} steps): some widths are too small."
+            )
+
+    def _note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)
+
+    # Moments of sites -------------------------------------------------------------------------
+
+    def _mean(self, site: str) -> np.ndarray:
+        return np.asarray(super().mean(site), np.float64)
+
+    def sd(self, site: str) -> np.ndarray:
+        """Solved for, or of sites with more than `MOST_EXACT` numbers estimated (`sd_error`)."""
+        return np.sqrt(self.widths(site).variance).astype(self._dtype)
+
+    def sd_error(self, site: str) -> float:
+        """The relative standard error of `sd`: 0 where it was solved for."""
+        return self.widths(site).error
+
+    def interval(self, site: str, probability: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
+        """The ends of central intervals of single numbers: quantiles of their margins."""
+        if not 0 < probability < 1:
+            raise InputError(f"probability must lie between 0 and 1, not {probability!r}.")
+        margin = self.problem.model.families[self._check(site)].margin or Margin(normal_quantile)
+        mean, variance = self._mean(site), self.widths(site).variance
+        low, high = (
+            margin.quantile(np.full(mean.shape, ndtri(0.5 + end)), mean, variance)
+            for end in (-0.5 * probability, 0.5 * probability)
+        )
+        return low.astype(self._dtype), high.astype(self._dtype)
+
+    def widths(self, site: str) -> Widths:
+        """The variances of a site's numbers."""
+        if self._check(site) not in self._widths:
+            with jax.enable_x64(True):
+                if self._is_small(site):
+                    self._widths[site] = self._solved_widths(site)
+                else:
+                    self._widths |= self._estimated_widths()
+        return self._widths[site]
+
+    def _solved_widths(self, site: str) -> Widths:
+        rights = self._rights(lambda values: values[site])
+        variance = gauge.diagonal(rights, self._respond(rights, lr.TOLERANCE))
+        shape = self._mean(site).shape
+        units = jnp.eye(len(variance)).reshape(-1, *shape)
+        family, natural = self.problem.model.families[site], self._place.natural[site]
+        rest = jax.vmap(lambda unit: fam.unexplained(family, natural, unit))(units)
+        return Widths(np.maximum(variance + rest, 0.0).reshape(shape), 0.0)
+
+    def _estimated_widths(self) -> dict[str, Widths]:
+        """q's variances plus the difference of draws' variances, whose errors partly cancel."""
+        before, after = self._deviations(jax.random.key(1), PROBES)
+        found = {}
+        for site in self.sites:
+            if self._is_small(site):
+                continue
+            own = np.asarray(super().sd(site), np.float64) ** 2
+            change = (after[site] - after[site].mean(0)) ** 2
+            change -= (before[site] - before[site].mean(0)) ** 2
+            variance = np.maximum(own + change.mean(0), 0.1 * own)
+            error = change.std(0) / math.sqrt(PROBES) / (2 * np.maximum(variance, TINY))
+            found[site] = Widths(variance, float(np.median(error)))
+        return found
+
+    def _is_small(self, site: str) -> bool:
+        """Whether the widths of a site's numbers are solved for one by one."""
+        size = self._mean(site).size
+        return size <= MOST_EXACT and size * self._size <= MOST_NUMBERS
+
+    # Draws ------------------------------------------------------------------------------------
+
+    def sample(self, key: jax.Array, num_draws: int, sites: Names = None) -> Values:
+        """Draws with margins of q's family and the corrected variances, joined by a normal copula
+        with the corrected correlations. Matrices are drawn from q."""
+        wanted = self.sites if sites is None else list(sites)
+        families = self.problem.model.families
+        plain = [site for site in wanted if families[self._check(site)].margin is None]
+        out = Variational.sample(self, key, num_draws, plain) if plain else {}
+        if plain:
+            self._note(f"Draws of {' and '.join(plain)} have the widths of q.")
+        scaled = [site for site in wanted if site not in plain]
+        if scaled:
+            widths = {site: self.widths(site).variance for site in scaled}
+            with jax.enable_x64(True):
+                _, after = self._deviations(key, max(num_draws, LEAST_DRAWS))
+        seed = np.asarray(jax.random.key_data(key)).ravel()
+        for site in scaled:
+            margin: Any = families[site].margin
+            z = _normal_scores(after[site], widths[site], np.random.default_rng(seed))
+            found = margin.quantile(z[:num_draws], self._mean(site), widths[site])
+            out[site] = margin.join(found).astype(self._dtype)
+        return {site: out[site] for site in wanted}
+
+    def _deviations(self, key: jax.Array, number: int) -> tuple[Values, Values]:
+        """(number, ...) linear deviations of the sites' values, of q and of this posterior."""
+        model, place = self.problem.model, self._place
+        if self._spectrum is None:
+            self._spectrum = draws_.spectrum(model, place, jax.random.key(0))
+            if self._spectrum.least < draws_.FLATTEST:
+                self._note(
+                    "The bound is nearly flat along some direction: draws are too narrow there."
+                )
+        terms = draws_.polynomial(self._spectrum)
+        befores, afters = [], []
+        for some, size in self._blocks(number):
+            block = draws_.deviations(model, place, jax.random.fold_in(key, some[0]), size)
+            block = gauge.without_turning(model, place, block)
+            wider = draws_.spread_out(model, place, block, *terms)
+            wider = gauge.aligned(model, place.mean, wider)
+            befores.append(draws_.values(model, place, block))
+            afters.append(draws_.values(model, place, wider))
+        before, after = (
+            {site: np.concatenate([part[site] for part in parts])[:number] for site in self.sites}
+            for parts in (befores, afters)
+        )
+        return before, after
+
+    def log_density(self, draws: dict[str, Any]) -> np.ndarray:
+        return Posterior.log_density(self, draws)
+
+    @property
+    def _dtype(self) -> Any:
+        return jnp.result_type(float)
+
+
+def _normal_scores(
+    deviations: np.ndarray, variance: np.ndarray, rng: np.random.Generator
+) -> np.ndarray:
+    """Standard normal quantiles of the ranks of every number over the draws.
+
+    The part of the variance that the deviations lack is added as independent noise.
+    """
+    rest = np.sqrt(np.maximum(variance - deviations.var(0), 0.0))
+    noisy = deviations + rest * rng.normal(size=deviations.shape)
+    ranks = np.argsort(np.argsort(noisy, axis=0), axis=0)
+    return np.asarray(ndtri((ranks + 0.5) / len(noisy)))
+
+
+def corrected(found: Variational, settled: float = lr.SETTLED) -> Corrected:
+    """The same posterior at the maximum of its bound, with the widths of linear response.
+
+    settled: how far, in its sd, any functional's mean may be from that at the maximum
+    """
+    model = found.problem.model
+    shared = {site: found.natural(site) for site in model.shared}
+    local = {site: found.natural(site) for site in model.local}
+    posterior = Corrected(found.problem, shared, local)
+    posterior.settled = settled
+    _ = posterior.ascent
+    return posterior
+
+
+def _double(tree: Any) -> Any:
+    def cast(x: Any) -> Any:
+        x = np.asarray(x)
+        return jnp.asarray(x, jnp.float64) if np.issubdtype(x.dtype, np.floating) else x
+
+    return jax.tree.map(cast, tree)
+
+
+def _doubts(model: Model, ascent: lr.Ascent, settled: float) -> Iterator[str]:
+    if points := [site for site, family in model.families.items() if not family.has_density]:
+        yield f"q holds {' and '.join(points)} as a point: the widths are those given its value."
+    if not ascent.is_maximum:
+        yield (
+            "The bound has no maximum near this answer: it rises along some direction, and the "
+            "corrected widths are not to be trusted."
+        )
+    elif ascent.distance > settled:
+        yield (
+            f"The answer is up to {ascent.distance:.2g} sd from the maximum of its bound: means "
+            "and widths may be off."
+        )
+    if ascent.gain > MOVED:
+        yield (
+            "The fit was moved to the maximum of its bound, which rose by "
+            f"{ascent.gain:,.1f} nats: means differ from the fit's."
+        )

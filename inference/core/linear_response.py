@@ -1,0 +1,328 @@
+r"""Linear response: the covariance of a posterior from the curvature of its mean-field bound.
+
+At a maximum of the bound $F(\mu) + H(q)$ the natural parameters are $\eta = \partial F / \partial
+\mu$. If F is tilted to $F + \epsilon\, g$, the expected statistics move by $\Sigma\, \partial g /
+\partial \mu$ with
+
+$$ \Sigma = -\Big(\frac{\partial^2\, \text{bound}}{\partial \mu^2}\Big)^{-1}
+= (V^{-1} - F'')^{-1}, \qquad V = \frac{\partial \mu}{\partial \eta}. $$
+
+Under the posterior itself the expectation of $t$ moves by the covariance of $t$ and $g$. So
+$\Sigma$ estimates that covariance (Giordano, Broderick & Jordan 2018), where mean field has $V$,
+the covariance under q. Auxiliary variables were eliminated from F at their optimum; their response
+is part of $F''$.
+
+$\Sigma b$ is found by conjugate gradients with the preconditioner $V$, for several $b$ at once.
+Neither matrix is formed: $V$ and $F''$ are applied by forward differentiation of `Family.mean` and
+of the gradient of F. $V^{-1}$ is never applied: the search direction is a combination of vectors
+$V r$, and the same combination of the $r$ is its image under $V^{-1}$.
+
+A site that q holds as a point does not respond: widths are those given the point.
+"""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+
+from inference.core import objective as obj
+from pp_models import families as fam
+from pp_models.data.batches import Batch
+from pp_models.model import Model, Sites
+from pp_models.model.density import joint
+
+TOLERANCE = 1e-3  # of the residual, relative to its start; the error of a variance is its square
+MOST_STEPS = 1000
+
+
+class Place(NamedTuple):
+    """Where the bound is expanded: natural parameters and statistics of all sites of all rows."""
+
+    hyper: Any
+    natural: Sites
+    mean: Sites
+    batch: Batch
+
+
+@partial(jax.jit, static_argnames=("model",))
+def place_at(model: Model, hyper: Any, natural: Sites, batch: Batch) -> Place:
+    return Place(hyper, natural, obj.summarise(model, natural), batch)
+
+
+def fisher(model: Model, place: Place, change: Sites) -> Sites:
+    """V times a change of the natural parameters: the change of the expected statistics."""
+    return jax.jvp(partial(obj.summarise, model), (place.natural,), (change,))[1]
+
+
+def gradient(model: Model, place: Place, mean: Sites) -> Sites:
+    """dF/dmu."""
+    return jax.grad(lambda stats: joint(model, place.hyper, stats, place.batch))(mean)
+
+
+def curvature(model: Model, place: Place, change: Sites) -> Sites:
+    """F'' times a change of the expected statistics."""
+    found = jax.jvp(partial(gradient, model, place), (place.mean,), (change,))[1]
+    return without_points(model, found)
+
+
+def without_points(model: Model, tree: Sites) -> Sites:
+    """The same with zeros for the sites that q holds as points."""
+    return {
+        site: x if model.families[site].has_density else jax.tree.map(jnp.zeros_like, x)
+        for site, x in tree.items()
+    }
+
+
+def bound(model: Model, place: Place) -> jax.Array:
+    """F(mu) + H(q)."""
+    total = joint(model, place.hyper, place.mean, place.batch)
+    for site, natural in place.natural.items():
+        term = fam.entropy(model.families[site], natural)
+        total += place.batch.sum(term) if site in model.local else jnp.sum(term)
+    return total
+
+
+def inner(one: Sites, other: Sites) -> jax.Array:
+    """The sum of products of all numbers."""
+    parts = jax.tree.map(lambda a, b: jnp.vdot(a, b), one, other)
+    return sum(jax.tree.leaves(parts), jnp.zeros(()))
+
+
+def _add(one: Sites, factor: Any, other: Sites) -> Sites:
+    return jax.tree.map(lambda a, b: a + factor * b, one, other)
+
+
+class Search(NamedTuple):
+    """Conjugate gradients for one right-hand side b.
+
+    shift, natural: the solution s, and V^-1 s: the change of the natural parameters
+    residual:       b - (V^-1 - F'') s, a change of natural parameters
+    direction, image: p, and V^-1 p
+    size:           <residual, V residual>; first: its value at the start
+    least:          the smallest curvature <p, A p> / <p, V^-1 p> met: at most 0 at no maximum
+    length:         of the last step
+    """
+
+    shift: Sites
+    natural: Sites
+    residual: Sites
+    direction: Sites
+    image: Sites
+    size: jax.Array
+    first: jax.Array
+    least: jax.Array
+    length: jax.Array
+
+
+def begin(model: Model, place: Place, right: Sites) -> Search:
+    right = without_points(model, right)
+    direction = fisher(model, place, right)
+    size = inner(right, direction)
+    zero = jax.tree.map(jnp.zeros_like, right)
+    return Search(zero, zero, right, direction, right, size, size, jnp.ones(()), jnp.zeros(()))
+
+
+def improve(model: Model, place: Place, tolerance: Any, now: Search) -> Search:
+    """One step; nothing once the residual is small or a direction has no positive curvature."""
+    bent = curvature(model, place, now.direction)
+    image = jax.tree.map(jnp.subtract, now.image, bent)
+    along, scale = inner(now.direction, image), inner(now.direction, now.image)
+    ratio = along / jnp.where(scale > 0, scale, 1)
+    least = jnp.where(_unfinished(now, tolerance), jnp.minimum(now.least, ratio), now.least)
+    go = _unfinished(now._replace(least=least), tolerance)
+    length = jnp.where(go, now.size / jnp.where(go, along, 1), 0)
+    residual = _add(now.residual, -length, image)
+    steepest = fisher(model, place, residual)
+    size = inner(residual, steepest)
+    keep = jnp.where(go, size / jnp.where(go, now.size, 1), 0)
+
+    def turn(old: Sites, new: Sites) -> Sites:
+        return jax.tree.map(lambda a, b: jnp.where(go, b + keep * a, a), old, new)
+
+    return Search(
+        _add(now.shift, length, now.direction),
+        _add(now.natural, length, now.image),
+        residual,
+        turn(now.direction, steepest),
+        turn(now.image, residual),
+        jnp.where(go, size, now.size),
+        now.first,
+        least,
+        length,
+    )
+
+
+def _unfinished(now: Search, tolerance: Any) -> jax.Array:
+    return (now.size > tolerance**2 * now.first) & (now.least > 0)
+
+
+@partial(jax.jit, static_argnames=("model",))
+def _start(model, place, rights):
+    return jax.vmap(partial(begin, model, place))(rights)
+
+
+@partial(jax.jit, static_argnames=("model", "steps"))
+def _advance(model, place, tolerance, search, steps):
+    onward = jax.vmap(partial(improve, model, place, tolerance))
+    search = jax.lax.fori_loop(0, steps, lambda i, now: onward(now), search)
+    return search, jax.vmap(lambda now: _unfinished(now, tolerance))(search)
+
+
+class Response(NamedTuple):
+    """The solutions for some right-hand sides b, which lie along the first axis.
+
+    shift:     Sigma b, changes of the expected statistics. natural: of the natural parameters
+    residual:  relative to b, in the norm of V
+    least:     the least curvature met relative to V^-1: 1 minus the largest eigenvalue of F''V that
+               was seen. At most 0 if the place is no maximum
+    steps:     of the search
+    """
+
+    shift: Sites
+    natural: Sites
+    residual: np.ndarray
+    least: np.ndarray
+    steps: int
+
+    @property
+    def is_maximum(self) -> np.ndarray:
+        return self.least > 0
+
+
+def respond(
+    model: Model,
+    place: Place,
+    rights: Sites,
+    tolerance: float = TOLERANCE,
+    most: int = MOST_STEPS,
+) -> Response:
+    """Solve (V^-1 - F'') s = b for each of the stacked right-hand sides b."""
+    search, steps, going = _start(model, place, rights), 0, True
+    while going and steps < most:
+        search, unfinished = _advance(model, place, tolerance, search, 5)
+        steps, going = steps + 5, bool(np.any(np.asarray(unfinished)))
+    first = np.maximum(np.asarray(search.first), np.finfo(float).tiny)
+    residual = np.sqrt(np.maximum(np.asarray(search.size), 0) / first)
+    return Response(search.shift, search.natural, residual, np.asarray(search.least), steps)
+
+
+def sensitivities(model: Model, place: Place, shifts: Sites) -> dict[str, np.ndarray]:
+    r"""Derivatives of expected functionals with respect to each hyper-parameter.
+
+    With $s = \Sigma b$ of a functional, $dE[g]/dh = s^\top \, \partial^2 F / \partial \mu \,
+    \partial h$. Name -> (functionals, ...).
+    """
+    names = [name for name, x in place.hyper._asdict().items() if hasattr(x, "dtype")]
+    found = {}
+    for name in names:
+        value = getattr(place.hyper, name)
+        slopes = _by_hyper(model, place, name, jnp.eye(value.size).reshape(-1, *value.shape))
+        flat = jax.tree.map(lambda x: x.reshape(len(x), -1), (shifts, slopes))
+        parts = jax.tree.map(lambda a, b: a @ b.T, *flat)
+        total = np.asarray(sum(jax.tree.leaves(parts)))
+        found[name] = total.reshape(-1, *value.shape)
+    return found
+
+
+@partial(jax.jit, static_argnames=("model", "name"))
+def _by_hyper(model, place, name, directions):
+    """d/dh of dF/dmu along each direction of one hyper-parameter."""
+
+    def slope(value):
+        moved = place._replace(hyper=place.hyper._replace(**{name: value}))
+        return gradient(model, moved, place.mean)
+
+    value = getattr(place.hyper, name)
+    return jax.vmap(lambda change: jax.jvp(slope, (value,), (change,))[1])(directions)
+
+
+# To the maximum --------------------------------------------------------------------------------
+
+SETTLED = 0.01  # sd by which a functional's mean may be off the maximum's
+NEWTON_STEPS, DIRECTION_STEPS, DIRECTION_TOLERANCE = 40, 200, 1e-2
+FRACTIONS = tuple(0.5**i for i in range(12))
+
+
+class Ascent(NamedTuple):
+    """The end of `climb`.
+
+    distance: how far a functional's mean may be from that at the maximum, in its own sd, as far
+              as the solver's tolerance tells
+    gain:     nats by which the bound rose
+    steps:    Newton steps taken
+    """
+
+    place: Place
+    distance: float
+    is_maximum: bool
+    gain: float
+    steps: int
+
+
+@partial(jax.jit, static_argnames=("model",))
+def _slope(model, place):
+    """dF/dmu - eta: zero at a maximum."""
+    target = gradient(model, place, place.mean)
+    return without_points(model, jax.tree.map(jnp.subtract, target, place.natural))
+
+
+@partial(jax.jit, static_argnames=("model",))
+def _moved(model, place, change, fraction):
+    natural = _add(place.natural, fraction, change)
+    moved = place._replace(natural=natural, mean=obj.summarise(model, natural))
+    return moved, bound(model, moved)
+
+
+def climb(model: Model, place: Place, settled: float = SETTLED) -> Ascent:
+    r"""Newton's method on the bound, by the same conjugate gradients.
+
+    With the slope $g$ of the bound, $\Sigma g$ leads to its maximum. No functional's mean moves by
+    more than $(g^\top \Sigma g)^{1/2}$ of its own sd under $\Sigma$ on the way. If the bound is not
+    concave the search ends at the first direction of negative curvature, and the step is shortened
+    until the bound rises.
+    """
+    height = first = float(_moved(model, place, place.natural, 0.0)[1])
+    distance, is_maximum, steps = np.inf, False, 0
+    while steps < NEWTON_STEPS:
+        slope = jax.tree.map(lambda x: x[None], _slope(model, place))
+        found = respond(model, place, slope, DIRECTION_TOLERANCE, DIRECTION_STEPS)
+        distance = float(np.sqrt(max(float(inner(slope, found.shift)), 0.0)))
+        is_maximum = bool(found.is_maximum[0])
+        if is_maximum and distance < settled:
+            break
+        change = found.natural if _any(found.natural) else slope
+        better = _line_search(model, place, jax.tree.map(lambda x: x[0], change), height)
+        if better is None:
+            break
+        place, height = better
+        steps += 1
+    return Ascent(place, distance, is_maximum, height - first, steps)
+
+
+def _any(tree: Any) -> bool:
+    return any(bool(jnp.any(x != 0)) for x in jax.tree.leaves(tree))
+
+
+def _line_search(
+    model: Model, place: Place, change: Sites, height: float
+) -> tuple[Place, float] | None:
+    """The first of ever shorter steps that raises the bound and stays inside the families."""
+    for fraction in FRACTIONS:
+        moved, reached = _moved(model, place, change, fraction)
+        if float(reached) > height and _belongs(model, moved.natural):
+            return moved, float(reached)
+    return None
+
+
+def _belongs(model: Model, natural: Sites) -> bool:
+    """Whether every natural parameter is that of a distribution."""
+    with numpyro.validation_enabled():
+        try:
+            for site, eta in natural.items():
+                model.families[site].distribution(eta)
+        except ValueError:
+            return False
+    return True
