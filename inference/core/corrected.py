@@ -273,7 +273,7 @@ class Corrected(Variational):
         befores, afters = [], []
         for some, size in self._blocks(number):
             block = draws_.deviations(model, place, jax.random.fold_in(key, some[0]), size)
-            block = gauge.without_turning(model, place, block)
+            block = gauge.without_turning(model, place.mean, place.natural, block)
             wider = draws_.spread_out(model, place, block, *terms)
             wider = gauge.aligned(model, place.mean, wider)
             befores.append(draws_.values(model, place, block))

@@ -9,6 +9,8 @@ $$ b - \sum_{jl} e_j (M^{-1})_{jl} \langle \tau_l, b \rangle, \qquad
 e_j = \text{the pivot site's part of } \tau_j, \quad M_{jl} = \langle e_j, \tau_l \rangle, $$
 
 which is orthogonal to every $\tau$.
+
+The tangents are never stored: a sum of them is the change under one antisymmetric matrix.
 """
 
 from functools import partial
@@ -18,96 +20,144 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from inference.core import linear_response as lr
 from pp_models.model import Model, Sites
 
+RANK = 1e-10  # singular values below this, relative to the largest, are of turns that move nothing
 
-def tangents(model: Model, mean: Sites) -> Sites | None:
-    """Changes of the expected statistics (turns, ...) under each rotation in a plane of two axes.
 
-    None if the posterior is not invariant to rotations.
-    """
+def number_of_turns(model: Model, mean: Sites) -> int:
+    """How many planes the posterior is invariant to rotations in."""
     sites = model.rotation.sites
     held = any(not model.families[site].has_density for site in sites)  # a point does not turn
     if not sites or held or model.symmetry == "signed_permutation":
-        return None
-    size = _pivot(model, mean).shape[-1]
-    first, second = np.triu_indices(size, 1)
-    turns = np.zeros((len(first), size, size))
-    planes = np.arange(len(first))
-    turns[planes, first, second], turns[planes, second, first] = 1.0, -1.0
-    if not len(first):
-        return None
+        return 0
+    size = model.families[sites[0]].value(mean[sites[0]]).shape[-1]
+    return size * (size - 1) // 2
 
-    def turn(site: str) -> Any:
-        if site not in sites:
-            return jax.tree.map(lambda x: jnp.zeros((len(turns), *x.shape), x.dtype), mean[site])
+
+def turn(model: Model, tree: Sites, weights: jax.Array) -> Sites:
+    """The sum of the tangents, times a weight for each plane of two axes.
+
+    tree: expected statistics or natural parameters, whose tangents are V^-1 times the former's
+    """
+    size = round((1 + (1 + 8 * len(weights)) ** 0.5) / 2)
+    places = np.triu_indices(size, 1)
+    upper = jnp.zeros((size, size)).at[places].set(weights, unique_indices=True)
+    matrix = upper - upper.T
+
+    def of_site(site: str) -> Any:
+        if site not in model.rotation.sites:
+            return jax.tree.map(jnp.zeros_like, tree[site])
         axes = model.families[site].turning
-        return jax.tree.map(lambda x, number: _turned(x, turns, number), mean[site], axes)
+        return jax.tree.map(lambda x, number: _turned(x, matrix, number), tree[site], axes)
 
-    return {site: turn(site) for site in mean}
+    return {site: of_site(site) for site in tree}
 
 
-def _turned(x: jax.Array, turns: np.ndarray, number: int) -> jax.Array:
+def _turned(x: jax.Array, matrix: jax.Array, number: int) -> jax.Array:
     """d/de of x (I + e W) for one turning axis, of (I + e W)' x (I + e W) for two."""
     if number == 0:
-        return jnp.zeros((len(turns), *x.shape), x.dtype)
-    right = jnp.einsum("...i,jik->j...k", x, turns)
-    return right if number == 1 else right + jnp.einsum("jik,...il->j...kl", turns, x)
+        return jnp.zeros_like(x)
+    return x @ matrix if number == 1 else x @ matrix + matrix.T @ x
 
 
-def _pivot(model: Model, mean: Sites) -> Any:
+def _along(model: Model, tree: Sites, number: int, functional: Sites) -> jax.Array:
+    """Inner products of a functional with each tangent."""
+    weights = jnp.zeros(number, jax.tree.leaves(tree)[0].dtype)
+    return jax.linear_transpose(partial(turn, model, tree), weights)(functional)[0]
+
+
+def _pivot(model: Model, mean: Sites, change: Sites) -> Sites:
+    """A change of the expected statistics as a functional of the pivot site, which is linear."""
     site = model.rotation.sites[0]
-    return model.families[site].value(mean[site])
+    value = model.families[site].value
+    own = jax.vjp(value, mean[site])[1](value(change[site]))[0]
+    return {**jax.tree.map(jnp.zeros_like, change), site: own}
+
+
+@partial(jax.jit, static_argnames=("model",))
+def _pivot_inverse(model: Model, mean: Sites) -> jax.Array:
+    """The inverse of M."""
+    number = number_of_turns(model, mean)
+
+    def row(weights: jax.Array) -> jax.Array:
+        return _along(model, mean, number, _pivot(model, mean, turn(model, mean, weights)))
+
+    return jnp.linalg.pinv(jax.lax.map(row, jnp.eye(number)), rtol=RANK)
 
 
 def without_turns(model: Model, mean: Sites, rights: Sites) -> Sites:
     """The stacked functionals b after alignment: orthogonal to every rotation."""
-    along = tangents(model, mean)
-    if along is None:
+    number = number_of_turns(model, mean)
+    if not number:
         return rights
-    pivots = _pivots(model, mean, along)
-    weights = jnp.linalg.solve(products(pivots, along).T, products(along, rights))
-    return _take_off(rights, pivots, weights)
+    inverse = _pivot_inverse(model, mean)
+
+    def one(right: Sites) -> Sites:
+        weights = inverse.T @ _along(model, mean, number, right)
+        return _less(right, _pivot(model, mean, turn(model, mean, weights)))
+
+    return jax.vmap(one)(rights)
 
 
 def aligned(model: Model, mean: Sites, changes: Sites) -> Sites:
     """Stacked changes of the expected statistics without their rotation of the pivot site."""
-    along = tangents(model, mean)
-    if along is None:
+    number = number_of_turns(model, mean)
+    if not number:
         return changes
-    pivots = _pivots(model, mean, along)
-    weights = jnp.linalg.solve(products(pivots, along), products(pivots, changes))
-    return _take_off(changes, along, weights)
+    inverse = _pivot_inverse(model, mean)
+
+    def one(change: Sites) -> Sites:
+        weights = inverse @ _along(model, mean, number, _pivot(model, mean, change))
+        return _less(change, turn(model, mean, weights))
+
+    return jax.vmap(one)(changes)
 
 
-def without_turning(model: Model, place: lr.Place, changes: Sites) -> Sites:
-    """Stacked changes without their part along the rotations, in the norm of V^-1.
+# Projections in the norm of V ------------------------------------------------------------------
 
-    There (V^-1 - F'') tau = 0, so that F'' tau is V^-1 tau.
+
+@partial(jax.jit, static_argnames=("model",))
+def flat_inverse(model: Model, mean: Sites, natural: Sites) -> jax.Array:
+    r"""The inverse of $\langle \tau_j, V^{-1} \tau_l \rangle$; (0, 0) if nothing turns."""
+    number = number_of_turns(model, mean)
+    if not number:
+        return jnp.zeros((0, 0))
+
+    def row(weights: jax.Array) -> jax.Array:
+        return _along(model, mean, number, turn(model, natural, weights))
+
+    return jnp.linalg.pinv(jax.lax.map(row, jnp.eye(number)), rtol=RANK)
+
+
+def off_turns(
+    model: Model, mean: Sites, natural: Sites, inverse: jax.Array, residual: Sites
+) -> Sites:
+    r"""A change r of the natural parameters with $\langle \tau, r \rangle = 0$ for every rotation.
+
+    What is taken off is along $V^{-1} \tau$, so that V r is off $\tau$ in the norm of V^-1.
     """
-    along = tangents(model, place.mean)
-    if along is None:
+    if not len(inverse):
+        return residual
+    weights = inverse @ _along(model, mean, len(inverse), residual)
+    return _less(residual, turn(model, natural, weights))
+
+
+def without_turning(model: Model, mean: Sites, natural: Sites, changes: Sites) -> Sites:
+    """Stacked changes of the expected statistics off the rotations, in the norm of V^-1."""
+    inverse = flat_inverse(model, mean, natural)
+    if not len(inverse):
         return changes
-    images = jax.vmap(partial(lr.curvature, model, place))(along)
-    weights = jnp.linalg.solve(products(images, along), products(images, changes))
-    return _take_off(changes, along, weights)
+
+    def one(change: Sites) -> Sites:
+        weights = inverse @ _along(model, natural, len(inverse), change)
+        return _less(change, turn(model, mean, weights))
+
+    return jax.vmap(one)(changes)
 
 
-def _pivots(model: Model, mean: Sites, along: Sites) -> Sites:
-    """The pivot site's part of the tangents, as functionals. Its value is linear in t."""
-    site = model.rotation.sites[0]
-    value = model.families[site].value
-    back = jax.vjp(value, mean[site])[1]
-    own = jax.vmap(lambda change: back(value(change))[0])(along[site])
-    return {**jax.tree.map(jnp.zeros_like, along), site: own}
-
-
-def _take_off(stacked: Sites, directions: Sites, weights: jax.Array) -> Sites:
-    """Less the directions (j, ...) times weights (j, r)."""
-    return jax.tree.map(
-        lambda x, d: x - jnp.einsum("jr,j...->r...", weights, d), stacked, directions
-    )
+def _less(one: Sites, other: Sites) -> Sites:
+    return jax.tree.map(jnp.subtract, one, other)
 
 
 def products(one: Sites, other: Sites) -> jax.Array:

@@ -17,7 +17,9 @@ Neither matrix is formed: $V$ and $F''$ are applied by forward differentiation o
 of the gradient of F. $V^{-1}$ is never applied: the search direction is a combination of vectors
 $V r$, and the same combination of the $r$ is its image under $V^{-1}$.
 
-A site that q holds as a point does not respond: widths are those given the point.
+A site that q holds as a point does not respond: widths are those given the point. Along rotations
+that leave the data as they are the bound is flat, and rounding would send the search there: every
+residual is kept off them (`gauge`).
 """
 
 from functools import partial
@@ -28,6 +30,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 
+from inference.core import gauge
 from inference.core import objective as obj
 from pp_models import families as fam
 from pp_models.data.batches import Batch
@@ -117,15 +120,19 @@ class Search(NamedTuple):
     length: jax.Array
 
 
-def begin(model: Model, place: Place, right: Sites) -> Search:
-    right = without_points(model, right)
+def begin(model: Model, place: Place, flat: jax.Array, right: Sites) -> Search:
+    right = _off_turns(model, place, flat, without_points(model, right))
     direction = fisher(model, place, right)
     size = inner(right, direction)
     zero = jax.tree.map(jnp.zeros_like, right)
     return Search(zero, zero, right, direction, right, size, size, jnp.ones(()), jnp.zeros(()))
 
 
-def improve(model: Model, place: Place, tolerance: Any, now: Search) -> Search:
+def _off_turns(model: Model, place: Place, flat: jax.Array, residual: Sites) -> Sites:
+    return gauge.off_turns(model, place.mean, place.natural, flat, residual)
+
+
+def improve(model: Model, place: Place, flat: jax.Array, tolerance: Any, now: Search) -> Search:
     """One step; nothing once the residual is small or a direction has no positive curvature."""
     bent = curvature(model, place, now.direction)
     image = jax.tree.map(jnp.subtract, now.image, bent)
@@ -134,7 +141,7 @@ def improve(model: Model, place: Place, tolerance: Any, now: Search) -> Search:
     least = jnp.where(_unfinished(now, tolerance), jnp.minimum(now.least, ratio), now.least)
     go = _unfinished(now._replace(least=least), tolerance)
     length = jnp.where(go, now.size / jnp.where(go, along, 1), 0)
-    residual = _add(now.residual, -length, image)
+    residual = _off_turns(model, place, flat, _add(now.residual, -length, image))
     steepest = fisher(model, place, residual)
     size = inner(residual, steepest)
     keep = jnp.where(go, size / jnp.where(go, now.size, 1), 0)
@@ -160,13 +167,13 @@ def _unfinished(now: Search, tolerance: Any) -> jax.Array:
 
 
 @partial(jax.jit, static_argnames=("model",))
-def _start(model, place, rights):
-    return jax.vmap(partial(begin, model, place))(rights)
+def _start(model, place, flat, rights):
+    return jax.vmap(partial(begin, model, place, flat))(rights)
 
 
 @partial(jax.jit, static_argnames=("model", "steps"))
-def _advance(model, place, tolerance, search, steps):
-    onward = jax.vmap(partial(improve, model, place, tolerance))
+def _advance(model, place, flat, tolerance, search, steps):
+    onward = jax.vmap(partial(improve, model, place, flat, tolerance))
     search = jax.lax.fori_loop(0, steps, lambda i, now: onward(now), search)
     return search, jax.vmap(lambda now: _unfinished(now, tolerance))(search)
 
@@ -200,9 +207,10 @@ def respond(
     most: int = MOST_STEPS,
 ) -> Response:
     """Solve (V^-1 - F'') s = b for each of the stacked right-hand sides b."""
-    search, steps, going = _start(model, place, rights), 0, True
+    flat = gauge.flat_inverse(model, place.mean, place.natural)
+    search, steps, going = _start(model, place, flat, rights), 0, True
     while going and steps < most:
-        search, unfinished = _advance(model, place, tolerance, search, 5)
+        search, unfinished = _advance(model, place, flat, tolerance, search, 5)
         steps, going = steps + 5, bool(np.any(np.asarray(unfinished)))
     first = np.maximum(np.asarray(search.first), np.finfo(float).tiny)
     residual = np.sqrt(np.maximum(np.asarray(search.size), 0) / first)

@@ -36,14 +36,14 @@ class Spectrum(NamedTuple):
 
 
 @partial(jax.jit, static_argnames=("model",))
-def _coefficients(model, place, right):
+def _coefficients(model, place, flat, right):
     """Step lengths of conjugate gradients from one right-hand side, and ratios of its sizes."""
 
     def step(now, _):
-        after = lr.improve(model, place, 0.0, now)
+        after = lr.improve(model, place, flat, 0.0, now)
         return after, (after.length, after.size / now.size)
 
-    return jax.lax.scan(step, lr.begin(model, place, right), None, length=LANCZOS)[1]
+    return jax.lax.scan(step, lr.begin(model, place, flat, right), None, length=LANCZOS)[1]
 
 
 def spectrum(model: Model, place: Place, key: jax.Array) -> Spectrum:
@@ -51,7 +51,8 @@ def spectrum(model: Model, place: Place, key: jax.Array) -> Spectrum:
     noise = deviations(model, place, key, 1)
     right = _bend(model, place, noise)  # all of the range of F'', outside which eigenvalues are 1
     right = jax.tree.map(lambda x: x[0], gauge.without_turns(model, place.mean, right))
-    lengths, ratios = (np.asarray(x) for x in _coefficients(model, place, right))
+    flat = gauge.flat_inverse(model, place.mean, place.natural)
+    lengths, ratios = (np.asarray(x) for x in _coefficients(model, place, flat, right))
     good = (lengths > 0) & np.isfinite(ratios) & (np.cumprod(ratios) > ROUNDING)
     if not lengths[0] > 0:  # F'' is zero, or the first direction has no positive curvature
         flat = not any(bool(jnp.any(x != 0)) for x in jax.tree.leaves(right))
