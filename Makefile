@@ -11,6 +11,7 @@ SOAK_MINUTES ?= 60
 FUZZ_SECONDS ?= 600
 ONLY ?=
 JOBS ?= 1
+LAWS ?= law and not slow
 # Two processes. The laws of a model, and the tests of a file, run in one of them (tests/conftest.py).
 PYTEST := python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
 QUICK := -m "not slow and not costly"
@@ -37,7 +38,7 @@ test: .venv/.test ## the tests, with the cheap ones of those that all models and
 	$(BIN)/$(PYTEST) $(QUICK)
 
 laws: .venv/.test ## every law: the tests that are run on all models and engines alike
-	$(BIN)/$(PYTEST) -m "law and not slow"
+	$(BIN)/$(PYTEST) -m "$(LAWS)"
 
 calibrate: .venv/.test ## the slow tests, references re-checked, calibration tables, and shared tests with XLA's optimisations
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow
