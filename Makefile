@@ -12,8 +12,9 @@ FUZZ_SECONDS ?= 600
 ONLY ?=
 JOBS ?= 1
 LAWS ?= law and not slow
+UNTIL ?=
 # Two processes. The laws of a model, and the tests of a file, run in one of them (tests/conftest.py).
-PYTEST := python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
+PYTEST := python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder $(addprefix --until=,$(UNTIL))
 QUICK := -m "not slow and not costly"
 
 .DEFAULT_GOAL := help

@@ -1,6 +1,7 @@
 """A mean-field posterior with the widths and correlations of linear response."""
 
 import math
+import zlib
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -28,6 +29,7 @@ TINY = np.finfo(np.float64).tiny
 FINE = 1e-5  # residual where its error is not squared: covariances and sensitivities
 MOVED = 0.5  # nats gained on the way to the maximum that are worth a note
 LEAST_DRAWS = 400  # made at a time: margins are drawn by the ranks among them
+LEAST_SHARE = 0.1  # of q's variance, for variances estimated from draws
 MOST_NUMBERS = 2**27  # of all right-hand sides of a site whose widths are solved for
 
 
@@ -160,7 +162,7 @@ class Corrected(Variational):
     def _judge(self, found: lr.Response, tolerance: float) -> None:
         if not found.is_maximum.all():
             self._note(
-                "The bound is not at a maximum in all directions: some widths are too small."
+                "The bound is not at a maximum in all directions: widths are not to be trusted."
             )
         elif (worst := float(found.residual.max())) > tolerance:
             self._note(
@@ -208,13 +210,18 @@ class Corrected(Variational):
         return self._widths[site]
 
     def _solved_widths(self, site: str) -> Widths:
+        if not self._mean(site).size:
+            return Widths(np.zeros(self._mean(site).shape), 0.0)
         rights = self._rights(lambda values: values[site])
         variance = gauge.diagonal(rights, self._respond(rights, lr.TOLERANCE))
         shape = self._mean(site).shape
         units = jnp.eye(len(variance)).reshape(-1, *shape)
         family, natural = self.problem.model.families[site], self._place.natural[site]
         rest = jax.vmap(lambda unit: fam.unexplained(family, natural, unit))(units)
-        return Widths(np.maximum(variance + rest, 0.0).reshape(shape), 0.0)
+        found = np.asarray(variance + rest)
+        if negative := int(np.sum(found < 0)):
+            self._note(f"{negative:,} variances of {site} came out negative: their sd is set to 0.")
+        return Widths(np.maximum(found, 0.0).reshape(shape), 0.0)
 
     def _estimated_widths(self) -> dict[str, Widths]:
         """q's variances plus the difference of draws' variances, whose errors partly cancel."""
@@ -226,7 +233,12 @@ class Corrected(Variational):
             own = np.asarray(super().sd(site), np.float64) ** 2
             change = (after[site] - after[site].mean(0)) ** 2
             change -= (before[site] - before[site].mean(0)) ** 2
-            variance = np.maximum(own + change.mean(0), 0.1 * own)
+            variance = np.maximum(own + change.mean(0), LEAST_SHARE * own)
+            if narrow := int(np.sum(own + change.mean(0) < LEAST_SHARE * own)):
+                self._note(
+                    f"{narrow:,} estimated variances of {site} were below {LEAST_SHARE:.0%} of "
+                    "q's, and are set to that."
+                )
             error = change.std(0) / math.sqrt(PROBES) / (2 * np.maximum(variance, TINY))
             found[site] = Widths(variance, float(np.median(error)))
         return found
@@ -246,8 +258,12 @@ class Corrected(Variational):
         plain = [site for site in wanted if families[self._check(site)].margin is None]
         out = Variational.sample(self, key, num_draws, plain) if plain else {}
         if plain:
-            self._note(f"Draws of {' and '.join(plain)} have the widths of q.")
+            self._note(
+                f"Draws of {' and '.join(plain)} are those of q, independent of the other sites."
+            )
         scaled = [site for site in wanted if site not in plain]
+        if coupled := [site for site in scaled if families[site].settles]:
+            self._note(f"Draws of {' and '.join(coupled)} have approximate correlations in a row.")
         if scaled:
             widths = {site: self.widths(site).variance for site in scaled}
             with jax.enable_x64(True):
@@ -255,7 +271,8 @@ class Corrected(Variational):
         seed = np.asarray(jax.random.key_data(key)).ravel()
         for site in scaled:
             margin: Any = families[site].margin
-            z = _normal_scores(after[site], widths[site], np.random.default_rng(seed))
+            rng = np.random.default_rng([*seed, zlib.crc32(site.encode())])
+            z = _normal_scores(after[site], widths[site], rng)
             found = margin.quantile(z[:num_draws], self._mean(site), widths[site])
             out[site] = margin.join(found).astype(self._dtype)
         return {site: out[site] for site in wanted}
@@ -265,16 +282,24 @@ class Corrected(Variational):
         model, place = self.problem.model, self._place
         if self._spectrum is None:
             self._spectrum = draws_.spectrum(model, place, jax.random.key(0))
-            if self._spectrum.least < draws_.FLATTEST:
+            if not self._spectrum.is_maximum:
                 self._note(
-                    "The bound is nearly flat along some direction: draws are too narrow there."
+                    "The bound rises along some direction: draws have the correlations of q, and "
+                    "widths that are estimated from draws are those of q."
+                )
+            elif self._spectrum.least < draws_.FLATTEST:
+                self._note(
+                    "The bound is nearly flat along some direction: draws, and widths that are "
+                    "estimated from draws, are too narrow there."
                 )
         terms = draws_.polynomial(self._spectrum)
         befores, afters = [], []
         for some, size in self._blocks(number):
             block = draws_.deviations(model, place, jax.random.fold_in(key, some[0]), size)
             block = gauge.without_turning(model, place.mean, place.natural, block)
-            wider = draws_.spread_out(model, place, block, *terms)
+            wider = block
+            if self._spectrum.is_maximum:
+                wider = draws_.spread_out(model, place, block, *terms)
             wider = gauge.aligned(model, place.mean, wider)
             befores.append(draws_.values(model, place, block))
             afters.append(draws_.values(model, place, wider))
@@ -335,13 +360,13 @@ def _doubts(model: Model, ascent: lr.Ascent, settled: float) -> Iterator[str]:
             "The bound has no maximum near this answer: it rises along some direction, and the "
             "corrected widths are not to be trusted."
         )
-    elif ascent.distance > settled:
+    elif not ascent.distance <= settled:
         yield (
             f"The answer is up to {ascent.distance:.2g} sd from the maximum of its bound: means "
             "and widths may be off."
         )
     if ascent.gain > MOVED:
         yield (
-            "The fit was moved to the maximum of its bound, which rose by "
+            "The fit was moved towards the maximum of its bound, which rose by "
             f"{ascent.gain:,.1f} nats: means differ from the fit's."
         )

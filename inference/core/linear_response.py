@@ -34,6 +34,7 @@ from inference.core import gauge
 from inference.core import objective as obj
 from pp_models import families as fam
 from pp_models.data.batches import Batch
+from pp_models.errors import InputError
 from pp_models.model import Model, Sites
 from pp_models.model.density import joint
 
@@ -293,6 +294,8 @@ def climb(model: Model, place: Place, settled: float = SETTLED) -> Ascent:
     until the bound rises.
     """
     height = first = float(_moved(model, place, place.natural, 0.0)[1])
+    if not np.isfinite(height):
+        raise InputError("Linear response needs a finite bound, and this fit's is not: fit again.")
     distance, is_maximum, steps = np.inf, False, 0
     while steps < NEWTON_STEPS:
         slope = jax.tree.map(lambda x: x[None], _slope(model, place))

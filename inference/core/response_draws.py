@@ -29,19 +29,25 @@ WIDER = 0.8, 1.05  # the interval's ends relative to the extreme eigenvalues fou
 
 
 class Spectrum(NamedTuple):
-    """Extreme eigenvalues of I - V F'': at most 0 below if the place is no maximum."""
+    """Extreme eigenvalues of I - V F''. least: 0 if a direction of negative curvature was met."""
 
     least: float
     most: float
 
+    @property
+    def is_maximum(self) -> bool:
+        return self.least > 0
+
 
 @partial(jax.jit, static_argnames=("model",))
 def _coefficients(model, place, flat, right):
-    """Step lengths of conjugate gradients from one right-hand side, and ratios of its sizes."""
+    """Of each step of conjugate gradients from one right-hand side: its length, the ratio of the
+    sizes after and before, and the least curvature met.
+    """
 
     def step(now, _):
         after = lr.improve(model, place, flat, 0.0, now)
-        return after, (after.length, after.size / now.size)
+        return after, (after.length, after.size / now.size, after.least)
 
     return jax.lax.scan(step, lr.begin(model, place, flat, right), None, length=LANCZOS)[1]
 
@@ -52,12 +58,14 @@ def spectrum(model: Model, place: Place, key: jax.Array) -> Spectrum:
     right = _bend(model, place, noise)  # all of the range of F'', outside which eigenvalues are 1
     right = jax.tree.map(lambda x: x[0], gauge.without_turns(model, place.mean, right))
     flat = gauge.flat_inverse(model, place.mean, place.natural)
-    lengths, ratios = (np.asarray(x) for x in _coefficients(model, place, flat, right))
+    if not any(bool(jnp.any(x != 0)) for x in jax.tree.leaves(right)):
+        return Spectrum(1.0, 1.0)  # F'' is zero
+    lengths, ratios, least = (np.asarray(x) for x in _coefficients(model, place, flat, right))
     good = (lengths > 0) & np.isfinite(ratios) & (np.cumprod(ratios) > ROUNDING)
-    if not lengths[0] > 0:  # F'' is zero, or the first direction has no positive curvature
-        flat = not any(bool(jnp.any(x != 0)) for x in jax.tree.leaves(right))
-        return Spectrum(1.0 if flat else 0.0, 1.0)
-    number = len(good) if good.all() else max(int(np.argmin(good)), 1)
+    number = len(good) if good.all() else int(np.argmin(good))
+    if number < len(good) and not least[number] > 0:
+        return Spectrum(0.0, 1.0)
+    number = max(number, 1)
     steps, shrink = lengths[:number], ratios[: number - 1]
     diagonal = 1 / steps
     diagonal[1:] += shrink / steps[:-1]

@@ -180,6 +180,22 @@ def _joint_natural(d):
     )
 
 
+def _joint_spread(n, weights):
+    """Of the mean W^-1 / (kappa (nu - D - 1)), infinite for nu <= D + 1; of the precision the
+    covariance nu W (C + C') W. They are uncorrelated."""
+    _, kappa, nu, factor = _joint_parameters(n)
+    of_mean, of_precision = unpack(weights)
+    rest = kappa * (nu - factor.shape[-1] - 1)
+    scattered = apply(factor @ transpose(factor), of_mean) / jnp.where(rest > 0, rest, 1)[..., None]
+    infinite = (rest <= 0)[..., None] & (of_mean != 0)
+    scale = inverse(factor)
+    symmetric = of_precision + transpose(of_precision)
+    return pack(
+        jnp.where(infinite, jnp.inf * of_mean, scattered),
+        nu[..., None, None] * scale @ symmetric @ scale,
+    )
+
+
 normal_wishart = Family(
     name="normal_wishart",
     log_normalizer=_joint_log_normalizer,
@@ -191,5 +207,6 @@ normal_wishart = Family(
     distribution=lambda n: NormalWishart(*_joint_parameters(n)),
     natural=_joint_natural,
     base=MeanPrecision(0.0, 0.0, 0.0, 0.0),
+    spread=_joint_spread,
     turning=MeanPrecision(1, 0, 2, 0),
 )

@@ -45,7 +45,7 @@ class Family(NamedTuple):
     # (natural, c) -> b: the linear regression of <c, x> on t(x) under q, Cov(t) b = Cov(t, <c, x>).
     # None if E[x] is `value(E[t])`.
     regress: Callable[[Stats, jax.Array], Stats] | None = None
-    # (natural, c) -> Cov(x) c under q. None if every x is a statistic, or determined by E[t].
+    # (natural, c) -> Cov(x) c under q. None if x is linear in t, as every statistic is.
     spread: Callable[[Stats, jax.Array], jax.Array] | None = None
     # How single numbers are drawn with another spread than q's. None: of the whole value only.
     margin: Margin | None = None

@@ -11,6 +11,7 @@ from scipy.special import betaincinv, gammaincinv, ndtr
 
 WIDEST = 0.9  # of the largest variance that a number between 0 and 1 with its mean can have
 TINY = float(np.finfo(np.float32).tiny)
+EXACT = 1e-12  # variance, relative to the largest, of a number that is known
 
 
 class Margin(NamedTuple):
@@ -30,10 +31,11 @@ def gamma_quantile(z: np.ndarray, mean: np.ndarray, variance: np.ndarray) -> np.
 
 
 def beta_quantile(z: np.ndarray, mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
-    mean = np.clip(mean, TINY, 1 - 1e-7)
-    largest = mean * (1 - mean)
-    total = largest / np.clip(variance, TINY, WIDEST * largest) - 1
-    return np.maximum(betaincinv(mean * total, (1 - mean) * total, ndtr(z)), TINY)
+    inside = np.clip(mean, TINY, 1 - 1e-7)
+    largest = inside * (1 - inside)
+    total = largest / np.clip(variance, EXACT * largest, WIDEST * largest) - 1
+    found = np.maximum(betaincinv(inside * total, (1 - inside) * total, ndtr(z)), TINY)
+    return np.where(variance > EXACT * largest, found, mean)
 
 
 def shares(x: np.ndarray) -> np.ndarray:

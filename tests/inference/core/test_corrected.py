@@ -7,19 +7,22 @@ import pytest
 
 import inference
 import pp_models
-from inference.core import align
+from inference.core import align, response_draws
 from inference.core import linear_response as lr
 from inference.core.corrected import MOST_EXACT
+from inference.core.corrected import corrected as corrected_of
+from inference.core.posteriors import Variational
 from pp_models import families as fam
 from pp_models.errors import InputError
 from pp_models.families import Pair
+from pp_models.model.capabilities import Rotation
 
 
 class Sum:
     """y ~ N(a + b, 1) with standard normal a and b: mean field is narrow, the posterior known."""
 
     families = {"a": fam.normal, "b": fam.normal}  # noqa: RUF012
-    shared, local = ("a", "b"), frozenset()
+    shared, local, rotation = ("a", "b"), frozenset(), Rotation()
     y = jnp.array([0.7, -1.2, 2.0])
 
     def log_global(self, hyper, t):
@@ -131,12 +134,58 @@ def test_without_coupling_the_widths_are_those_of_q():
         corrected = fit.corrected()
         np.testing.assert_allclose(corrected.sd("beta"), fit.posterior.sd("beta"), rtol=1e-3)
         np.testing.assert_allclose(corrected.sd("theta"), 0, atol=1e-6)
+        np.testing.assert_allclose(corrected.interval("theta"), 1, atol=1e-6)
         drawn = corrected.sample(jax.random.key(0), 2000)["beta"]
     common = corrected.mean("beta")[0] > 1e-3
     ratio = drawn.std(0)[0] / corrected.sd("beta")[0]
     np.testing.assert_allclose(ratio[common], 1, atol=0.1)
     total = corrected.covariance(lambda values: jnp.sum(values["beta"]))
     np.testing.assert_allclose(total, 0, atol=1e-9)
+
+
+def test_a_normal_wishart_keeps_its_width_without_coupling():
+    """With one component the posterior is q, a normal-Wishart, of which the mean is no statistic:
+    its covariance W^-1 / (kappa (nu - D - 1)) is more than its regression on them explains.
+    """
+    rows = np.random.default_rng(2).normal(size=(9, 2)) @ [[1.0, 0.4], [0.0, 0.7]]
+    data = pp_models.data.dense(rows)
+    fit = inference.fit("gaussian_mixture", data, "cavi", {"num_components": 1}, progress=False)
+    corrected = fit.corrected()
+    np.testing.assert_allclose(
+        corrected.sd("components"), fit.posterior.sd("components"), rtol=1e-3
+    )
+    np.testing.assert_allclose(corrected.sample(jax.random.key(0), 5)["pi"], 1, atol=1e-6)
+
+
+class Saddle(Sum):
+    """F whose bound has a saddle at zero: with the correlation -2 of a and b it is not concave."""
+
+    def log_local(self, hyper, t, batch, key=None):
+        return -2.0 * jnp.sum(t["a"].first[:, 0] * t["b"].first[:, 0])
+
+
+def test_a_saddle_has_no_draws():
+    """The slope is zero there, so only directions other than the slope's tell it from a maximum."""
+    model, eye = Saddle(), jnp.ones((3, 1, 1))
+    natural = {site: Pair(jnp.zeros((3, 1)), -0.5 * eye) for site in "ab"}
+    place = lr.place_at(model, None, natural, None)
+    assert not response_draws.spectrum(model, place, jax.random.key(0)).is_maximum
+
+
+def test_an_empty_site_and_a_fit_that_is_not_finite(planted):
+    """Texts without members have no votes' factors to correct. A fit of nan has no bound."""
+    C = np.random.default_rng(3).poisson(2.0, (6, 5))
+    data = pp_models.data.text_and_votes(C, np.zeros((6, 0)))
+    hyper = {"num_topics": 2, "alpha1": 1.0, "alpha2": 1.0}
+    fit = inference.fit("lg_nmf_votes", data, "cavi", hyper, progress=False, num_epochs=3)
+    assert fit.corrected().sd("d2").size == 0
+    broken = planted[0]
+    beta = np.array(broken.posterior.natural("beta"))
+    beta[0, 0] = np.nan
+    shared = {"beta": jnp.asarray(beta)}
+    local = {"theta": jnp.asarray(broken.posterior.natural("theta"))}
+    with pytest.raises(InputError, match="finite bound"):
+        corrected_of(Variational(broken.problem, shared, local))
 
 
 def test_draws_are_as_wide_as_the_widths(planted):
