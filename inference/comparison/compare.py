@@ -45,6 +45,7 @@ class Comparison(NamedTuple):
     chains:     engine -> functionals of its Markov chains
     truth:      the values that synthetic data were drawn with, aligned, local sites of the fitted
                 rows only; or None
+    pivot:      what draws were aligned to
     """
 
     model: Model
@@ -57,6 +58,7 @@ class Comparison(NamedTuple):
     quantities: xarray.Dataset
     chains: dict[str, Chains]
     truth: Draws | None = None
+    pivot: Draws | None = None
 
 
 def compare(
@@ -179,6 +181,7 @@ def _finish(run: Run, problem: Problem, budget: float | None, command: str | Non
         summary.quantity_table(model, training, run.stick, measured),
         {engine: one.chains for engine, one in measured.items() if one.chains is not None},
         _align_truth(problem, run.stick.pivot),
+        run.stick.pivot,
     )
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from inference.comparison import measure, verdicts
 from inference.comparison.measure import Measured, Sample, Yardstick
 from inference.comparison.modes import judge_within as within
-from inference.comparison.record import Evidence, Row
+from inference.comparison.record import Evidence, Row, Within
 from inference.comparison.results import Finished, Folder
 from inference.core.modes import listed
 from inference.core.provenance import plain
@@ -227,6 +227,7 @@ class Run:
         self.measured: dict[str, Measured] = {}
         self.rows: dict[str, Row] = {}
         self._waiting: dict[str, tuple[Finished, Sample]] = {}
+        self._unjudged: list[str] = []  # engines that are still to be judged within their modes
 
     def all(self, names: list[str], budget: Budget) -> None:
         """Fit and measure the engines until all are done or Ctrl-C."""
@@ -247,10 +248,13 @@ class Run:
             if terminated or not (self.fits or self._waiting):
                 raise
             self._choose()
+            advice = "Run the same command again to go on."
             if missing := [name for name in names if name not in self.rows]:
                 were = f"{listed(missing)} {'was' if len(missing) == 1 else 'were'}"
-                advice = "Run the same command again to go on."
                 self.partial = f"Interrupted: {were} not run. {advice}"
+            elif missing := self._unjudged:
+                were = f"{listed(missing)} {'was' if len(missing) == 1 else 'were'}"
+                self.partial = f"Interrupted: {were} not judged within the mode found. {advice}"
 
     def _one(self, engine: str, place: str, seconds: float | None) -> None:
         """Fit one engine, and measure it unless it may be the reference."""
@@ -330,6 +334,8 @@ class Run:
         task = self.task
         verdicts.beside_the_best({e: row for e, row in self.rows.items() if not row.error})
         waiting = [e for e, row in self.rows.items() if self._is_elsewhere(row)]
+        self._unjudged = list(waiting)
+        told = verdicts.of_other_mode if self.converged else verdicts.in_parts
         for place, engine in enumerate(waiting):
             row, found = self.rows[engine], self.fits[engine]
             drawn = task.key_for(engine, "draws"), task.num_draws, task.seed
@@ -337,23 +343,29 @@ class Run:
             seconds = budget.share([1.0] * len(waiting), place)
             self.begin(engine, f"{place + 1}/{len(waiting)} within its mode")
             key = task.key_for(engine, "within")
-            given = found, sample, key, task.seed, seconds
-            row.within = measure.attempt(
-                row.notes, "judgement within its mode", partial(within, *given)
-            )
-            if row.within is None:
-                continue
-            told = verdicts.of_other_mode if self.converged else verdicts.in_parts
+            given = found, sample, key, task.seed, seconds, self.stick if self.converged else None
+            try:
+                row.within = within(*given)
+            except Exception as error:  # costs no other verdict
+                row.within = Within(verdict=f"not judged: {error}", rule="chains that failed")
             row.verdict = told(row)
             row.rule = f"{row.rule}; within its mode: {row.within.rule}"
+            self._unjudged.remove(engine)
             self.report(engine, plain(asdict(row)))
+        if self.converged:
+            return
+        for row in self.rows.values():  # bounds and scores are said all the same
+            if not row.error and row.kind != "draws" and row.within is None:
+                row.verdict = verdicts.in_parts(row)
 
     def _is_elsewhere(self, row: Row) -> bool:
         """Whether an engine has an answer that the reference's chains say nothing about."""
         if row.error or row.kind == "draws" or not self.candidates or self.task.quick:
             return False
+        if not self.converged:
+            return True
         far = (row.mean_error_sd or 0.0) >= 1 and not verdicts.is_unsettled(row)
-        return far or not self.converged
+        return far and row.kind != "point"  # a mode need not be near the mean
 
     def _judge_reference(self, row: Row, fit: Any) -> bool:
         """Whether the reference has converged. Reasons or cautions are noted."""

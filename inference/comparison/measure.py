@@ -231,12 +231,25 @@ def distances_from(
     two = [join(one[site] for site in shared) for one in (yardstick.sites, sites)]
     figures = vars(agreement(*two))
     figures["sites"] = {site: _site_agreement(fit, yardstick, site, sites) for site in sites}
+    known = [figures["sites"][site] for site in shared if figures["sites"][site].worst]
+    if known:
+        furthest = max(known, key=lambda one: one.worst_shift_sd or 0.0)
+        figures |= {"worst": furthest.worst, "worst_shift_sd": furthest.worst_shift_sd}
     figures["invariant"] = {
         name: agreement(yardstick.invariant[name], found)
         for name, found in invariant.items()
         if name in yardstick.invariant
     }
     return figures, aligned, sites
+
+
+def mean_error(model: Model, sample: Sample, reference: Yardstick) -> float | None:
+    """The mean error of the global sites, whichever engine the draws are of."""
+    aligned = align.align_draws(model, sample.flat, reference.pivot)
+    sites, _ = _quantities(sample, aligned, reference.picked)
+    shared = [site for site in model.shared if site in sites]
+    two = [join(one[site] for site in shared) for one in (reference.sites, sites)]
+    return agreement(*two).mean_error_sd
 
 
 def _site_agreement(
@@ -260,10 +273,13 @@ def _bounds(fit: Any, notes: list[str]) -> dict[str, Any]:
     last = attempt(notes, "bound", lambda: fit.bound)
     if last is None or not np.isfinite(last):
         return {}
-    if load_engine(fit.engine).sums_out:  # its steps have another bound
-        return {"bound": last}
     values = np.asarray(fit.history.get("bound", []), np.float64)
     finite = np.flatnonzero(np.isfinite(values))
+    if load_engine(fit.engine).sums_out:  # its steps have another bound
+        return {
+            "bound": last,
+            "gain": values[finite[-1]] - values[finite[0]] if len(finite) else None,
+        }
     window = min(11, 2 * (len(finite) // 8) + 1)  # of a batch the bound is noisy
     smooth = median_filter(values[finite], window, mode="nearest") if len(finite) else values
     near = finite[np.abs(smooth - last) <= 0.01 * abs(last)] if len(finite) else finite

@@ -16,6 +16,7 @@ from inference.comparison import measure, verdicts
 from inference.comparison.record import Agreement, Row, Within
 from inference.core.registry import engines, load_engine
 from inference.io import arviz
+from inference.run.end_checks import quiet
 from inference.run.fit import fit
 
 CHAINS, WARMUP, DRAWS = 2, 300, 1000
@@ -33,26 +34,35 @@ def sampler_for(model: Any) -> str | None:
 
 
 def judge_within(
-    found: Any, sample: measure.Sample, key: jax.Array, seed: Any, max_seconds: float | None
+    found: Any,
+    sample: measure.Sample,
+    key: jax.Array,
+    seed: Any,
+    max_seconds: float | None,
+    reference: measure.Yardstick | None = None,
 ) -> Within:
-    """Judge a fit, of which `sample` are draws, by chains that start at its means."""
+    """Judge a fit, of which `sample` are draws, by chains that start at its means.
+
+    reference: one that has converged, from which the distance of the chains is measured too
+    """
     sampler = sampler_for(found.model)
     if sampler is None:
         return Within(verdict=NO_SAMPLER, rule="samplers of this model choose their own start")
     start = {site: found.posterior.mean(site) for site in found.model.families}
-    chains = fit(
-        found.model.name,
-        found.data,
-        sampler,
-        found.hyper,
-        key,
-        init=start,
-        progress=False,
-        max_seconds=max_seconds,
-        num_chains=CHAINS,
-        num_warmup=WARMUP,
-        num_samples=DRAWS,
-    )
+    with quiet():
+        chains = fit(
+            found.model.name,
+            found.data,
+            sampler,
+            found.hyper,
+            key,
+            init=start,
+            progress=False,
+            max_seconds=max_seconds,
+            num_chains=CHAINS,
+            num_warmup=WARMUP,
+            num_samples=DRAWS,
+        )
     around = measure.draw(chains, key, CHAINS * DRAWS, seed)
     functionals = measure.chains_of(chains, around)
     quality = arviz.chain_diagnostics(functionals.values)
@@ -64,6 +74,8 @@ def judge_within(
         "log_joint": np.mean(around.log_joint),
         "log_joint_se": np.std(around.log_joint) / np.sqrt(size),
     }
+    if reference is not None:
+        told["from_reference_sd"] = measure.mean_error(found.model, around, reference)
     if reasons := verdicts.trouble(Row(engine=sampler, **quality)):
         return Within(verdict=_moving(around), rule="; ".join(reasons), **told)
     stick = measure.make_yardstick(chains, around, seed, as_reference=True)

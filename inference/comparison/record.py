@@ -99,6 +99,7 @@ class Within(Agreement):
     """An engine judged within the mode that it found, by chains that start at its answer.
 
     log_joint: mean over the chains' draws, with its Monte Carlo error
+    from_reference_sd: mean error of the chains from a converged reference
     """
 
     verdict: str
@@ -108,6 +109,7 @@ class Within(Agreement):
     ess_bulk: Number = None
     log_joint: Number = None
     log_joint_se: Number = None
+    from_reference_sd: Number = None
 
 
 Functional = Literal["log joint", "hyper-parameters", "expected data", "row likelihoods"]
@@ -136,7 +138,10 @@ class Row(Agreement):
         "s to 1%", ".1f", "seconds until the bound was within 1% of its end"
     )
     bound: Number = figure(
-        "bound", ",.1f", "lower bound of the log evidence (ELBO) on all fitted rows", None
+        "bound",
+        ",.1f",
+        "lower bound of the log evidence on all fitted rows, allocations in q",
+        None,
     )
     elbo: Number = figure(
         "ELBO", ",.1f", "the bound with allocations summed out, from draws of q", None

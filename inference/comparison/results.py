@@ -31,6 +31,9 @@ class Finished(NamedTuple):
     curve: list[list[float]]
 
 
+WORTH = 1.2  # times the seconds that a fit was cut short after: with less it is not fitted again
+
+
 class Folder(NamedTuple):
     """Where finished fits that share a recipe are kept."""
 
@@ -44,14 +47,15 @@ class Folder(NamedTuple):
     ) -> Finished | None:
         """The finished fit of an engine with these options; None to fit it (again).
 
-        seconds: time for a new fit (None: no limit). A fit that was cut short after less is not
-        used.
+        seconds: time for a new fit (None: no limit). A fit that was cut short after much less is
+        not used.
         """
         try:
             about = json.loads(self._file(engine, "json").read_text(encoding="utf-8"))
             if about["format"] != FORMAT or about["options"] != options:
                 return None
-            if about["cut_after"] is not None and (seconds is None or seconds > about["cut_after"]):
+            given = about["cut_after"]
+            if given is not None and (seconds is None or seconds > WORTH * given):
                 return None
             notes = [str(note) for note in about["notes"]]
             curve = [[float(second), float(score)] for second, score in about["curve"]]

@@ -25,7 +25,8 @@ MIN_ENERGY = 0.2  # E-BFMI
 MAX_KHAT = 0.7  # above this importance weighting cannot repair q
 
 SURE = 3.0  # standard errors
-SLACK = 0.5  # nats of rounding between a bound and the log evidence
+SLACK = 0.5  # nats between a bound and the log evidence that are not taken for a missed mode,
+ROUNDING = 1e-5  # and this share of the bound: it is a sum of many terms in single precision
 FAR_NUMBER = 1.0  # sd by which a single number must be off to be named
 LONELY = 3.0  # times its site's error beyond which a single number is named, and not its site
 MANY_WIDTHS = 0.05  # share of widths that may be off
@@ -115,14 +116,15 @@ def of_reference(converged: bool) -> tuple[str, str]:
 def missed_mode(row: Row, evidence: Evidence) -> str | None:
     """Why a lower bound shows that the reference has missed a mode; None where it does not.
 
-    A lower bound of the log evidence cannot exceed it, Monte Carlo errors and `SLACK` aside.
+    A lower bound of the log evidence cannot exceed it, but for Monte Carlo errors and rounding.
     """
     known = [(row.elbo, row.elbo_se or 0.0), (row.bound, 0.0)]
     for value, error in known:
         if value is None:
             continue
         excess = value - evidence.log_evidence
-        if excess > SLACK + SURE * float(np.hypot(error, evidence.error)):
+        room = SLACK + ROUNDING * abs(value)
+        if excess > room + SURE * float(np.hypot(error, evidence.error)):
             return (
                 f"the lower bound of {row.engine} is {excess:.1f} nats above its log evidence, "
                 "so its chains have missed a mode"
@@ -131,7 +133,10 @@ def missed_mode(row: Row, evidence: Evidence) -> str | None:
 
 
 def beside_the_best(rows: Mapping[str, Row]) -> None:
-    """Say in every row how far its bound and its held-out score are below the best engine's."""
+    """Say in every row how far its bound and its held-out score are below the best engine's.
+
+    A difference is said if it is `SURE` standard errors of both engines' figures or more.
+    """
     for bound, error, said, what in (
         ("elbo", "elbo_se", "between", "ELBO {:,.1f} nats below that of {}"),
         ("heldout", "heldout_se", "predictions", "held-out score {:.3f} below that of {}"),
@@ -146,15 +151,20 @@ def beside_the_best(rows: Mapping[str, Row]) -> None:
         best = max(known, key=lambda name: getattr(known[name], bound))
         for name, row in known.items():
             below = getattr(known[best], bound) - getattr(row, bound)
-            noise = np.hypot(getattr(row, error) or 0.0, getattr(known[best], error) or 0.0)
-            if name != best and below > SURE * noise:
+            errors = getattr(row, error), getattr(known[best], error)
+            if name == best or None in errors:  # without its error a difference says nothing
+                continue
+            rounding = ROUNDING * abs(getattr(row, bound)) if bound == "elbo" else 0.0
+            if below > rounding + SURE * np.hypot(*errors):
                 setattr(row, said, what.format(below, best))
 
 
 def in_parts(row: Row) -> str:
-    """The verdict on an engine that the reference does not judge: its mode, and others'."""
-    assert row.within is not None
-    within = f"within its mode: {row.within.verdict}"
+    """The verdict on an engine that the reference does not judge: its mode, and others'.
+
+    Where no chains looked at its mode, its verdict as it is comes first.
+    """
+    within = row.verdict if row.within is None else f"within its mode: {row.within.verdict}"
     parts = [about_convergence(row), within, row.between, row.predictions]
     return "; ".join(part for part in parts if part)
 
@@ -165,7 +175,10 @@ def of_other_mode(row: Row) -> str:
     error = row.within.mean_error_sd
     if error is None:
         return f"{row.verdict}; {row.within.verdict.removeprefix('not judged: ')}"
-    if error >= 1:  # they went back: no mode, but a bias
+    apart = row.within.from_reference_sd
+    if apart is not None and apart < 1:  # they went back
+        return f"{row.verdict}; no other mode: chains that start there agree with the reference"
+    if error >= 1:
         return f"{row.verdict}; no mode: {row.within.verdict}"
     words = row.verdict.replace("a different answer", "another mode")
     return f"{words}; within that mode: {row.within.verdict}"
@@ -190,6 +203,8 @@ def means(part: Agreement) -> Finding | None:
     words, level, place = _words(value, MEANS)
     figures = f"mean error {value:.2f} ± {error:.2f} sd"
     right = MEANS[0][0]
+    if level == len(MEANS) - 1 and value - SURE * error < MEANS[-2][0]:  # not sure of the worst
+        (_, words, level), place = MEANS[-2], f"{MEANS[-3][0]} or more"
     if value - SURE * error >= right or (level == 0 and value + SURE * error < MEANS[1][0]):
         return Finding(words, level, f"{figures}: {words} ({place})")
     return Finding(f"means {UNRESOLVED}", 0, f"{figures}: too few draws to tell from {right}")
@@ -205,7 +220,7 @@ def widths(part: Agreement) -> Finding | None:
     distance, room = abs(np.log(value)), SURE * error / value
     if distance - room > np.log(1.05) or (level == 0 and distance + room < np.log(1.25)):
         return Finding(words, level, f"{figures}: {words} ({place})")
-    return Finding(f"width {UNRESOLVED}", 0, f"{figures}: too few draws to tell from 1")
+    return Finding(f"width {UNRESOLVED}", 0, f"{figures}: too few draws to tell from 0.95 to 1.05")
 
 
 def _words(number: float, limits: Limits) -> tuple[str, int, str]:
@@ -226,7 +241,7 @@ def of_engine(row: Row, converged: bool | None, judged: bool = True) -> tuple[st
         return NO_REFERENCE, "engines are judged against a Markov chain, and there is none"
     if converged is not True:
         return NOT_CONVERGED, "a reference that has not converged judges nobody"
-    head = means(row)
+    head = _but_for_one(row, means(row))
     if head is None:
         return "not judged: some of its draws are not finite", "mean error is not a number"
     if broken := [name for name, part in _all_parts(row).items() if _is_broken(part)]:
@@ -241,10 +256,14 @@ def of_engine(row: Row, converged: bool | None, judged: bool = True) -> tuple[st
         words, rule = _other_answer(row)
         head = head._replace(words=words, rule=head.rule + rule)
     found = [_with_culprits(row, means, head)]
-    if (width := widths(row)) is not None:
-        found.append(_with_culprits(row, widths, width))
+    width = widths(row)
+    if width is not None:
+        width = _with_culprits(row, widths, width)
+        found.append(width)
     if all(one.level == 0 for one in found):
-        found += _finer(row)
+        found += _tails(row)
+    if width is None or width.level == 0:  # of a narrow q the log joint is off in any case
+        found += _log_joint(row, max(one.level for one in found))
     if unsettled := about_convergence(row):
         found.insert(0, Finding(unsettled, 3, unsettled))
     return "; ".join(one.words for one in found), "; ".join(one.rule for one in found)
@@ -261,7 +280,22 @@ def is_unsettled(row: Row) -> bool:
     """Whether more sweeps of coordinate ascent raise the bound by much."""
     if row.climb is None:
         return False
-    return row.climb > max(LEAST_CLIMB, CLIMB_SHARE * (row.gain or 0.0))
+    rounding = ROUNDING * abs(row.bound or 0.0)
+    return row.climb > max(LEAST_CLIMB + rounding, CLIMB_SHARE * (row.gain or 0.0))
+
+
+def _but_for_one(row: Row, head: Finding | None) -> Finding | None:
+    """The finding on the means but for one number, if that makes up most of the mean error."""
+    error, far, number = row.mean_error_sd or 0.0, row.worst_shift_sd or 0.0, row.quantities or 0
+    if head is None or head.level == 0 or number < 2 or far < FAR_NUMBER:
+        return head
+    rest = float(np.sqrt(max(error**2 * number - far**2, 0.0) / (number - 1)))
+    words, level, place = _words(rest, MEANS)
+    if level >= head.level:
+        return head
+    said = f"{row.worst} ({far:.1f} sd)"
+    rule = f"{head.rule}; without {said} {rest:.2f} sd: {words} ({place})"
+    return Finding(f"{words} but for {said}", max(level, 1), rule)
 
 
 def _other_answer(row: Row) -> tuple[str, str]:
@@ -297,14 +331,15 @@ def _with_culprits(row: Row, judge: Judge, head: Finding) -> Finding:
     judged = {name: judge(part) for name, part in parts.items()}
     worse = {name: one for name, one in judged.items() if one and one.level > head.level}
     order = sorted(worse, key=lambda name: (-worse[name].level, -_size(parts[name], judge)))[:2]
-    said = [_culprit(name, parts[name], judge) for name in order]
-    rules = [f"{name}: {worse[name].rule}" for name in order]
+    named = {name: _culprit(name, parts[name], judge) for name in order}
+    named = {name: words for name, words in named.items() if words not in head.words}
+    said, rules = list(named.values()), [f"{name}: {worse[name].rule}" for name in named]
     if not said and head.level == 0:
         said, rules = _single_numbers(row, judge)
     if not said:
         return head
     level = max([head.level, 1, *(one.level for one in worse.values())])
-    joint = "but for" if head.level == 0 else "and more so"
+    joint = "but for" if head.level == 0 else "and" if "but for" in head.words else "and more so"
     words = f"{head.words} {joint} {' and '.join(said)}"
     return Finding(words, level, "; ".join([head.rule, *rules]))
 
@@ -344,16 +379,22 @@ def _single_numbers(row: Row, judge: Judge) -> tuple[list[str], list[str]]:
     return [said], [f"{said} have widths off by more than a quarter (allowed: {MANY_WIDTHS:.0%})"]
 
 
-def _finer(row: Row) -> list[Finding]:
-    """Tails and the log joint of an engine whose means and widths are right."""
+def _tails(row: Row) -> list[Finding]:
+    """Tails of an engine whose means and widths are right."""
     found = []
     for name, part in _parts(row).items():
         tail, error = part.tail_error_sd, part.tail_error_se
         if tail is not None and error is not None and tail - SURE * error > MAX_TAIL:
             rule = f"tail error of {name} {tail:.2f} ± {error:.2f} sd is above {MAX_TAIL}"
             found.append(Finding(f"tails of {name} off", 1, rule))
+    return found[:1]
+
+
+def _log_joint(row: Row, level: int) -> list[Finding]:
+    """The log joint density, if it is worse than this level."""
     joint = (row.invariant or {}).get("log joint")
-    if joint is not None and (one := means(joint)) is not None and one.level > 0:
-        said = f"log joint off by {joint.mean_error_sd:.1f} sd"
-        found.append(Finding(said, one.level, f"log joint: {one.rule}"))
-    return found[:2]
+    one = None if joint is None else means(joint)
+    if joint is None or one is None or one.level <= level:
+        return []
+    said = f"log joint off by {joint.mean_error_sd:.1f} sd"
+    return [Finding(said, one.level, f"log joint: {one.rule}")]

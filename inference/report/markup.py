@@ -68,6 +68,26 @@ def makeExtension(**options: Any) -> Formulas:
     return Formulas(**options)
 
 
+PAPERS = {
+    "P": "Paisley et al.",
+    "T": "Theis and Hoffman",
+    "X": "Fox",
+    "H": "Hu et al.",
+    "C": "lecture",
+}
+
+
+def named_papers(text: str) -> str:
+    """Replace the letters by which docstrings cite papers, as in P(11.25), by authors."""
+    text = re.sub(r"(Jordan|Hoffman), [PT] (?=\d)", r"\1, ", text)  # who are named already
+
+    def name(found: re.Match[str]) -> str:
+        return f"{PAPERS[found[1]]} {found[2]}"
+
+    text = re.sub(r"\b([PTXH]|C(?=1[78]\b)) ?(\(?\d+(?:\.\d+)?\)?)", name, text)
+    return re.sub(r"(?<=\| )([PTXH])(?= \|)", lambda found: PAPERS[found[1]], text)
+
+
 def to_html(text: str) -> Markup:
     """Convert Markdown with formulas to HTML. Tags in the text are escaped."""
     extensions = [Formulas(), "tables", "fenced_code"]

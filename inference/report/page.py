@@ -49,11 +49,9 @@ def write(comparison: Comparison, folder: str | Path, command: str | None = None
 
 def _write_posteriors(comparison: Comparison, folder: Path) -> None:
     """One .nc file per engine, with the labels of the page."""
-    judge = comparison.reference or next(iter(comparison.draws), "")
-    pivot = {site: x.mean(0) for site, x in comparison.draws.get(judge, {}).items()} or None
     attributes = {"seed": comparison.summary.get("seed")}
     for engine, fit in comparison.fits.items():
-        tree = fit.to_arviz(pivot=pivot, attributes=attributes)
+        tree = fit.to_arviz(pivot=comparison.pivot, attributes=attributes)
         write_whole(folder / f"{engine}.nc", functools.partial(_write_tree, tree))
         if note := tree["posterior"].attrs.get("note"):
             print(f"{engine}.nc: {note}", file=sys.stderr)
@@ -102,9 +100,10 @@ def _no_reference(comparison: Comparison) -> str:
     return f"There is no reference ({why}), so engines stand side by side{said}."
 
 
-def _followed(summary: Any) -> bool:
-    """Whether chains started at the answers of engines."""
-    return any((row.get("within") or {}).get("sampler") for row in summary["engines"].values())
+def _followed(summary: Any) -> list[str]:
+    """The engines at whose answers chains started."""
+    rows = summary["engines"].items()
+    return [engine for engine, row in rows if (row.get("within") or {}).get("sampler")]
 
 
 @functools.cache
@@ -145,8 +144,8 @@ def render(comparison: Comparison, command: str | None = None) -> str:
         anchor_engine=selection.anchor(comparison),
         warning=_not_converged(comparison),
         banners=[summary.get("partial"), _no_reference(comparison)],
-        process=markup.to_html(story.process),
-        story=markup.to_html(story.rest),
+        process=markup.to_html(markup.named_papers(story.process)),
+        story=markup.to_html(markup.named_papers(story.rest)),
         histograms=chains.data(comparison),
         tables=found,
         open_tables=tables.OPEN,

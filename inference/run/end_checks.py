@@ -1,5 +1,6 @@
 """Warnings about the answer of a fit that ended well, but is of little use."""
 
+import contextlib
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -16,9 +17,25 @@ DRAWS = 5  # of a chain, whose predictions are averaged
 
 
 def warn_of_answer(posterior: Posterior) -> None:
-    """Warn if factors are copies of each other, or predictions are worse than the mean rating."""
-    for text in (*copies(posterior), *poor_predictions(posterior)):
-        warnings.warn(text, stacklevel=4)
+    """Warn if factors are copies of each other, or predictions are worse than the mean rating.
+
+    A check that fails, of a user's own model say, must not cost the fit.
+    """
+    for check in (copies, poor_predictions):
+        try:
+            found = list(check(posterior))
+        except Exception as error:
+            found = [f"The answer could not be checked for {check.__name__}: {error}"]
+        for text in found:
+            warnings.warn(text, stacklevel=4)
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """No warnings about the answer of a fit that serves to judge another."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        yield
 
 
 def point_of(posterior: Posterior, number: int = 1) -> dict[str, np.ndarray]:

@@ -4,6 +4,7 @@ from typing import Any
 
 from inference.core.engine import Engine
 from inference.core.registry import engines, load_engine
+from inference.run.end_checks import quiet
 from inference.run.fit import Fit, fit
 
 SWEEPS = 20
@@ -26,15 +27,16 @@ def polish(found: Fit, sweeps: int = SWEEPS, max_seconds: float | None = None) -
         return None
     posterior: Any = found.posterior
     start = {site: posterior.natural(site) for site in found.model.shared}
-    return fit(
-        found.model.name,
-        found.data,
-        engine.name,
-        found.hyper,
-        init=start,
-        progress=False,
-        max_seconds=max_seconds,
-        num_epochs=sweeps,
-        num_local=ROWS,
-        tolerance=0.0,
-    )
+    with quiet():
+        return fit(
+            found.model.name,
+            found.data,
+            engine.name,
+            found.hyper,
+            init=start,
+            progress=False,
+            max_seconds=max_seconds,
+            num_epochs=sweeps,
+            num_local=ROWS,
+            tolerance=0.0,
+        )

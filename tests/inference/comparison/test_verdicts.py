@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from inference.comparison import verdicts
-from inference.comparison.record import Agreement, Modes, Row, Within
+from inference.comparison.record import Agreement, Evidence, Modes, Row, Within
 
 GOOD = Row(engine="gibbs", rhat=1.004, ess_bulk=900.0, divergences=0, ebfmi=0.9, draws=2000)
 
@@ -50,6 +50,8 @@ def test_another_mode_is_told_from_a_fit_that_has_not_converged():
         assert settled.verdict == "a different answer; right width"
         settled.within = Within(mean_error_sd=error, verdict="not judged: they left", rule="")
         said.append(verdicts.of_other_mode(settled))
+    settled.within = Within(mean_error_sd=0.95, from_reference_sd=0.3, verdict="means off", rule="")
+    assert "no other mode: chains that start there agree with" in verdicts.of_other_mode(settled)
     assert said[0].startswith("another mode; right width; within that mode")
     assert said[1].startswith("a different answer; right width; no mode")
     assert said[2] == "a different answer; right width; they left"
@@ -72,6 +74,39 @@ def test_parts_are_said_where_the_reference_judges_nobody():
         "not converged (more sweeps raise its bound by 9.0 nats); within its mode: means agree; "
         "ELBO 50.0 nats below that of cavi; held-out score 0.200 below that of cavi"
     )
+
+
+def test_a_difference_without_its_error_is_not_said():
+    """One held-out row has no standard error; the score of one engine may then be anything."""
+    rows = {
+        "cavi": Row(engine="cavi", heldout=-3.0, heldout_se=None),
+        "svi": Row(engine="svi", heldout=-3.1, heldout_se=None, verdict="not judged"),
+    }
+    verdicts.beside_the_best(rows)
+    assert verdicts.in_parts(rows["svi"]) == "not judged"
+
+
+def test_one_number_among_many_is_named():
+    """Twelve sd of one number of a thousand make a mean error of 0.38 of all of them. Without it
+    the rest is right; of a thousand that are all 0.38 sd off, none is to blame.
+    """
+    far = {"quantities": 1000, "mean_error_se": 0.01, "worst": "beta[3, cat]"}
+    one = verdicts.of_engine(row(0.38, 1.0, worst_shift_sd=12.0, **far), True)[0]
+    assert one == "means agree but for beta[3, cat] (12.0 sd); right width"
+    all_of_them = verdicts.of_engine(row(0.38, 1.0, worst_shift_sd=1.3, **far), True)[0]
+    assert all_of_them == "means slightly off; right width"
+
+
+def test_the_worst_word_needs_to_be_sure():
+    """1.05 sd with a standard error of 0.25 may be half an sd: means are off, more is not known."""
+    assert verdicts.of_engine(row(1.05, 1.0, mean_error_se=0.25), True)[0].startswith("means off;")
+
+
+def test_rounding_of_a_sum_of_single_precision_demotes_nobody():
+    """Of half a million nats, one hundred thousandth is rounding; a hundred nats are not."""
+    evidence = Evidence(log_evidence=-400_555.0, error=0.1, method="bridge")
+    assert verdicts.missed_mode(Row(engine="cavi", bound=-400_552.5), evidence) is None
+    assert verdicts.missed_mode(Row(engine="cavi", bound=-400_455.0), evidence)
 
 
 def test_the_worst_sites_are_named_and_broken_ones_are_not_passed_over():

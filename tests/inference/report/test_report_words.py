@@ -1,8 +1,13 @@
 """Laws of what the report says in words."""
 
 import re
+import sys
 from types import SimpleNamespace
 
+import pytest
+
+import pp_models
+from inference.report import markup
 from inference.report import page as report
 
 
@@ -13,6 +18,16 @@ def test_verdict_comes_before_everything_else(pages):
     )
     assert "R-hat 1.004" in page
     assert "log evidence −98.5 ± 0.3" in page
+
+
+@pytest.mark.parametrize("model", pp_models.available())
+def test_papers_are_named_by_their_authors(model):
+    """Readers of a page do not know the letters by which the code cites papers."""
+    text = markup.named_papers(sys.modules[pp_models.load(model).log_local.__module__].__doc__)
+    assert not re.search(r"\b[PTXHC] ?\(?\d|\| [PTXH] \|", text)
+    assert markup.named_papers("By P(11.25) of C18 (Theis & Hoffman, T 9).") == (
+        "By Paisley et al. (11.25) of lecture 18 (Theis & Hoffman, 9)."
+    )
 
 
 def test_data_are_summed_up_in_their_own_units(pages):
