@@ -65,6 +65,7 @@ class Comparison(NamedTuple):
     quantities: xarray.Dataset
     chains: dict[str, Any]
     truth: dict[str, np.ndarray] | None
+    pivot: dict[str, np.ndarray]
 
 
 class Tree:
@@ -127,6 +128,7 @@ def _made(
         _quantities(draws, reference, data),
         chains,
         dict(centre) if truth else None,
+        dict(centre),
     )
 
 
