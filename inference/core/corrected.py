@@ -218,10 +218,11 @@ class Corrected(Variational):
         units = jnp.eye(len(variance)).reshape(-1, *shape)
         family, natural = self.problem.model.families[site], self._place.natural[site]
         rest = jax.vmap(lambda unit: fam.unexplained(family, natural, unit))(units)
-        found = np.asarray(variance + rest)
-        if negative := int(np.sum(found < 0)):
+        found = np.asarray(variance + rest).reshape(shape)
+        rounding = 1e-9 * np.asarray(super().sd(site)) ** 2 + 1e-18 * self._mean(site) ** 2
+        if negative := int(np.sum(found < -rounding)):
             self._note(f"{negative:,} variances of {site} came out negative: their sd is set to 0.")
-        return Widths(np.maximum(found, 0.0).reshape(shape), 0.0)
+        return Widths(np.maximum(found, 0.0), 0.0)
 
     def _estimated_widths(self) -> dict[str, Widths]:
         """q's variances plus the difference of draws' variances, whose errors partly cancel."""

@@ -79,7 +79,7 @@ PAPERS = {
 
 def named_papers(text: str) -> str:
     """Replace the letters by which docstrings cite papers, as in P(11.25), by authors."""
-    text = re.sub(r"(Jordan|Hoffman), [PT] (?=\d)", r"\1, ", text)  # who are named already
+    text = re.sub(r"(Jordan|Hoffman|slides)(, | \()[PTX] (?=\d)", r"\1\2", text)  # named already
 
     def name(found: re.Match[str]) -> str:
         return f"{PAPERS[found[1]]} {found[2]}"
