@@ -13,6 +13,8 @@ import jax
 import numpy as np
 
 from inference.comparison import measure, verdicts
+from inference.comparison.agreement import Quantities
+from inference.comparison.measure import Sample, Yardstick, make_yardstick
 from inference.comparison.record import Agreement, Row, Within
 from inference.core.registry import engines, load_engine
 from inference.io import arviz
@@ -20,6 +22,8 @@ from inference.run.end_checks import quiet
 from inference.run.fit import fit
 
 CHAINS, WARMUP, DRAWS = 2, 300, 1000
+SETTLED = 1.1  # R-hat up to which a number of the chains has settled
+ENOUGH = 0.5  # share of the numbers that must have settled
 PARTS = 5  # of the chains, of which the first and the last are compared
 NO_SAMPLER = "not judged: no sampler can start at its answer"
 
@@ -35,11 +39,11 @@ def sampler_for(model: Any) -> str | None:
 
 def judge_within(
     found: Any,
-    sample: measure.Sample,
+    sample: Sample,
     key: jax.Array,
     seed: Any,
     max_seconds: float | None,
-    reference: measure.Yardstick | None = None,
+    reference: Yardstick | None = None,
 ) -> Within:
     """Judge a fit, of which `sample` are draws, by chains that start at its means.
 
@@ -76,19 +80,53 @@ def judge_within(
     }
     if reference is not None:
         told["from_reference_sd"] = measure.mean_error(found.model, around, reference)
-    if reasons := verdicts.trouble(Row(engine=sampler, **quality)):
+    stick, share = make_yardstick(chains, around, seed, as_reference=True), 1.0
+    reasons = verdicts.trouble(Row(engine=sampler, **quality))
+    if reasons and reference is None:
+        stick, sample, share = only_settled(around, stick, sample)
+        told["settled"] = share
+    if reasons and (share < ENOUGH or reference is not None):
         return Within(verdict=_moving(around), rule="; ".join(reasons), **told)
-    stick = measure.make_yardstick(chains, around, seed, as_reference=True)
     figures, _, _ = measure.distances_from(found, sample, stick)
     row = Row(engine=found.engine, kind=found.posterior.kind, **figures)
     verdict, rule = verdicts.of_engine(row, True)
     if row.mean_error_sd is not None and row.mean_error_sd >= 1:
         verdict = f"its chains rest elsewhere, {row.mean_error_sd:.1f} sd from its answer"
+    if reasons:
+        verdict += f" (by the {share:.0%} of the compared numbers whose chains have settled)"
+        rule += f"; numbers with an R-hat above {SETTLED} are left out: {'; '.join(reasons)}"
     kept = {one.name: getattr(row, one.name) for one in fields(Agreement)}
     return Within(verdict=verdict, rule=rule, **told, **kept)
 
 
-def _moving(around: measure.Sample) -> str:
+def only_settled(
+    around: Sample, stick: Yardstick, sample: Sample
+) -> tuple[Yardstick, Sample, float]:
+    """The yardstick and an engine's draws without numbers whose chains disagree, and the share of
+    the numbers that is left."""
+
+    def settled(values: np.ndarray) -> np.ndarray:
+        if around.shape[1] < arviz.FEWEST_DRAWS:
+            return np.zeros(values.shape[1], bool)
+        rhat = arviz.each_rhat(values.reshape(*around.shape, -1))
+        return (rhat <= SETTLED) | (values.std(0) == 0)
+
+    known = {name: settled(x.draws) for name, x in (stick.sites | stick.invariant).items()}
+
+    def some(quantities: dict[str, Quantities]) -> dict[str, Quantities]:
+        return {
+            name: Quantities(*(field[..., known[name]] for field in one))
+            for name, one in quantities.items()
+        }
+
+    picked = {site: places[known[site]] for site, places in stick.picked.items()}
+    stick = stick._replace(picked=picked, sites=some(stick.sites), invariant=some(stick.invariant))
+    functionals = {name: x[:, known[name]] for name, x in sample.invariant.items() if name in known}
+    share = float(np.mean(np.concatenate(list(known.values()))))
+    return stick, sample._replace(invariant=functionals), share
+
+
+def _moving(around: Sample) -> str:
     """Words on chains that have not settled: whether their log joint has risen."""
     if around.shape[1] < 2 * PARTS:
         return f"not judged: chains that start at its answer have {around.shape[1]} draws only"

@@ -98,6 +98,7 @@ class Reweighted:
 class Within(Agreement):
     """An engine judged within the mode that it found, by chains that start at its answer.
 
+    settled: share of the numbers whose chains agree, if some do not; the others are left out
     log_joint: mean over the chains' draws, with its Monte Carlo error
     from_reference_sd: mean error of the chains from a converged reference
     """
@@ -107,6 +108,7 @@ class Within(Agreement):
     sampler: str | None = None
     rhat: Number = None
     ess_bulk: Number = None
+    settled: Number = None
     log_joint: Number = None
     log_joint_se: Number = None
     from_reference_sd: Number = None

@@ -25,6 +25,7 @@ INTERVAL = (0.05, 0.95)  # whose quantiles the tail effective sample size is abo
 MOST_CELLS = 20_000_000  # draws x rows x columns for which the pointwise log likelihood is computed
 MOST_NUMBERS = 20_000_000  # in a file; draws of a distribution take a second per million
 DRAWS, FEWEST = 1000, 50
+FEWEST_DRAWS = 4  # of a chain, for its diagnostics
 LEAST = 200  # draws for which others are given up to have log likelihoods
 
 Draws = dict[str, np.ndarray]  # site -> (chains, draws, ...)
@@ -72,23 +73,30 @@ def chain_diagnostics(values: np.ndarray) -> dict[str, Any]:
         half = values.shape[1] // 2
         values = values[0, : 2 * half].reshape(2, half, -1)
     values = np.asarray(values, np.float64)
-    if values.shape[1] < 4 or not np.all(np.isfinite(values)):
+    if values.shape[1] < FEWEST_DRAWS or not np.all(np.isfinite(values)):
         return nothing
-    columns = np.moveaxis(values[..., values.std((0, 1)) > 0], -1, 0)
+    varying = values[..., values.std((0, 1)) > 0]
+    columns = np.moveaxis(varying, -1, 0)
     if not len(columns):
         return nothing
     found = {
-        "rhat": np.max([float(array_stats().rhat(column)) for column in columns]),
+        "rhat": np.max(each_rhat(varying)),
         "ess_bulk": np.min([effective_size(column, "bulk") for column in columns]),
         "ess_tail": np.min([effective_size(column, "tail") for column in columns]),
     }
     return {name: float(value) if np.isfinite(value) else None for name, value in found.items()}
 
 
+def each_rhat(values: np.ndarray) -> np.ndarray:
+    """The rank-normalised R-hat of each of the numbers (chains, draws, n); nan for constants."""
+    columns = np.moveaxis(np.asarray(values, np.float64), -1, 0)
+    return np.array([float(array_stats().rhat(x)) if x.std() > 0 else np.nan for x in columns])
+
+
 def energy_fraction(energy: np.ndarray) -> float | None:
     """E-BFMI of the worst chain, from energies (chains, draws)."""
     energy = np.asarray(energy, np.float64)
-    if energy.shape[1] < 4 or not np.all(energy.var(axis=1) > 0):
+    if energy.shape[1] < FEWEST_DRAWS or not np.all(energy.var(axis=1) > 0):
         return None
     return float(np.min(array_stats().bfmi(energy)))
 
