@@ -156,6 +156,20 @@ def _without_axes(tree: Any) -> Any:
 # Over all processes ----------------------------------------------------------------------------
 
 
+def run_and_gather(
+    function: Callable[..., Any],
+    setting: Any,
+    devices: Devices,
+    common: Any,
+    own: Sequence[Any],
+    fields: Sequence[str] = (),
+) -> tuple[tuple[Any, ...], list[Any]]:
+    """The results of `run`, and what `gather` makes of them, or of so many of their fields."""
+    results = run(function, setting, devices, common, own)
+    parts = [tuple(getattr(one, name) for name in fields) for one in results] if fields else results
+    return results, gather(devices, parts)
+
+
 def gather(devices: Devices, parts: Sequence[Any]) -> list[Any]:
     """The results of this process's devices on its first one.
 

@@ -74,7 +74,8 @@ class Variational(Posterior):
 
     @property
     def at_hand(self) -> list[str]:
-        return [site for site in self.sites if site in self._shared or self._local is not None]
+        sites = self.problem.model.families
+        return [site for site in sites if site in self._shared or self._local is not None]
 
     def natural(self, site: str) -> Any:
         """The natural parameter of a site, rows in the order of the data."""
@@ -91,21 +92,23 @@ class Variational(Posterior):
 
     def statistics(self, site: str) -> Any:
         """The expected sufficient statistics of a site."""
-        family = self.problem.model.families[self._check(site)]
-        return family.mean(jax.tree.map(jnp.asarray, self.natural(site)))
+        natural = jax.tree.map(jnp.asarray, self.natural(site))
+        return self.problem.model.families[site].mean(natural)
 
     def distribution(self, site: str) -> Any:
         """The NumPyro distribution of a site."""
-        family = self.problem.model.families[self._check(site)]
-        return family.distribution(jax.tree.map(jnp.asarray, self.natural(site)))
+        natural = jax.tree.map(jnp.asarray, self.natural(site))
+        return self.problem.model.families[site].distribution(natural)
 
     def mean(self, site: str) -> np.ndarray:
-        family = self.problem.model.families[self._check(site)]
-        return np.asarray(_moment(family, self.natural(site), "mean"))
+        return self._moment(site, "mean")
 
     def sd(self, site: str) -> np.ndarray:
-        family = self.problem.model.families[self._check(site)]
-        return np.sqrt(np.asarray(_moment(family, self.natural(site), "variance")))
+        return np.sqrt(self._moment(site, "variance"))
+
+    def _moment(self, site: str, name: str) -> np.ndarray:
+        natural = self.natural(site)
+        return np.asarray(_moment(self.problem.model.families[site], natural, name))
 
     def sample(self, key: jax.Array, num_draws: int, sites: Names = None) -> Values:
         families = self.problem.model.families

@@ -71,6 +71,12 @@ def default_engines(model: Any, hyper: Any, quick: bool = False) -> list[str]:
     return [x.name for x in sorted(taken, key=lambda x: (KINDS.index(x.kind), x.name))]
 
 
+def load_with_options(name: str, given: dict[str, Any]) -> tuple[Engine, Any]:
+    """The engine of that name, and its options with the given ones checked."""
+    engine = load_engine(name)
+    return engine, make_options(engine, given)
+
+
 def make_options(engine: Engine, given: dict[str, Any]) -> Any:
     """The engine's options with the given ones checked."""
     options = read_options(engine.Options, engine.name, given)

@@ -67,8 +67,8 @@ def sweep(
 
     def height(parameters, site):
         now = {**shared, site: parameters}
-        values = devices.run(obj.local_value, block, places, (hyper, now), own)
-        return without_rows(now), devices.gather(places, values)
+        _, values = devices.run_and_gather(obj.local_value, block, places, (hyper, now), own)
+        return without_rows(now), values
 
     info = mb.Info((without_rows(shared), [bound for bound, _, _ in solved.sums]))
     for i, site in enumerate(model.shared):
@@ -77,8 +77,8 @@ def sweep(
         parts = [gradient[site] for gradient in solved.gradients]
         if i and model.coupled == "rows":
             later = block._replace(site=site)
-            found = devices.run(obj.block_gradient, later, places, (hyper, shared), own)
-            parts = devices.gather(places, found)
+            asked = obj.block_gradient, later, places, (hyper, shared), own
+            _, parts = devices.run_and_gather(*asked)
         target = obj.block_target(model, hyper, shared, tuple(parts), site, block.summary)
         if site in model.damped:
             move = partial(_towards, model, shared[site], target, site=site, summary=summary)

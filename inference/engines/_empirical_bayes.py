@@ -91,9 +91,9 @@ def learn(solved: Solved, shared: Sites, rate: Any) -> Any:
 
     def both(function: Any, *common: Any) -> tuple[Any, tuple[Any, ...]]:
         """Results without rows, and those of the devices' rows."""
-        rows = devices.run(function, setting, places, common, own)
+        _, rows = devices.run_and_gather(function, setting, places, common, own)
         alone = devices.run(function, setting, devices.mine(places)[:1], common, [None])
-        return alone[0], tuple(devices.gather(places, rows))
+        return alone[0], tuple(rows)
 
     direction = _direction(
         hyper, problem.hyper, *both(_slope, hyper, shared), scale=scale, names=names

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from inference.core import objective as obj
-from inference.core.factors import about_flat, are_flat, unit_factors
+from inference.core.factors import about_flat, shapes
 from inference.engines import _coordinate_ascent as ascent
 from inference.engines._minibatch import first_natural
 from pp_models.elimination.row_solver import RowOptions
@@ -39,8 +39,8 @@ def hold(problem: obj.Problem, key: jax.Array, given: dict[str, Any]) -> Sites:
         found = _mean_field(problem, key)
         means = {site: families[site].distribution(eta).mean for site, eta in found.items()}
         values = {site: means[site] for site in names} | values
-        units = unit_factors(problem.model, means)
-        if units is not None and are_flat(units).all():
+        found_shapes = shapes(problem.model, means)
+        if found_shapes is not None and found_shapes.flat.all():
             warnings.warn(about_flat(problem.model), stacklevel=2)
     return {site: families[site].stats(jnp.asarray(x, float)) for site, x in values.items()}
 

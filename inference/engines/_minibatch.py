@@ -48,6 +48,9 @@ class Share(NamedTuple):
     rows: jax.Array
 
 
+SUMS = ("gradient", "bound", "iterations", "rows")  # what is added up over devices
+
+
 class Setting(NamedTuple):
     """The static arguments of `solve_share`; see `solve`."""
 
@@ -124,9 +127,9 @@ def solve(problem, hyper, shared, batches, rows, present=None, start=None, **set
     """
     own = list(zip(batches, start or [None] * len(batches), strict=True))
     static = Setting(problem.model, **setting)
-    shares = devices.run(solve_share, static, problem.devices, (hyper, shared, rows), own)
-    parts = [(share.gradient, (share.bound, share.iterations, share.rows)) for share in shares]
-    gradients, sums = zip(*devices.gather(problem.devices, parts), strict=True)
+    given = solve_share, static, problem.devices, (hyper, shared, rows), own
+    shares, parts = devices.run_and_gather(*given, fields=SUMS)
+    gradients, sums = tuple(part[0] for part in parts), tuple(part[1:] for part in parts)
     solved = Solved(problem, hyper, batches, shares, gradients, sums)
     if present is None:
         return solved

@@ -79,5 +79,5 @@ def natural_step(problem, options, state: State, batches, present, time) -> tupl
         target = mb.target(solved, shared)
         rate, adaptive = _adapt(state.adaptive, shared, target, float(state.step))
     new = mb.ascend(solved, shared, rate, shared)
-    hyper = learn(solved, new, rate)
+    hyper = learn(solved, new, rate) if problem.learn else state.hyper
     return State(new, hyper, state.step + 1, adaptive), Info(bound, rate, solved.iterations)

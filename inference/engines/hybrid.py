@@ -41,7 +41,7 @@ from inference.engines import _collapsed as collapsed
 from inference.engines import _minibatch as mb
 from inference.engines._empirical_bayes import learn
 from inference.engines._natural_step import natural_step
-from pp_models.data.batches import shuffled
+from pp_models.data.rows import shuffled
 from pp_models.data.types import Data
 from pp_models.elimination import starts
 from pp_models.elimination.row_solver import RowOptions

@@ -15,6 +15,12 @@ from pp_models.errors import InputError, unknown
 from pp_models.model import value_shapes
 
 
+def check_request(engine: Engine, problem: Problem, wishes: Any, init: Any) -> None:
+    """All checks of one call of `fit`."""
+    check_wishes(wishes)
+    check_suits(engine, problem, wishes.evaluate_every, init)
+
+
 def check_wishes(wishes: Any) -> None:
     """Refuse what is not a time, a function, a choice of bar or a file."""
     limit, watch, progress = wishes.max_seconds, wishes.watch, wishes.progress

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from inference.core.factors import ALIKE, about_flat, are_flat, unit_factors
+from inference.core.factors import ALIKE, about_flat, shapes
 from inference.core.posterior import Posterior
 from pp_models.model import factor_axes
 
@@ -50,10 +50,10 @@ def copies(posterior: Posterior) -> Iterator[str]:
     """Sentences about positive factors of the same shape that are both in use, and about an answer
     without any in use."""
     model, values = posterior.problem.model, point_of(posterior)
-    units = unit_factors(model, {site: x[0] for site, x in values.items()})
-    if units is None:
+    found = shapes(model, {site: x[0] for site, x in values.items()})
+    if found is None:
         return
-    flat = are_flat(units)
+    units, flat = found
     if flat.all():
         yield about_flat(model)
     used = ~flat & (_shares(model, values) * len(units) > LIGHT)

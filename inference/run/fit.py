@@ -13,11 +13,11 @@ from inference.core.engine import Engine
 from inference.core.objective import Problem
 from inference.core.posterior import Posterior
 from inference.core.problem import make_problem
-from inference.core.registry import load_engine, make_options
+from inference.core.registry import load_engine, load_with_options, make_options
 from inference.io.fits import Fit
 from inference.run.callbacks import Convergence, Limit, Progress, Score, Watch
 from inference.run.checkpoint import Checkpoints, Plan, recipe_of
-from inference.run.checks import check_suits, check_wishes
+from inference.run.checks import check_request
 from inference.run.end_checks import warn_of_answer
 from inference.run.guards import Guard
 from inference.run.loop import Callback, Run, advance, feed, run_length, stream_rows
@@ -89,15 +89,13 @@ def fit(
     >>> inference.fit("lda", data, hyper={"num_topics": 2}).posterior.mean("beta").shape
     (2, 4)
     """
-    chosen = load_engine(engine)
-    checked = make_options(chosen, options)
+    chosen, checked = load_with_options(engine, options)
     when = checkpoint, checkpoint_seconds, checkpoint_steps
     wishes = Wishes(progress, evaluate_every, max_seconds, watch, *when)
-    check_wishes(wishes)
     make_room()
     problem = make_problem(model, data, hyper, devices)
     problem = problem._replace(devices=_used_devices(chosen, problem, devices is None))
-    check_suits(chosen, problem, evaluate_every, init)
+    check_request(chosen, problem, wishes, init)
     checked = chosen.settle(checked, data)
     return _run(chosen, checked, problem, key, dict(init or {}), wishes)
 

@@ -227,13 +227,3 @@ def pack_entries(
         order[w, : sizes[w]] = np.flatnonzero((window == w) & filled)
     starts = starts.astype(np.int32)
     return Entries(columns, values, owners, starts, lengths, order, sizes, None, widths)
-
-
-def shuffled(
-    key: jax.Array, num_rows: int, batch_size: int, drop_last: bool = False
-) -> list[np.ndarray]:
-    """Row indices of the batches of one pass over the data in random order."""
-    seed = np.asarray(jax.random.key_data(key)).ravel()
-    order = np.random.default_rng(seed).permutation(num_rows)
-    end = num_rows - num_rows % batch_size if drop_last else num_rows
-    return [order[start : start + batch_size] for start in range(0, end, batch_size)]

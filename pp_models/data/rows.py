@@ -19,7 +19,6 @@ from pp_models.data.batches import (
     batch_capacity,
     pack_entries,
     part_widths,
-    shuffled,
     window_widths,
 )
 
@@ -228,6 +227,16 @@ class Data:
         """One pass in random order, without the first `skip` batches: one batch per device."""
         for rows in shuffled(key, self.num_rows, batch_size, drop_last)[skip:]:
             yield self.shards(rows, batch_size, devices)
+
+
+def shuffled(
+    key: jax.Array, num_rows: int, batch_size: int, drop_last: bool = False
+) -> list[np.ndarray]:
+    """Row indices of the batches of one pass over the data in random order."""
+    seed = np.asarray(jax.random.key_data(key)).ravel()
+    order = np.random.default_rng(seed).permutation(num_rows)
+    end = num_rows - num_rows % batch_size if drop_last else num_rows
+    return [order[start : start + batch_size] for start in range(0, end, batch_size)]
 
 
 def row_sums(matrix: Any) -> np.ndarray:

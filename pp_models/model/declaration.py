@@ -29,8 +29,8 @@ from pp_models.model.hyper import (
     as_arrays,
     check_fields,
     read_hyper,
+    read_learned,
     register_hyper,
-    split_learned,
     values_of,
 )
 
@@ -155,7 +155,11 @@ def make_hyper(model: Model, given: Any, data: Data) -> Any:
 
 def declare(model: Model, given: Any, data: Data) -> tuple[Model, Any]:
     """The model's variant for these hyper-parameters and data, and the checked hyper-parameters."""
-    hyper = read_hyper(model.Hyper, model.name, given)
+    return _fill(model, read_hyper(model.Hyper, model.name, given), data)
+
+
+def _fill(model: Model, hyper: Any, data: Data) -> tuple[Model, Any]:
+    """`declare`, of hyper-parameters that have been read."""
     model = choose_variant(model, hyper, data.kind)
     if data.kind != model.kind:
         raise InputError(
@@ -169,8 +173,8 @@ def declare(model: Model, given: Any, data: Data) -> tuple[Model, Any]:
 def declare_learned(model: Model, given: Any, data: Data) -> tuple[Model, Any, tuple[str, ...]]:
     """The same with marks "learn" allowed: the variant, its hyper-parameters as arrays, and the
     names of those to be learned."""
-    given, learn = split_learned(model, given)
-    model, hyper = declare(model, given, data)
+    hyper, learn = read_learned(model, given)
+    model, hyper = _fill(model, hyper, data)
     if learn != ():
         starts = learnable(model, hyper)
         learn = tuple(sorted(starts)) if learn is None else tuple(sorted(learn))

@@ -142,6 +142,12 @@ def _number(name: str, value: Any, is_static: bool) -> Any:
     return float(array) if array.ndim == 0 else tuple(float(x) for x in array.ravel())
 
 
+def read_learned(model: Any, given: Any) -> tuple[Any, tuple[str, ...] | None]:
+    """A `Hyper` from user input with marks "learn" allowed, and the marked names."""
+    given, learned = split_learned(model, given)
+    return read_hyper(model.Hyper, model.name, given), learned
+
+
 def split_learned(model: Any, given: Any) -> tuple[Any, tuple[str, ...] | None]:
     """Hyper-parameters without the marks "learn" and ("learn", start), and the marked names. None
     in place of names stands for all that can be learned."""
