@@ -136,12 +136,18 @@ def _columns(path: Path, batch: Any) -> tuple[bool, list[Any]]:
     """Whether there are lists, and the two columns of lists or the three of numbers."""
     from pyarrow import types
 
+    def is_number(kind: Any) -> bool:
+        return bool(types.is_integer(kind) or types.is_floating(kind))
+
     lists = [c for c in batch.columns if types.is_list(c.type) or types.is_large_list(c.type)]
-    numbers = [c for c in batch.columns if types.is_integer(c.type) or types.is_floating(c.type)]
+    numbers = [c for c in batch.columns if is_number(c.type)]
     found = lists[:2] if len(lists) > 1 else numbers[:3]
-    if len(found) != (2 if len(lists) > 1 else 3):
-        what = "a list of columns and one of counts, or row, column and value"
-        fail(path, f"its columns {', '.join(batch.schema.names)} are not {what}: write those")
+    good = all(is_number(part.type.value_type) for part in found) if len(lists) > 1 else True
+    if len(found) != (2 if len(lists) > 1 else 3) or not good:
+        has = ", ".join(f"{field.name} ({field.type})" for field in batch.schema)
+        what = "a list of column numbers and one of counts, or row, column and value as numbers"
+        fix = "number rows and columns from 0, with their names in files beside the table"
+        fail(path, f"its columns {has} are not {what}: {fix}")
     if any(part.null_count for part in found):
         fail(path, "a value is missing: leave such entries out")
     return len(lists) > 1, found

@@ -319,8 +319,9 @@ def test_bad_parquet_and_arrow(tmp_path):
                 datasets.load(path)
     path = tmp_path / "bad.parquet"
     for table, words in (
-        ({"a": [1], "b": [2]}, "its columns a, b are not"),
+        ({"a": [1], "b": [2]}, r"its columns a \(int64\), b \(int64\) are not"),
         ({"a": ["x"], "b": ["y"], "c": ["z"]}, "are not"),
+        ({"a": [["x"]], "b": [[1]]}, r"a \(list<.*string>\).*number rows and columns from 0"),
         ({"a": [0], "b": [0], "c": [None]}, "are not|missing"),
         ({"a": [0, 1], "b": [0, None], "c": [1, 1]}, "missing"),
         ({"a": [[0, 1]], "b": [[1]]}, "more columns than counts"),
