@@ -398,8 +398,8 @@ MUTANTS = (
     ),
     Mutant(
         "inference/engines/_coordinate_ascent.py",
-        "obj.block_gradient, later, places, (hyper, shared), own)",
-        "obj.block_gradient, later, places, (hyper, state.shared), own)",
+        "obj.block_gradient, later, places, (hyper, shared), own",
+        "obj.block_gradient, later, places, (hyper, state.shared), own",
         "cavi: later blocks see earlier ones' stale statistics",
         (only("pmf", "later_blocks"),),
     ),
