@@ -1,13 +1,11 @@
 """Verdicts in words, each with the rule behind it.
 
-An engine is judged on its global sites together, on every site, on functionals that no relabelling
-changes, and on its single numbers. Figures are free of Monte Carlo noise on average
-(`agreement`), and a fault is called one only if it is `SURE` standard errors beyond the limit of
-what is right. If the draws are too few to tell, the verdict says so.
+Judged are the global sites together, every site, functionals that no relabelling changes, and
+single numbers. Figures are free of Monte Carlo noise on average (`agreement`). A fault must be
+`SURE` standard errors beyond the limit; the verdict says so if the draws are too few to tell.
 
-The limits are round numbers: 0.15 sd moves a 90 % interval hardly, half an sd and a whole one move
-it noticeably. Limits of R-hat and effective sample sizes follow Vehtari et al. (2021), of k-hat
-Vehtari et al. (2024).
+Limits are round: 0.15 sd hardly moves a 90 % interval. Those of R-hat and effective sample sizes
+follow Vehtari et al. (2021), of k-hat Vehtari et al. (2024).
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -319,10 +317,9 @@ def _all_parts(row: Row) -> dict[str, Agreement]:
 
 
 def _parts(row: Row) -> dict[str, Agreement]:
-    """Sites and functionals. Hyper-parameters are sites already; of a narrow q the log joint is
-    off in any case."""
-    skipped = ("log joint", "hyper-parameters")
-    return {name: part for name, part in _all_parts(row).items() if name not in skipped}
+    """Sites and functionals, without those that are sites already or off for every narrow q."""
+    skipped = "log joint", "hyper-parameters"
+    return {name: x for name, x in _all_parts(row).items() if name not in skipped}
 
 
 def _with_culprits(row: Row, judge: Judge, head: Finding) -> Finding:
@@ -331,7 +328,10 @@ def _with_culprits(row: Row, judge: Judge, head: Finding) -> Finding:
     judged = {name: judge(part) for name, part in parts.items()}
     worse = {name: one for name, one in judged.items() if one and one.level > head.level}
     order = sorted(worse, key=lambda name: (-worse[name].level, -_size(parts[name], judge)))[:2]
-    named = {name: _culprit(name, parts[name], judge) for name in order}
+    sides = {(one.sd_ratio or 1.0) > 1.0 for one in (row, *(parts[name] for name in order))}
+    turned = judge is widths and head.level > 0 and len(sides) == 2  # some too wide, some narrow
+    label = {name: f"{name} {worse[name].words}" if turned else name for name in order}
+    named = {name: _culprit(label[name], parts[name], judge) for name in order}
     named = {name: words for name, words in named.items() if words not in head.words}
     said, rules = list(named.values()), [f"{name}: {worse[name].rule}" for name in named]
     if not said and head.level == 0:
@@ -339,7 +339,8 @@ def _with_culprits(row: Row, judge: Judge, head: Finding) -> Finding:
     if not said:
         return head
     level = max([head.level, 1, *(one.level for one in worse.values())])
-    joint = "but for" if head.level == 0 else "and" if "but for" in head.words else "and more so"
+    joint = "but" if turned else "but for" if head.level == 0 else "and more so"
+    joint = "and" if "but for" in head.words else joint
     words = f"{head.words} {joint} {' and '.join(said)}"
     return Finding(words, level, "; ".join([head.rule, *rules]))
 

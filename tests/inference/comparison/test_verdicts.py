@@ -35,6 +35,17 @@ def test_words_and_the_rule_behind_them(error, ratio, words):
     assert len(low_high) == 2
 
 
+def test_a_part_whose_width_errs_the_other_way_is_not_said_to_err_more():
+    """Parameters that are too narrow beside likelihoods that are too wide."""
+    for ratio, words in (
+        (1.47, "slightly too narrow but row likelihoods too wide (1.47 of its sd)"),
+        (0.6, "slightly too narrow and more so row likelihoods (0.60 of its sd)"),
+    ):
+        part = Agreement(quantities=20, mean_error_sd=0.0, sd_ratio=ratio)
+        found = row(0.05, 0.9, invariant={"row likelihoods": part})
+        assert words in verdicts.of_engine(found, True)[0]
+
+
 def test_another_mode_is_told_from_a_fit_that_has_not_converged():
     """Sweeps that raise the bound say that a fit has not converged. Chains that settle at its
     answer say that it is another mode, and chains that leave it that it is none.
