@@ -325,11 +325,10 @@ def _parts(row: Row) -> dict[str, Agreement]:
 def _with_culprits(row: Row, judge: Judge, head: Finding) -> Finding:
     """Name the sites, functionals or numbers that are worse than the global sites together."""
     parts = _parts(row)
-    judged = {name: judge(part) for name, part in parts.items()}
-    worse = {name: one for name, one in judged.items() if one and one.level > head.level}
+    worse = {name: one for name, x in parts.items() if (one := judge(x)) and one.level > head.level}
     order = sorted(worse, key=lambda name: (-worse[name].level, -_size(parts[name], judge)))[:2]
     sides = {(one.sd_ratio or 1.0) > 1.0 for one in (row, *(parts[name] for name in order))}
-    turned = judge is widths and head.level > 0 and len(sides) == 2  # some too wide, some narrow
+    turned = judge is widths and head.level > 0 and len(sides) == 2  # too wide, and too narrow
     label = {name: f"{name} {worse[name].words}" if turned else name for name in order}
     named = {name: _culprit(label[name], parts[name], judge) for name in order}
     named = {name: words for name, words in named.items() if words not in head.words}

@@ -254,7 +254,7 @@ def test_fields_are_read_from_docstrings(build):
 
 def test_the_table_is_what_fit_decides(build):
     """A model and an engine are said to go together where `inference.fit` does not refuse them."""
-    from inference.run import fit
+    from inference.run import checks
 
     for name in MODELS:
         model = pp_models.load(name)
@@ -262,7 +262,7 @@ def test_the_table_is_what_fit_decides(build):
         problem.model, problem.hyper, problem.learn = model, model.Hyper(), ()
         for engine in map(registry.load_engine, registry.engines()):
             try:
-                fit.check_suits(engine, problem)
+                checks.check_suits(engine, problem)
                 refused = False
             except pp_models.InputError:
                 refused = True

@@ -9,7 +9,8 @@ import jax
 
 import pp_models
 from inference.core import registry
-from inference.run import fit
+from inference.core.problem import make_problem
+from inference.run.checks import check_suits
 from pp_models import InputError
 
 ROOT = next(folder for folder in Path(__file__).parents if (folder / "README.md").exists())
@@ -20,7 +21,7 @@ def models_by_engines():
     """A row for each model, a column for each group of engines that fit the same models."""
     columns: dict[tuple[bool, ...], list[str]] = {}
     problems = {
-        name: fit.make_problem(name, *reversed(pp_models.load(name).example(jax.random.key(0))))
+        name: make_problem(name, *reversed(pp_models.load(name).example(jax.random.key(0))))
         for name in pp_models.available()
         if (ROOT / "pp_models" / "models" / f"{name}.py").exists()
     }
@@ -39,7 +40,7 @@ def models_by_engines():
 
 def _suits(engine, problem):
     try:
-        fit.check_suits(engine, problem)
+        check_suits(engine, problem)
     except InputError:
         return False
     return True
