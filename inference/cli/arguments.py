@@ -92,7 +92,10 @@ def _add_compare(commands: Any) -> None:
     command = commands.add_parser("compare", help=text)
     command.set_defaults(run="compare:run_compare")
     _text(command, "model", "MODEL", "a model's name")
-    text = "engines to judge (default: a standard set of those that fit the model)"
+    text = (
+        "engines to judge (default: a standard set of those that fit the model); E+lr: the fit by "
+    )
+    text += "variational engine E with the widths of linear response (docs/widths.md)"
     _text(command, "--engines", "a,b,c", text)
     text = "sampler to judge by (default: the one with most effective draws; none: judge nobody)"
     _text(command, "--reference", "E", text)

@@ -10,6 +10,7 @@ import jax
 from inference.cli.settings import find_folder, load_data, make_folder, prepare
 from inference.comparison import results
 from inference.comparison.compare import compare
+from inference.core.registry import with_corrected
 from inference.report import page as report
 from pp_models.data.files import explained
 from pp_models.errors import InputError
@@ -23,7 +24,7 @@ def run_compare(chosen: argparse.Namespace) -> int:
         raise InputError(f"--rows must be at least 1, not {chosen.rows}.")
     names = None
     if chosen.engines is not None:
-        names = [name for part in chosen.engines.split(",") if (name := part.strip())]
+        names = with_corrected(n for part in chosen.engines.split(",") if (n := part.strip()))
     model, settings = prepare(chosen, names)
     folder = find_folder(chosen, comparing=True)
     synthetic = chosen.data == "synthetic"

@@ -12,7 +12,7 @@ import jax
 
 from inference.cli import folder as results
 from inference.core.compilation import keep_programs
-from inference.core.registry import default_reference, load_engine, make_options
+from inference.core.registry import default_reference, load_compared, load_engine, make_options
 from inference.core.registry import engines as all_engines
 from pp_models import datasets
 from pp_models.discovery import load
@@ -32,9 +32,10 @@ def prepare(chosen: argparse.Namespace, engines: list[str] | None) -> tuple[Any,
     model = load(chosen.model)
     every = [one for one in map(load_engine, all_engines()) if one.compared or one.kind == "point"]
     names: list[Any] = [one.name for one in every] if engines is None else list(engines)
+    find = load_compared if "reference" in chosen else load_engine
     if "reference" in chosen and chosen.reference != "none":
         names.append(chosen.reference or default_reference(model))
-    fields = {name: load_engine(name).Options._fields for name in dict.fromkeys(names)}
+    fields = {name: find(name).Options._fields for name in dict.fromkeys(names)}
     known = {*model.Hyper._fields, *(name for names in fields.values() for name in names)}
     given = dict(parse_setting(text) for text in chosen.set)
     for name in given:
@@ -44,7 +45,7 @@ def prepare(chosen: argparse.Namespace, engines: list[str] | None) -> tuple[Any,
         engine: {n: v for n, v in given.items() if n in own} for engine, own in fields.items()
     }
     for engine, own in options.items():
-        make_options(load_engine(engine), own)
+        make_options(find(engine), own)
     hyper = {name: value for name, value in given.items() if name in model.Hyper._fields}
     return model, {"hyper": hyper, "options": {name: own for name, own in options.items() if own}}
 

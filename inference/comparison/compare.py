@@ -21,7 +21,7 @@ from inference.comparison.measure import Chains, Draws
 from inference.comparison.record import Summary
 from inference.core import align, registry
 from inference.core.provenance import plain, versions
-from inference.core.registry import default_engines, default_reference, load_engine, make_options
+from inference.core.registry import default_reference, load_compared, load_engine, make_options
 from inference.evaluation import splits
 from pp_models import datasets, discovery
 from pp_models.data.types import Data
@@ -87,7 +87,8 @@ def compare(
     data:      default: drawn from the model's prior (counts rounded, see `datasets.synthetic`)
     reference: the sampler to judge by (default: of the model's first sampler and those among the
                engines, the best); "none" to judge nobody
-    engines:   default: those that suit the model. options: by engine, of `fit`
+    engines:   default: those that suit the model. "cavi+lr": the fit of cavi, with the widths of
+               linear response. options: by engine, of `fit`
     num_draws: of each posterior, all chains together (default: 2000, quick 1000)
     on_result: called with an engine's name and its row of the summary as soon as it is judged
     truth:     site -> the value that the data were drawn with, where it is known
@@ -100,8 +101,7 @@ def compare(
     command:   how to repeat this, for the report
     on_begin:  called with an engine's name and its place, before it is fitted
 
-    An engine that fails has its error in its row. Ctrl-C ends the comparison with what is finished
-    (`summary["partial"]`).
+    An engine that fails has its error in its row. Ctrl-C ends it (`summary["partial"]`).
 
     >>> import inference
     >>> short = {"gibbs": {"num_samples": 400, "num_warmup": 100}}
@@ -110,7 +110,7 @@ def compare(
     'point'
     """
     key = jax.random.key(0) if key is None else key
-    names = None if engines is None else _unique(engines)
+    names = None if engines is None else _named(engines)
     every = _check(reference, names, options or {}, budget, quick)
     size = check_count("num_draws", NUM_DRAWS[quick] if num_draws is None else num_draws)
     problem = _problem(discovery.load(model_name), data, hyper, key, truth, quick, rows)
@@ -197,8 +197,8 @@ def _align_truth(problem: Problem, pivot: Draws) -> Draws | None:
 # Checks and choices -------------------------------------------------------------------------------
 
 
-def _unique(engines: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys([engines] if isinstance(engines, str) else engines))
+def _named(engines: Iterable[str]) -> list[str]:
+    return registry.with_corrected([engines] if isinstance(engines, str) else engines)
 
 
 def _check(
@@ -211,11 +211,11 @@ def _check(
     if engines is not None and not engines:
         raise InputError("There are no engines to compare: name at least one.")
     judges = [] if reference in (None, "none") else [reference]
-    chosen = {name: load_engine(name) for name in (*judges, *(engines or []))}
+    chosen = {name: load_compared(name) for name in (*judges, *(engines or []))}
     for name in options:
-        if engines is not None and name not in chosen and load_engine(name).kind != "draws":
+        if engines is not None and name not in chosen and load_compared(name).kind != "draws":
             raise unknown("engine in options", name, chosen)
-        chosen.setdefault(name, load_engine(name))
+        chosen.setdefault(name, load_compared(name))
     for name, engine in chosen.items():
         make_options(engine, dict(options.get(name, {})))
     if judges and chosen[reference].kind != "draws":
@@ -234,7 +234,7 @@ def _choose(
     model: Model, hyper: Any, reference: str | None, engines: list[str] | None, quick: bool
 ) -> tuple[list[str], list[str]]:
     """The samplers that may be the reference, and the other engines."""
-    chosen = default_engines(model, hyper, quick) if engines is None else engines
+    chosen = registry.default_rows(model, hyper, quick) if engines is None else engines
     if reference is not None:
         candidates = [] if reference == "none" else [reference]
     else:
@@ -251,7 +251,7 @@ def _choose(
 
 
 def _samples(name: str, model: Model) -> bool:
-    return load_engine(name).kind == "draws" and not load_engine(name).suits(model)
+    return load_compared(name).kind == "draws" and not load_compared(name).suits(model)
 
 
 def _problem(

@@ -16,17 +16,17 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from inference.comparison import measure, verdicts
+from inference.comparison import correction, measure, verdicts
+from inference.comparison.follow import Follow
 from inference.comparison.measure import Measured, Sample, Yardstick
 from inference.comparison.modes import judge_within as within
 from inference.comparison.record import Evidence, Row, Within
 from inference.comparison.results import Finished, Folder
 from inference.core.modes import listed
 from inference.core.provenance import plain
-from inference.core.registry import load_engine
-from inference.evaluation.heldout import heldout_score
+from inference.core.registry import corrects, load_compared
 from inference.run import checkpoint as checkpoints
-from inference.run.fit import Fit, fit
+from inference.run.fit import fit
 from inference.run.polish import polish
 from pp_models.data.types import Data
 from pp_models.errors import InputError, TooLarge
@@ -35,9 +35,7 @@ from pp_models.model import Model
 MIN_ROWS = 10  # with fewer rows none are held out
 FITTING = 0.75  # part of the budget for fits; the rest judges them within their modes
 LEAST_SHARE = 0.2  # of its share of the whole budget that an engine gets in any case
-SLOW_SCORE = 0.5  # seconds for a held-out score above which no more are computed during a fit
 MOST_SWEEPING = 20.0  # seconds to find out whether a fit has converged
-SLOWEST_SCORE = 20.0  # the same for the first two, which compile
 
 
 class Task(NamedTuple):
@@ -114,56 +112,6 @@ class Task(NamedTuple):
         return done
 
 
-class Follow:
-    """Score held-out data after 1, 2, 4, 8, ... steps of a fit, into `curve`: [seconds, score].
-
-    memory: goes into the fit's checkpoints
-    caught: warnings of the fit
-    """
-
-    def __init__(self, engine: str, heldout: Data | None) -> None:
-        self._engine, self._heldout = engine, heldout
-        self.curve: list[list[float]] = []
-        self.caught: list[Any] = []
-        self._next: float | None = None if heldout is None else 1.0  # step; None: no more scores
-        self._scores = 0  # in this process
-        self._notes: list[str] = []  # of before an interruption
-
-    @property
-    def notes(self) -> list[str]:
-        """All warnings, once each."""
-        kinds = UserWarning, RuntimeWarning
-        new = [str(one.message) for one in self.caught if issubclass(one.category, kinds)]
-        return list(dict.fromkeys([*self._notes, *new]))
-
-    @property
-    def memory(self) -> dict[str, Any]:
-        return {"curve": self.curve, "next": self._next, "notes": self.notes}
-
-    @memory.setter
-    def memory(self, before: dict[str, Any]) -> None:
-        self.curve, self._notes = list(before["curve"]), list(before["notes"])
-        self._next = before["next"]
-
-    def __call__(self, step: int, seconds: float, posterior: Callable[[], Any]) -> None:
-        if self._next is None or step + 1 < self._next:
-            return
-        begin = time.perf_counter()
-        try:
-            now = posterior()
-            present = Fit(now.problem, self._engine, {}, now, {}, seconds)
-            score, _ = heldout_score(present, self._heldout)
-        except Exception:  # the score of the finished fit reports the error
-            score = None
-        if score is None or not np.isfinite(score):
-            self._next = None
-            return
-        self.curve.append([float(seconds), float(score)])
-        self._scores += 1
-        limit = SLOW_SCORE if self._scores > 2 else SLOWEST_SCORE
-        self._next = None if time.perf_counter() - begin > limit else 2 * (step + 1)
-
-
 class Budget:
     """Deal out seconds: an engine gets its share of what is left, or a part of its full share."""
 
@@ -231,7 +179,7 @@ class Run:
 
     def all(self, names: list[str], budget: Budget) -> None:
         """Fit and measure the engines until all are done or Ctrl-C."""
-        weights = [load_engine(name).budget for name in names]
+        weights = [load_compared(name).budget for name in names]
         last = self.candidates[-1] if self.candidates else None
         try:
             for place, engine in enumerate(names):
@@ -260,8 +208,11 @@ class Run:
         """Fit one engine, and measure it unless it may be the reference."""
         task = self.task
         try:
-            done = task.stored(engine, seconds) or task.fit(engine, place, seconds)
             key = task.key_for(engine, "draws")
+            if base := corrects(engine):
+                done = correction.finished(task, engine, self.fits.get(base), key, seconds)
+            else:
+                done = task.stored(engine, seconds) or task.fit(engine, place, seconds)
             sample = measure.draw(done.fit, key, task.num_draws, task.seed)
             if engine in self.candidates:
                 self._waiting[engine] = done, sample
@@ -304,6 +255,8 @@ class Run:
         else:
             judged = self.reference is not None
             row.verdict, row.rule = verdicts.of_engine(row, self.converged, judged)
+        if corrects(engine):
+            correction.complete(row, done.fit, stick.pivot, self.converged)
         self.stick = stick
         self.fits[engine], self.measured[engine], self.rows[engine] = done.fit, one, row
         if is_reference and self.converged and not task.quick:
@@ -383,7 +336,7 @@ class Run:
         if engine == self.reference:
             self.reference = None
         text = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
-        if engine in self.candidates and isinstance(error, TooLarge):
+        if (engine in self.candidates or corrects(engine)) and isinstance(error, TooLarge):
             text += self._fewer_rows()
         self.rows[engine] = Row(engine=engine, error=text)
         self.report(engine, plain(asdict(self.rows[engine])))

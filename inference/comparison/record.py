@@ -79,6 +79,24 @@ class Agreement:
 
 
 @dataclass(kw_only=True)
+class Doubling:
+    """How far a posterior mean moves if a hyper-parameter is doubled, to first order.
+
+    value: of the hyper-parameter, if it is one number
+    """
+
+    hyper: str
+    value: Number
+    functional: str
+    mean: Number = figure("mean", ".3g", "posterior mean of what moves", None)
+    sd: Number = figure("sd", ".2g", "its posterior sd by linear response")
+    shift: Number = figure(
+        "moves by", ".2g", "log 2 times the derivative by the hyper-parameter's logarithm", None
+    )
+    shift_sd: Number = figure("in its sd", ".2f", "the same in units of the posterior sd", None)
+
+
+@dataclass(kw_only=True)
 class Modes:
     """Chains that are in different modes, counted from 0, and a sentence about them."""
 
@@ -125,17 +143,23 @@ class Row(Agreement):
     heldout_curve: [seconds, held-out score] during the fit
     within: judged within its own mode, where the reference does not judge it
     between, predictions: its bound and its held-out score beside the best engine's, in words
+    sensitivity: to the prior, of a correction by linear response
     missed: why the reference, though its chains agree, cannot be complete
     rhat_aligned: the worst of the aligned global sites
     draws: of a Markov chain, all chains together. converged: of the reference
     """
 
     engine: str
-    kind: Literal["variational", "point", "draws", "mixture"] | None = None
+    kind: Literal["variational", "corrected", "point", "draws", "mixture"] | None = None
     error: str | None = None
     verdict: str = "failed"
     rule: str = "the engine raised an error"
-    seconds: Number = figure("seconds", ".1f", "wall time of the fit, compilation included")
+    seconds: Number = figure(
+        "seconds",
+        ".1f",
+        "wall time of the fit, compilation included; of a row +lr that of the fit, of the "
+        "correction and of its draws",
+    )
     seconds_to_1pct: Number = figure(
         "s to 1%", ".1f", "seconds until the bound was within 1% of its end"
     )
@@ -170,6 +194,7 @@ class Row(Agreement):
     sites: dict[str, Agreement] | None = None
     invariant: dict[Functional, Agreement] | None = None
     within: Within | None = None
+    sensitivity: list[Doubling] | None = None
     between: str | None = None
     predictions: str | None = None
     missed: str | None = None

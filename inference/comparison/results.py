@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from inference.core.registry import engines
+from inference.core.registry import compared_names
 from inference.io.fits import load
 from pp_models.data.files import explained, write_whole
 from pp_models.data.types import Data
@@ -124,14 +124,15 @@ def _flat(recipe: dict[str, Any]) -> dict[str, Any]:
 
 def clear(path: Path) -> None:
     """Remove the files of a comparison from a folder; other files stay."""
-    fits = [f"fits/{engine}.{end}" for engine in engines() for end in ("npz", "json", "checkpoint")]
+    names = compared_names()
+    fits = [f"fits/{name}.{end}" for name in names for end in ("npz", "json", "checkpoint")]
     with explained(path):
-        for name in (*WRITTEN, *(f"{engine}.nc" for engine in engines()), *fits):
+        for name in (*WRITTEN, *(f"{name}.nc" for name in names), *fits):
             (path / name).unlink(missing_ok=True)
 
 
 def tidy(path: Path, compared: Iterable[str]) -> None:
     """Remove posteriors of engines that the comparison just written does not contain."""
     with explained(path):
-        for engine in set(engines()) - set(compared):
+        for engine in set(compared_names()) - set(compared):
             (path / f"{engine}.nc").unlink(missing_ok=True)

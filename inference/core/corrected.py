@@ -1,9 +1,10 @@
 """A mean-field posterior with the widths and correlations of linear response."""
 
 import math
+import time
 import zlib
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -14,12 +15,12 @@ from inference.core import gauge
 from inference.core import linear_response as lr
 from inference.core import objective as obj
 from inference.core import response_draws as draws_
-from inference.core.posterior import Names, Posterior, Values
+from inference.core.posterior import Names, Posterior, Stored, Values
 from inference.core.posteriors import Variational
 from pp_models import families as fam
-from pp_models.errors import InputError
+from pp_models.errors import InputError, TooLarge
 from pp_models.families.margins import Margin, normal_quantile
-from pp_models.model import Model, Sites
+from pp_models.model import Sites
 
 MOST_EXACT = 3000  # numbers of a site whose widths are solved for one by one
 PROBES = 200  # draws from which the widths of larger sites are estimated
@@ -27,9 +28,10 @@ BLOCK = 2**22  # numbers of all right-hand sides that are solved for together
 FEW = 8  # right-hand sides that are solved for together in any case
 TINY = np.finfo(np.float64).tiny
 FINE = 1e-5  # residual where its error is not squared: covariances and sensitivities
-MOVED = 0.5  # nats gained on the way to the maximum that are worth a note
 LEAST_DRAWS = 400  # made at a time: margins are drawn by the ranks among them
 LEAST_SHARE = 0.1  # of q's variance, for variances estimated from draws
+MOST_DRAWS = 1000  # that a comparison or a file is given: each costs some dozen sweeps
+MOST_DRAWN = 2**25  # numbers of such draws
 MOST_NUMBERS = 2**27  # of all right-hand sides of a site whose widths are solved for
 
 
@@ -46,6 +48,7 @@ class Corrected(Variational):
     All of it is computed in double precision, from the data.
 
     notes: sentences on why the widths may be wrong; empty where nothing speaks against them
+    until: time (`time.perf_counter`) after which whatever takes long raises TooLarge
     """
 
     kind, has_density = "corrected", False
@@ -58,7 +61,9 @@ class Corrected(Variational):
         self._widths: dict[str, Widths] = {}
         self._spectrum: draws_.Spectrum | None = None
         self._ascent: lr.Ascent | None = None
-        self.settled = lr.SETTLED
+        self.settled, self.until = lr.SETTLED, math.inf
+        self._drawn: Values = {}
+        self._known: tuple[float, ...] = ()  # the ascent's numbers, of a stored posterior
 
     @property
     def ascent(self) -> lr.Ascent:
@@ -71,10 +76,14 @@ class Corrected(Variational):
                 )
             model, data = self.problem.model, self.problem.data
             with jax.enable_x64(True):
-                natural = {site: _double(self.natural(site)) for site in model.families}
-                place = lr.place_at(model, _double(self.problem.hyper), natural, data.pack())
-                self._ascent = lr.climb(model, place, self.settled)
-            self.notes += _doubts(model, self._ascent, self.settled)
+                natural = {site: lr.double(self.natural(site)) for site in model.families}
+                place = lr.place_at(model, lr.double(self.problem.hyper), natural, data.pack())
+                if self._known:
+                    distance, is_maximum, gain, steps = self._known
+                    self._ascent = lr.Ascent(place, distance, bool(is_maximum), gain, int(steps))
+                else:
+                    self._ascent = lr.climb(model, place, self.settled, self._on_time)
+            self.notes += lr.doubts(model, self._ascent, self.settled)
             found = jax.tree.map(np.asarray, self._ascent.place.natural)
             self._shared = {site: found[site] for site in model.shared}
             self._local = {site: found[site] for site in model.local}
@@ -83,6 +92,12 @@ class Corrected(Variational):
     @property
     def _place(self) -> lr.Place:
         return self.ascent.place
+
+    def _on_time(self) -> None:
+        if time.perf_counter() > self.until:
+            raise TooLarge(
+                "The corrected widths were not found in the time that there was for them."
+            )
 
     # Functionals ------------------------------------------------------------------------------
 
@@ -94,7 +109,7 @@ class Corrected(Variational):
         with jax.enable_x64(True):
             rights = self._rights(function)
             shift = self._respond(rights, tolerance)
-            found = gauge.products(rights, shift) + self._unexplained(function)
+            found = np.asarray(gauge.products(rights, shift)) + self._unexplained(function)
         return 0.5 * (found + found.T)
 
     def _unexplained(self, function: Callable[[Any], Any]) -> np.ndarray:
@@ -118,6 +133,18 @@ class Corrected(Variational):
             rights = self._rights(function)
             shift = self._respond(rights, FINE)
             return lr.sensitivities(self.problem.model, self._place, shift)
+
+    def doubled(self, function: Callable[[Any], Any]) -> dict[str, np.ndarray]:
+        """How far the expected function moves if a hyper-parameter is doubled, to first order.
+
+        Name -> log 2 times the derivatives by the hyper-parameter's logarithm.
+        """
+        hyper = self.problem.hyper._asdict()
+        slopes = self.sensitivity(function)
+        return {
+            name: math.log(2) * np.reshape(x, (len(x), -1)) @ np.ravel(hyper[name]).astype(float)
+            for name, x in slopes.items()
+        }
 
     def _rights(self, function: Callable[[Any], Any]) -> Sites:
         """The functions' gradients with respect to the expected statistics, stacked."""
@@ -143,7 +170,8 @@ class Corrected(Variational):
         for some, size in self._blocks(number):
             filled = np.resize(some, size)  # blocks of one size are compiled once
             part = jax.tree.map(lambda x, places=filled: x[places], rights)
-            found = lr.respond(self.problem.model, self._place, part, tolerance)
+            model, watch = self.problem.model, self._on_time
+            found = lr.respond(model, self._place, part, tolerance, watch=watch)
             self._judge(found, tolerance)
             parts.append(found.shift)
         return jax.tree.map(lambda *x: jnp.concatenate(x)[:number], *parts)
@@ -157,7 +185,7 @@ class Corrected(Variational):
     @property
     def _size(self) -> int:
         """Numbers of all sites."""
-        return sum(x.size for x in jax.tree.leaves(self._place.natural))
+        return sum(x.size for site in self.sites for x in jax.tree.leaves(self.natural(site)))
 
     def _judge(self, found: lr.Response, tolerance: float) -> None:
         if not found.is_maximum.all():
@@ -273,7 +301,7 @@ class Corrected(Variational):
         for site in scaled:
             margin: Any = families[site].margin
             rng = np.random.default_rng([*seed, zlib.crc32(site.encode())])
-            z = _normal_scores(after[site], widths[site], rng)
+            z = draws_.normal_scores(after[site], widths[site], rng)
             found = margin.quantile(z[:num_draws], self._mean(site), widths[site])
             out[site] = margin.join(found).astype(self._dtype)
         return {site: out[site] for site in wanted}
@@ -296,6 +324,7 @@ class Corrected(Variational):
         terms = draws_.polynomial(self._spectrum)
         befores, afters = [], []
         for some, size in self._blocks(number):
+            self._on_time()
             block = draws_.deviations(model, place, jax.random.fold_in(key, some[0]), size)
             block = gauge.without_turning(model, place.mean, place.natural, block)
             wider = block
@@ -310,6 +339,37 @@ class Corrected(Variational):
         )
         return before, after
 
+    def num_draws(self, wanted: int) -> int:
+        """Draws are costly: where their number is free there are fewer of a large posterior."""
+        if self._drawn:
+            return min(wanted, len(self._drawn[self.sites[0]]))
+        return min(wanted, MOST_DRAWS, max(LEAST_DRAWS, MOST_DRAWN // self._size))
+
+    def chains(self, key: jax.Array, num_draws: int, sites: Names = None) -> Values:
+        """One chain of draws. They are kept: another call gets the same, or the first of them."""
+        number = self.num_draws(num_draws)
+        self._drawn = self._drawn or self.sample(key, number)
+        return {site: self._drawn[site][None, :number] for site in sites or self.sites}
+
+    def stored(self, sites: Sequence[str], options: dict[str, Any]) -> Stored:
+        more: dict[str, Any] = {"ascent": np.array(self.ascent[1:], float)}
+        for site, (variance, error) in self._widths.items():
+            more |= {f"variance/{site}": variance, f"error/{site}": np.array(error)}
+        more |= {f"draws/{site}": x for site, x in self._drawn.items()}
+        return super().stored(sites, options)._replace(more=more)
+
+    @classmethod
+    def restored(cls, problem: obj.Problem, stored: Stored) -> "Corrected":
+        found, more = cast(Corrected, super().restored(problem, stored)), stored.more
+        found._known = tuple(more["ascent"].tolist())
+        for site in problem.model.families:
+            if f"variance/{site}" in more:
+                error = float(more[f"error/{site}"])
+                found._widths[site] = Widths(more[f"variance/{site}"], error)
+            if f"draws/{site}" in more:
+                found._drawn[site] = more[f"draws/{site}"]
+        return found
+
     def log_density(self, draws: dict[str, Any]) -> np.ndarray:
         return Posterior.log_density(self, draws)
 
@@ -318,56 +378,19 @@ class Corrected(Variational):
         return jnp.result_type(float)
 
 
-def _normal_scores(
-    deviations: np.ndarray, variance: np.ndarray, rng: np.random.Generator
-) -> np.ndarray:
-    """Standard normal quantiles of the ranks of every number over the draws.
-
-    The part of the variance that the deviations lack is added as independent noise.
-    """
-    rest = np.sqrt(np.maximum(variance - deviations.var(0), 0.0))
-    noisy = deviations + rest * rng.normal(size=deviations.shape)
-    ranks = np.argsort(np.argsort(noisy, axis=0), axis=0)
-    return np.asarray(ndtri((ranks + 0.5) / len(noisy)))
-
-
-def corrected(found: Variational, settled: float = lr.SETTLED) -> Corrected:
+def corrected(
+    found: Variational, settled: float = lr.SETTLED, max_seconds: float | None = None
+) -> Corrected:
     """The same posterior at the maximum of its bound, with the widths of linear response.
 
     settled: how far, in its sd, any functional's mean may be from that at the maximum
+    max_seconds: after which this and whatever is asked later raises TooLarge
     """
     model = found.problem.model
     shared = {site: found.natural(site) for site in model.shared}
     local = {site: found.natural(site) for site in model.local}
     posterior = Corrected(found.problem, shared, local)
     posterior.settled = settled
+    posterior.until = math.inf if max_seconds is None else time.perf_counter() + max_seconds
     _ = posterior.ascent
     return posterior
-
-
-def _double(tree: Any) -> Any:
-    def cast(x: Any) -> Any:
-        x = np.asarray(x)
-        return jnp.asarray(x, jnp.float64) if np.issubdtype(x.dtype, np.floating) else x
-
-    return jax.tree.map(cast, tree)
-
-
-def _doubts(model: Model, ascent: lr.Ascent, settled: float) -> Iterator[str]:
-    if points := [site for site, family in model.families.items() if not family.has_density]:
-        yield f"q holds {' and '.join(points)} as a point: the widths are those given its value."
-    if not ascent.is_maximum:
-        yield (
-            "The bound has no maximum near this answer: it rises along some direction, and the "
-            "corrected widths are not to be trusted."
-        )
-    elif not ascent.distance <= settled:
-        yield (
-            f"The answer is up to {ascent.distance:.2g} sd from the maximum of its bound: means "
-            "and widths may be off."
-        )
-    if ascent.gain > MOVED:
-        yield (
-            "The fit was moved towards the maximum of its bound, which rose by "
-            f"{ascent.gain:,.1f} nats: means differ from the fit's."
-        )

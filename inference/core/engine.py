@@ -53,6 +53,21 @@ class Look(NamedTuple):
     is_open: bool = False
 
 
+CORRECTED_DASHES = {
+    SOLID: "9 2.5 2 2.5",
+    DASHED: "5 2 2 2",
+    DOTTED: "1.5 5",
+    MIXED: "7 2 1.5 2 1.5 2",
+    LONG: "11 3 2 3",
+}
+
+
+def corrected_look(own: Look) -> Look:
+    """How a fit with corrected widths is drawn: in its engine's colour, with another marker."""
+    dash = CORRECTED_DASHES.get(own.dash, CORRECTED_DASHES[SOLID])
+    return own._replace(dash=dash, is_open=not own.is_open)
+
+
 class Engine(NamedTuple):
     """An inference method.
 
@@ -78,6 +93,8 @@ class Engine(NamedTuple):
     sums_out:  whether the bound of its steps has auxiliaries such as allocations summed out
     num_steps: (options, problem) -> steps of a run; engines on batches run `num_epochs` passes
     compared:  whether a comparison takes it where none are named
+    corrected: whether such a comparison, unless it is quick, also shows its fit with the widths of
+               linear response (`registry.corrects`)
     quick:     options of a quick comparison
     is_quick:  whether a quick comparison takes it where none are named
     calibrated: options on the small data sets of a calibration, with nearly independent draws
@@ -104,6 +121,7 @@ class Engine(NamedTuple):
     sums_out: bool = False
     num_steps: Callable[..., int] = lambda options, problem: options.num_epochs
     compared: bool = False
+    corrected: bool = False
     quick: Mapping[str, Any] = {}
     is_quick: bool = False
     calibrated: Mapping[str, Any] = {}

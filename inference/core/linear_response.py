@@ -22,6 +22,7 @@ that leave the data as they are the bound is flat, and rounding would send the s
 residual is kept off them (`gauge`).
 """
 
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -49,6 +50,16 @@ class Place(NamedTuple):
     natural: Sites
     mean: Sites
     batch: Batch
+
+
+def double(tree: Any) -> Any:
+    """The same in double precision."""
+
+    def cast(x: Any) -> Any:
+        x = np.asarray(x)
+        return jnp.asarray(x, jnp.float64) if np.issubdtype(x.dtype, np.floating) else x
+
+    return jax.tree.map(cast, tree)
 
 
 @partial(jax.jit, static_argnames=("model",))
@@ -206,11 +217,16 @@ def respond(
     rights: Sites,
     tolerance: float = TOLERANCE,
     most: int = MOST_STEPS,
+    watch: Callable[[], Any] = tuple,
 ) -> Response:
-    """Solve (V^-1 - F'') s = b for each of the stacked right-hand sides b."""
+    """Solve (V^-1 - F'') s = b for each of the stacked right-hand sides b.
+
+    watch: called between some steps; an exception ends the search
+    """
     flat = gauge.flat_inverse(model, place.mean, place.natural)
     search, steps, going = _start(model, place, flat, rights), 0, True
     while going and steps < most:
+        watch()
         search, unfinished = _advance(model, place, flat, tolerance, search, 5)
         steps, going = steps + 5, bool(np.any(np.asarray(unfinished)))
     first = np.maximum(np.asarray(search.first), np.finfo(float).tiny)
@@ -250,6 +266,7 @@ def _by_hyper(model, place, name, directions):
 
 # To the maximum --------------------------------------------------------------------------------
 
+MOVED = 0.5  # nats gained on the way to the maximum that are worth a note
 SETTLED = 0.01  # sd by which a functional's mean may be off the maximum's
 NEWTON_STEPS, DIRECTION_STEPS, DIRECTION_TOLERANCE = 40, 200, 1e-2
 FRACTIONS = tuple(0.5**i for i in range(12))
@@ -285,7 +302,9 @@ def _moved(model, place, change, fraction):
     return moved, bound(model, moved)
 
 
-def climb(model: Model, place: Place, settled: float = SETTLED) -> Ascent:
+def climb(
+    model: Model, place: Place, settled: float = SETTLED, watch: Callable[[], Any] = tuple
+) -> Ascent:
     r"""Newton's method on the bound, by the same conjugate gradients.
 
     With the slope $g$ of the bound, $\Sigma g$ leads to its maximum. No functional's mean moves by
@@ -299,7 +318,7 @@ def climb(model: Model, place: Place, settled: float = SETTLED) -> Ascent:
     distance, is_maximum, steps = np.inf, False, 0
     while steps < NEWTON_STEPS:
         slope = jax.tree.map(lambda x: x[None], _slope(model, place))
-        found = respond(model, place, slope, DIRECTION_TOLERANCE, DIRECTION_STEPS)
+        found = respond(model, place, slope, DIRECTION_TOLERANCE, DIRECTION_STEPS, watch)
         distance = float(np.sqrt(max(float(inner(slope, found.shift)), 0.0)))
         is_maximum = bool(found.is_maximum[0])
         if is_maximum and distance < settled:
@@ -311,6 +330,27 @@ def climb(model: Model, place: Place, settled: float = SETTLED) -> Ascent:
         place, height = better
         steps += 1
     return Ascent(place, distance, is_maximum, height - first, steps)
+
+
+def doubts(model: Model, ascent: Ascent, settled: float) -> Iterator[str]:
+    """Sentences on why the widths at the end of a climb may be wrong."""
+    if points := [site for site, family in model.families.items() if not family.has_density]:
+        yield f"q holds {' and '.join(points)} as a point: the widths are those given its value."
+    if not ascent.is_maximum:
+        yield (
+            "The bound has no maximum near this answer: it rises along some direction, and the "
+            "corrected widths are not to be trusted."
+        )
+    elif not ascent.distance <= settled:
+        yield (
+            f"The answer is up to {ascent.distance:.2g} sd from the maximum of its bound: means "
+            "and widths may be off."
+        )
+    if ascent.gain > MOVED:
+        yield (
+            "The fit was moved towards the maximum of its bound, which rose by "
+            f"{ascent.gain:,.1f} nats: means differ from the fit's."
+        )
 
 
 def _any(tree: Any) -> bool:

@@ -1,6 +1,6 @@
 """The base of all posteriors, and how all rows of the data are solved and judged."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -22,13 +22,15 @@ Names = Sequence[str] | None
 class Stored(NamedTuple):
     """A posterior as arrays. leaves: site -> its arrays, none where the site is left out.
 
-    grid: of a mixture. sample_stats: of a sampler. options: of the engine.
+    grid: of a mixture. sample_stats: of a sampler. options: of the engine. more: of a correction,
+    its widths and draws.
     """
 
     leaves: dict[str, list[np.ndarray]]
     grid: Values
     sample_stats: Values
     options: dict[str, Any]
+    more: Mapping[str, np.ndarray] = {}
 
 
 class Posterior:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy.special import ndtri
 
 from inference.core import gauge
 from inference.core import linear_response as lr
@@ -144,3 +145,16 @@ def values(model: Model, place: Place, changes: Sites) -> Sites:
         return jax.vmap(lambda change: back(change)[0])(changes[site])
 
     return {site: of_site(site) for site in model.families}
+
+
+def normal_scores(
+    deviations: np.ndarray, variance: np.ndarray, rng: np.random.Generator
+) -> np.ndarray:
+    """Standard normal quantiles of the ranks of every number over the draws.
+
+    The part of the variance that the deviations lack is added as independent noise.
+    """
+    rest = np.sqrt(np.maximum(variance - deviations.var(0), 0.0))
+    noisy = deviations + rest * rng.normal(size=deviations.shape)
+    ranks = np.argsort(np.argsort(noisy, axis=0), axis=0)
+    return np.asarray(ndtri((ranks + 0.5) / len(noisy)))

@@ -55,6 +55,7 @@ ENGINE = Engine(
     init="natural",
     ascends=True,
     compared=True,
+    corrected=True,
     is_quick=True,
     quick={"num_epochs": 100},
     tiny={"num_epochs": 30},

@@ -16,6 +16,7 @@ from numpyro import handlers
 
 from inference.core import align
 from inference.core.blocks import over_draws
+from inference.core.corrected import Corrected
 from inference.core.provenance import plain, versions
 from inference.io.observations import log_likelihoods, observations_of, predictions
 from pp_models.model import Model, factor_axes, value_shapes
@@ -230,9 +231,21 @@ def _attributes(fit: Any, plan: Plan, more: Mapping[str, Any]) -> dict[str, str]
         "data": fit.provenance,
         "versions": versions(),
         "note": plan.note or "",
+        **_about_correction(fit.posterior),
         **more,
     }
     return {n: x if isinstance(x, str) else json.dumps(plain(x)) for n, x in told.items()}
+
+
+def _about_correction(posterior: Any) -> dict[str, Any]:
+    """What the draws of a correction are, and what speaks against them."""
+    if posterior.kind != Corrected.kind:
+        return {}
+    return {
+        "description": "Means and margins of a mean-field posterior at the maximum of its bound, "
+        "widths and correlations of linear response (Giordano, Broderick & Jordan 2018).",
+        "doubts": list(posterior.notes),
+    }
 
 
 def _names(model: Model, data: Any, draws: Draws) -> tuple[dict[str, list[str]], dict[str, Any]]:

@@ -8,6 +8,7 @@ SITE/LEAF         natural parameters (variational), values (point), draws (draws
                   this is left out and solved again from the data when asked for
 grid/NAME         log hyper-parameters, weights, log evidence and axes of a mixture
 sample_stats/NAME of a sampler
+more/NAME         widths and draws of a correction by linear response
 """
 
 import functools
@@ -21,6 +22,7 @@ import numpy as np
 
 from inference.core import objective as obj
 from inference.core.blocks import over_draws
+from inference.core.corrected import Corrected, corrected
 from inference.core.posterior import Posterior, Stored
 from inference.core.posteriors import KINDS, Variational
 from inference.core.provenance import hash_of_names
@@ -132,8 +134,6 @@ class Fit:
         be wrong. It needs the data, and memory for a few copies of the parameters in double
         precision.
         """
-        from inference.core.corrected import corrected
-
         if not isinstance(self.posterior, Variational):
             raise InputError(
                 f"Linear response corrects variational fits, and {self.engine} gives a posterior "
@@ -207,6 +207,7 @@ def save(fit: Fit, path: str | Path) -> Path:
         f"{site}/{i}": x for site, leaves in stored.leaves.items() for i, x in enumerate(leaves)
     }
     groups = {"grid": stored.grid, "history": fit.history, "sample_stats": stored.sample_stats}
+    groups["more"] = dict(stored.more)
     arrays |= {f"{name}/{x}": y for name, columns in groups.items() for x, y in columns.items()}
     hyper = fit.hyper._asdict().items()
     header = {
@@ -254,8 +255,10 @@ def load(path: str | Path, data: Data | None = None) -> Fit:
         problem = obj.Problem(model, as_arrays(hyper), data, tuple(jax.local_devices()))
         leaves = {site: list(archives.group(arrays, site).values()) for site in model.families}
         grid, stats = (archives.group(arrays, name) for name in ("grid", "sample_stats"))
-        posterior = KINDS[header["kind"]].restored(
-            problem, Stored(leaves, grid, stats, header["options"])
+        more = archives.group(arrays, "more")
+        kinds: dict[str, type[Posterior]] = {**KINDS, Corrected.kind: Corrected}
+        posterior = kinds[header["kind"]].restored(
+            problem, Stored(leaves, grid, stats, header["options"], more)
         )
         history, seconds = archives.group(arrays, "history"), float(header["seconds"])
         bound = None if header.get("bound") is None else float(header["bound"])

@@ -5,8 +5,8 @@ and one for dark mode, with a contrast of at least 3 to 1. Engines that share a 
 and dash, so colour is never the only difference.
 """
 
-from inference.core.engine import DASHED, DOTTED, MIXED, SOLID, Look
-from inference.core.registry import engines, load_engine
+from inference.core.engine import DASHED, DOTTED, MIXED, SOLID, Look, corrected_look
+from inference.core.registry import corrects, engines, load_engine
 
 SHADES = {  # hue -> in light mode, in dark mode
     "blue": ("#0067a5", "#5cb0ea"),
@@ -33,6 +33,8 @@ def look(engine: str) -> Look:
     """The engine's colour, dash and marker. An engine that declares none gets a spare one."""
     if engine == "truth":
         return TRUTH
+    if base := corrects(engine):
+        return corrected_look(look(base))
     own = load_engine(engine).look if engine in engines() else None
     return own or SPARE[sum(map(ord, engine)) % len(SPARE)]
 

@@ -4,9 +4,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+from markupsafe import Markup
 
 from inference.comparison.compare import Comparison
-from inference.comparison.record import Agreement, Column, columns
+from inference.comparison.record import Agreement, Column, Doubling, columns
 from inference.evaluation import topics
 from inference.report import selection, svg
 from inference.report.markup import symbol
@@ -112,6 +113,26 @@ def engine_tables(comparison: Comparison) -> list[Table]:
     ]
     kept = [one for one in found if one.columns or (one.second and one.records)]
     return [table("", main, MAIN, "verdict"), *kept]
+
+
+def sensitivity(comparison: Comparison) -> Table | None:
+    """How far posterior means move if a hyper-parameter is doubled, or None where it is unknown."""
+    records = [
+        Record(engine, one, Markup("{}: {}").format(_doubled(one), one["functional"]))
+        for engine, row in comparison.summary["engines"].items()
+        for one in row.get("sensitivity") or []
+    ]
+    return Table("", [*columns(Doubling).values()], records, SECOND) if records else None
+
+
+SECOND = "doubled: what moves"
+
+
+def _doubled(one: Mapping[str, Any]) -> Markup:
+    name, value = symbol(one["hyper"]), one["value"]
+    if value is None:
+        return name
+    return Markup("{} {} → {}").format(name, svg.number(value), svg.number(2 * value))
 
 
 def _parts(comparison: Comparison, kind: str) -> list[Record]:

@@ -163,7 +163,7 @@ def test_commands_are_understood(path, capsys):
             getattr(chosen, "engine", ""),
             getattr(chosen, "reference", ""),
         ]
-        assert {name for name in named if name} <= {*registry.engines(), "none"}
+        assert {name for name in named if name} <= {*registry.compared_names(), "none"}
         assert getattr(chosen, "model", MODELS[0]) in MODELS
 
 

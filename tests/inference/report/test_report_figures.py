@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from scipy.stats import gaussian_kde
 
+from inference.core.registry import CORRECTION, load_engine
 from inference.core.registry import engines as all_engines
-from inference.core.registry import load_engine
 from inference.report import page as report
 from inference.report import palette, selection, svg
 from inference.report.figures import agreement, latent, parameters, progress
@@ -256,7 +256,10 @@ def contrast(one, other):
 
 def test_no_two_engines_look_alike():
     assert all(load_engine(name).look for name in all_engines())
-    looks = [*map(palette.look, all_engines()), *palette.SPARE]
+    corrected = [
+        one + CORRECTION for one in all_engines() if load_engine(one).kind == "variational"
+    ]
+    looks = [*map(palette.look, [*all_engines(), *corrected]), *palette.SPARE]
     assert len({(look.hue, look.marker, look.is_open) for look in looks}) == len(looks)
     assert len({(look.hue, look.dash) for look in looks}) == len(looks)
     assert len({palette.css_class(engine) for engine in all_engines()}) == len(all_engines())
