@@ -336,7 +336,12 @@ def doubts(model: Model, ascent: Ascent, settled: float) -> Iterator[str]:
     """Sentences on why the widths at the end of a climb may be wrong."""
     if points := [site for site, family in model.families.items() if not family.has_density]:
         yield f"q holds {' and '.join(points)} as a point: the widths are those given its value."
-    if not ascent.is_maximum:
+    if not ascent.is_maximum and ascent.steps >= NEWTON_STEPS:
+        yield (
+            f"{ascent.steps} Newton steps raised the bound by {ascent.gain:,.1f} nats and did not "
+            "reach a maximum: fit longer. The corrected widths are not to be trusted."
+        )
+    elif not ascent.is_maximum:
         yield (
             "The bound has no maximum near this answer: it rises along some direction, and the "
             "corrected widths are not to be trusted."

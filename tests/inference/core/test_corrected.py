@@ -259,3 +259,14 @@ def test_other_posteriors_are_refused(planted):
         point.corrected()
     with pytest.raises(InputError, match="between 0 and 1"):
         fit.corrected().interval("beta", 90)
+
+
+def test_a_climb_that_ends_early_is_told_from_a_saddle(monkeypatch):
+    """A fit of one sweep: one Newton step does not lead to the maximum, which is there."""
+    X = np.random.default_rng(0).poisson(1.0, (20, 6))
+    few = {"num_topics": 2}, jax.random.key(0)
+    fit = inference.fit("lda", pp_models.data.counts(X), "cavi", *few, num_epochs=1, progress=False)
+    monkeypatch.setattr(lr, "NEWTON_STEPS", 1)
+    short = fit.corrected()
+    assert not short.ascent.is_maximum
+    assert any("did not reach a maximum" in note for note in short.notes)
