@@ -99,6 +99,13 @@ def rate(tau: float, kappa: float) -> Group:
     }
 
 
+def rate_of_size(tau: float, most: float) -> Group:
+    """The same, with an open decay (`_minibatch.fill_rate`)."""
+    about = f"(-1: the more steps in a pass the faster, log(steps) / 8 between 0.3 and {most:g})"
+    decay = Option(-1.0, f"decay of the learning rate, from 0 to 1 {about}", least=-1.0)
+    return {**rate(tau, 0.0), "kappa": decay}
+
+
 WEIGHTS = Option(
     "geometric",
     'what stands for global sites while rows are solved: "geometric" means, with which a step is '

@@ -9,8 +9,14 @@ $\rho = 1$ it is coordinate ascent on the batch. Global sites are updated in tur
 from an update of all at once only if the prior couples them.
 
 With `summary` "mode" or "log_mode" the same steps act on points instead of means.
+
+`algorithm(..., averages=True)` answers with an average over the last steps $s \le t$, with weights
+that grow as $s^7$ (polynomial-decay averaging, Shamir & Zhang 2013). It needs no length of the run.
+The noise of batches averages out, so that the rate need not fall fast, and steps stay long enough
+to climb as far as sweeps over all rows do. A batch of all rows has no noise and is not averaged.
 """
 
+import math
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -29,6 +35,9 @@ from pp_models.model import Model, Sites
 
 # The summary of q that stands for a global site: E[log x], or the point whose log is log E[x].
 WEIGHTS = {"geometric": "mean", "mean": "log_mode"}
+OPEN = -1.0  # a kappa that depends on the size of the data
+LEAST_KAPPA = 0.3
+POWER = 7.0  # of the averages' weights: half of the weight is on the last twelfth of the steps
 
 
 class Share(NamedTuple):
@@ -93,7 +102,7 @@ class Solved(NamedTuple):
     gradients:  each device's `Share.gradient`, on the first one; of several processes their sum
     sums:       each device's bound, iterations and rows, likewise
     scale:      N / |B|, and from here on only if N is given
-    bound:      the scaled local terms of the bound, if asked for
+    bound:      terms of the bound, or of its estimate; of points, of the log density; if asked for
     iterations: iterations of the rows' fixed point, mean over rows
     """
 
@@ -134,7 +143,15 @@ def solve(problem, hyper, shared, batches, rows, present=None, start=None, **set
     if present is None:
         return solved
     scale, bound, mean = _total(sums, present)
+    if static.bound:
+        bound = _without_rows(static, hyper, shared), bound
     return solved._replace(scale=scale, bound=bound, iterations=mean)
+
+
+def _without_rows(setting: Setting, hyper: Any, shared: Sites) -> Any:
+    if setting.summary == "mean":
+        return obj.shared_bound(setting.model, hyper, shared)
+    return obj.shared_value(setting.model, hyper, shared, setting.summary)
 
 
 @jax.jit
@@ -189,13 +206,6 @@ def ascend(
     return _ascend(solved.problem.model, *given)
 
 
-def bound_terms(solved: Solved, shared: Sites, summary: str = "mean") -> Any:
-    """Terms of the bound's estimate at `shared` from this batch; of points, of the log density."""
-    if summary == "mean":
-        return obj.shared_bound(solved.problem.model, solved.hyper, shared), solved.bound
-    return obj.shared_value(solved.problem.model, solved.hyper, shared, summary), solved.bound
-
-
 # The engines on batches ---------------------------------------------------------------------------
 
 
@@ -206,12 +216,19 @@ class Info(NamedTuple):
 
 
 class State(NamedTuple):
-    """Natural parameters of the global sites; adaptive: the state of the adaptive rate."""
+    """Natural parameters of the global sites.
+
+    adaptive: the state of the adaptive rate
+    average:  (natural parameters, hyper-parameters or None), averaged over the last steps
+    parting:  number of the first steps that part the factors (`svi`)
+    """
 
     shared: Sites
     hyper: Any
     step: int
     adaptive: Any = None
+    average: Any = None
+    parting: int = 0
 
 
 def first_natural(problem: obj.Problem, key: jax.Array, start: dict[str, Any]) -> Sites:
@@ -220,20 +237,54 @@ def first_natural(problem: obj.Problem, key: jax.Array, start: dict[str, Any]) -
     return {site: start.get(site, first[site]) for site in problem.model.shared}
 
 
-def algorithm(problem: obj.Problem, step: Any, first: Any = None) -> Algorithm:
+@jax.jit
+def _average(average, new, number):
+    share = (POWER + 1) / (POWER + number)
+    return jax.tree.map(lambda a, x: a + share * (x - a), average, new)
+
+
+def averaged(state: State, before: State, learns: bool) -> State:
+    """The state with the average over the steps so far, `before` being the state before the step.
+
+    learns: whether hyper-parameters are learned, and averaged like the sites
+    """
+    new = state.shared, state.hyper if learns else None
+    if before.average is not None:
+        new = _average(before.average, new, float(state.step))
+    return state._replace(average=new, parting=before.parting)
+
+
+def algorithm(
+    problem: obj.Problem, step: Any, first: Any = None, averages: bool = False
+) -> Algorithm:
     """An engine on batches. Its posterior solves rows when asked for them.
 
-    first: (natural parameters) -> state, for engines with a state of their own
+    first:    (natural parameters) -> state, for engines with a state of their own
+    averages: whether the answer is the average over the last steps
     """
 
     def init(key, start):
         shared = first_natural(problem, key, start)
         return State(shared, problem.hyper, 0) if first is None else first(shared)
 
-    def posterior(state):
-        return Variational(problem._replace(hyper=state.hyper), state.shared)
+    def averaging_step(key, state, batches):
+        new, info = step(key, state, batches)
+        return averaged(new, state, bool(problem.learn)), info
 
-    return Algorithm(init, step, posterior)
+    def posterior(state):
+        shared, hyper = state.shared, state.hyper
+        if averages and state.average is not None:
+            shared, learned = state.average
+            hyper = learned if problem.learn else hyper
+        return Variational(problem._replace(hyper=hyper), shared)
+
+    return Algorithm(init, averaging_step if averages else step, posterior)
+
+
+def averaging(problem: obj.Problem, options: Any, step: Any, first: Any = None) -> Algorithm:
+    """`algorithm` with an average for an answer, unless a batch holds all rows."""
+    check_weights(problem.model, options.weights)
+    return algorithm(problem, step, first, options.batch_size < problem.data.num_rows)
 
 
 def averages(family: Any) -> bool:
@@ -254,7 +305,9 @@ def check_weights(model: Model, weights: str) -> None:
 def check_schedule(options: Any) -> None:
     """Refuse a learning rate that begins above 1 or rises, and a tolerance without a bound."""
     scheduled = "kappa" in options._fields
-    if scheduled and (options.kappa > 1 or (options.tau < 1 and options.kappa > 0)):
+    is_open = scheduled and options.kappa == OPEN
+    wrong = scheduled and not is_open and not 0 <= options.kappa <= 1
+    if wrong or (scheduled and options.tau < 1 and options.kappa != 0):
         raise InputError(
             "The rate (tau + t)^-kappa needs tau >= 1 and 0 <= kappa <= 1, not "
             f"tau={options.tau}, kappa={options.kappa}."
@@ -278,6 +331,20 @@ def fill_batches(options: Any, data: Any, num_updates: int = 500) -> Any:
     steps_per_epoch = -(-data.num_rows // options.batch_size)
     epochs = options.num_epochs or max(3, -(-num_updates // steps_per_epoch))
     return options._replace(num_epochs=epochs)
+
+
+def fill_rate(options: Any, data: Any, num_updates: int, most: float) -> Any:
+    """`fill_batches`, and an open `kappa`.
+
+    Where a pass has few steps the rate falls slowly, so that as many passes climb as far as sweeps
+    would. Where it has many, such a rate would forget all rows but the last.
+    """
+    options = fill_batches(options, data, num_updates)
+    if options.kappa != OPEN:
+        return options
+    steps_per_epoch = -(-data.num_rows // options.batch_size)
+    kappa = min(most, max(LEAST_KAPPA, math.log(steps_per_epoch) / 8))
+    return options._replace(kappa=kappa)
 
 
 # An engine that learns global sites, and hyper-parameters, from batches.

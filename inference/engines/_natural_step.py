@@ -74,7 +74,7 @@ def natural_step(problem, options, state: State, batches, present, time) -> tupl
     solved = mb.solve(*given, bound=evaluate, weights=options.weights)
     if evaluate:
         judged = solved if options.weights == "geometric" else mb.solve(*given, bound=True)
-        bound = mb.bound_terms(judged, shared)
+        bound = judged.bound
     if state.adaptive is not None:
         target = mb.target(solved, shared)
         rate, adaptive = _adapt(state.adaptive, shared, target, float(state.step))

@@ -47,7 +47,7 @@ def _divergence(model: Any, shared: Sites, anchor: Sites) -> jax.Array:
 
 def inner_objective(solved: mb.Solved, shared: Sites, anchor: Sites, rate: float) -> float:
     """L_n(shared) - xi KL(shared, anchor) (T 11), the rows solved given `shared`."""
-    bound = devices.total(mb.bound_terms(solved, shared))
+    bound = devices.total(solved.bound)
     return bound - (1 / rate - 1) * float(_divergence(solved.problem.model, shared, anchor))
 
 
@@ -61,7 +61,7 @@ def trust_step(problem, options, state: State, batches, present, time) -> tuple[
         return mb.solve(problem, state.hyper, shared, batches, rows, present, **setting)
 
     if evaluate:
-        bound = mb.bound_terms(solve(anchor, bound=True), anchor)
+        bound = solve(anchor, bound=True).bound
     shared = anchor
     if options.start == "uniform":
         solved = solve(anchor, even=True)

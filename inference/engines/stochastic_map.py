@@ -75,7 +75,7 @@ def build(problem: obj.Problem, options: Any) -> Algorithm:
         evaluate, rate = bound_is_due(options, number), learning_rate(options, number)
         given = (problem, hyper, points, batches, rows, num_rows)
         solved = mb.solve(*given, bound=evaluate, summary=summary)
-        bound = mb.bound_terms(solved, points, summary) if evaluate else None
+        bound = solved.bound if evaluate else None
         shared = mb.ascend(solved, shared, rate, shared, summary=summary, near=points)
         points = _point(model, shared, summary, points, options.num_sweeps) | held
         return State(shared, points, number + 1, held), Info(bound, rate, solved.iterations)

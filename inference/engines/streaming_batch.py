@@ -46,7 +46,7 @@ def train(
     for inner in range(options.num_inner):
         last = inner == options.num_inner - 1
         solved = mb.solve(problem, hyper, shared, batches, rows, present, start, bound=last)
-        bound = mb.bound_terms(solved, shared) if last else None
+        bound = solved.bound if last else None
         shared, start = mb.ascend(solved, shared), solved.local
         hyper = learn(solved, shared, LEARN_RATE)
     return mb.State(shared, hyper, state.step + 1), mb.Info(bound)

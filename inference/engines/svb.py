@@ -64,7 +64,7 @@ def absorb(problem, options, key, state: State, batches, present, arrived=0) -> 
         given = (problem, hyper, shared, batches, rows, present, start)
         solved = mb.solve(*given, bound=inner == 0)
         if inner == 0:
-            bound = mb.bound_terms(solved, shared)
+            bound = solved.bound
         shared = mb.ascend(solved._replace(scale=1.0), shared, prior=state.prior)
         start = solved.local
     hyper = learn(solved, shared, learning_rate(options, state.step))

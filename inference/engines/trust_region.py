@@ -14,6 +14,9 @@ and revives those that natural-gradient steps leave unused. The start is not cou
 Use it for large corpora if the settings of `svi` are unknown or factors stay unused, and for
 mixtures. Its steps cost several times those of `svi`.
 
+The answer is the average of the natural parameters over the last steps, as in `svi`, and a warning
+says if the bound still rose at the end.
+
 With `tau=1` the first rate is 1 and all factors become equal: a warning says so. With
 `start="current"`, one inner step is the natural-gradient step of `svi`.
 """
@@ -27,25 +30,27 @@ from inference.core.engine import MIXED, Algorithm, Look
 from inference.engines import _minibatch as mb
 from inference.engines._trust_step import check_trust, trust_step, warn_of_copies
 
+MOST_KAPPA = 0.5
+NUM_UPDATES = 200
+
 Options = opt.compose(
-    opt.batches(200),
-    opt.rate(10.0, 0.5),
+    opt.batches(NUM_UPDATES),
+    opt.rate_of_size(10.0, MOST_KAPPA),
     opt.trust(5),
     {"weights": opt.WEIGHTS},
     opt.rows(10, 1e-3),
-    opt.bound(5),
+    opt.bound(1),
     opt.stop(0.0),
 )
 
 
 def build(problem: obj.Problem, options: Any) -> Algorithm:
-    mb.check_weights(problem.model, options.weights)
     warn_of_copies(problem, options)
 
     def step(key, state, batches):
         return trust_step(problem, options, state, batches, problem.data.num_rows, state.step)
 
-    return mb.algorithm(problem, step)
+    return mb.averaging(problem, options, step)
 
 
 ENGINE = mb.engine(
@@ -53,7 +58,7 @@ ENGINE = mb.engine(
     Options,
     build,
     check=check_trust,
-    settle=partial(mb.fill_batches, num_updates=200),
+    settle=partial(mb.fill_rate, num_updates=NUM_UPDATES, most=MOST_KAPPA),
     compared=True,
     is_quick=True,
     quick={"num_epochs": 10},

@@ -13,6 +13,9 @@ from inference.core.posterior import Posterior
 from pp_models.model import factor_axes
 
 LIGHT = 0.1  # of an equal share of the weights: a factor with less is not used
+RISE = 0.005  # of the whole rise of the bound: less at the end of a run is not noticeable
+SURE = 4.0  # standard errors of that rise
+FEW = 5  # estimates of the bound whose scatter says little
 DRAWS = 5  # of a chain, whose predictions are averaged
 
 
@@ -28,6 +31,66 @@ def warn_of_answer(posterior: Posterior) -> None:
             found = [f"The answer could not be checked for {check.__name__}: {error}"]
         for text in found:
             warnings.warn(text, stacklevel=4)
+
+
+def warn_of_rising(title: str, history: Any, num_rows: int, options: Any) -> None:
+    """Warn if the bound of a run by minibatches still rose when it ended."""
+    sizes = batch_sizes(len(history["bound"]), num_rows, options.batch_size)
+    per_pass = -(-num_rows // options.batch_size)
+    text = still_rising(title, history["bound"], history["rate"], sizes, per_pass)
+    if text:
+        warnings.warn(text, stacklevel=4)
+
+
+def batch_sizes(num_steps: int, num_rows: int, size: int) -> np.ndarray:
+    """Rows of each step's batch: the last one of a pass has what is left."""
+    each = np.full(-(-num_rows // size), size)
+    each[-1] = num_rows - size * (len(each) - 1)
+    return np.resize(each, num_steps)
+
+
+def still_rising(title: str, bounds: Any, rates: Any, sizes: Any, per_pass: int) -> str:
+    """A sentence if the bound rose by more than noise, and noticeably, from the last eighth of the
+    passes but one to the last (three passes at least, or one of few); else none.
+
+    bounds: estimates by batches of so many rows (`sizes`), nan where there is none
+    rates:  of the steps: a rise counts for more if they add up to less than a sweep
+
+    A pass meets every row once. With the batches weighted by their rows, the rows' differences
+    cancel from pass to pass, and the scatter of the steps from pass to pass is the noise. Of fewer
+    than six passes it is that of the batches, which is larger.
+    """
+    passes = len(bounds) // per_pass
+    if passes < 2 or len(bounds) <= per_pass:
+        return ""
+    values, weights, rate = (
+        np.asarray(x, float)[: passes * per_pass].reshape(passes, per_pass)
+        for x in (bounds, sizes, rates)
+    )
+    known = np.isfinite(values)
+    if not known.any(1).all():
+        return ""
+    weights, values = weights * known, np.where(known, values, 0.0)
+    means = np.sum(weights * values, 1) / np.sum(weights, 1)
+    length = max(3, passes // 8) if passes >= 6 else 1
+    before, last = means[-2 * length : -length], means[-length:]
+    if length > 1:
+        noise = np.sqrt(np.var(np.diff(means[-2 * length :]), ddof=1) / length)
+    else:
+        parts = [values[i][known[i]] for i in (-2, -1)]
+        if per_pass > 1 and min(map(len, parts)) < FEW:
+            return ""
+        noise = np.sqrt(sum(np.var(part) / max(len(part) - 1, 1) for part in parts))
+    gain, whole = last.mean() - before.mean(), last.mean() - values[known][0]
+    sweeps = rate[-2 * length :].sum() / 2
+    if not (gain > SURE * noise and gain > RISE * min(1.0, sweeps) * whole > 0):
+        return ""
+    span = "the last pass" if length == 1 else f"the last {length} passes"
+    slow = " or lower kappa, because the steps have become short" if sweeps < 1 else ""
+    return (
+        f"{title} had not converged: in {span} its bound still rose by about {gain:.3g} "
+        f"nats. Set num_epochs above {passes}{slow}."
+    )
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ from inference.io.fits import Fit
 from inference.run.callbacks import Convergence, Limit, Progress, Score, Watch
 from inference.run.checkpoint import Checkpoints, Plan, recipe_of
 from inference.run.checks import check_request
-from inference.run.end_checks import warn_of_answer
+from inference.run.end_checks import warn_of_answer, warn_of_rising
 from inference.run.guards import Guard
 from inference.run.loop import Callback, Run, advance, feed, run_length, stream_rows
 from pp_models.data.types import Data
@@ -149,4 +149,7 @@ def _run(
         advance(run, batches, step_key)
     found = run.as_fit(run.state, run.stopped)
     warn_of_answer(found.posterior)
+    scheduled = hasattr(options, "kappa") and "rate" in found.history
+    if engine.rows == "batch" and engine.kind == "variational" and scheduled:
+        warn_of_rising(title, found.history, data.num_rows, options)
     return found
