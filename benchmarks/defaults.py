@@ -36,7 +36,8 @@ from inference.core.problem import make_problem
 from inference.engines._minibatch import first_natural
 from inference.run.end_checks import _shares, point_of
 from inference.run.polish import polish
-from pp_models import datasets, discovery
+from pp_models import datasets
+from pp_models import models as discovery
 
 FAR = 0.3  # total variation between a planted topic and its match
 TOLERANCE = 1.0  # per cent of the gap

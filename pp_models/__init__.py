@@ -9,8 +9,8 @@ data = pp_models.data.counts(X)
 import importlib
 from typing import Any
 
-from pp_models.discovery import VERSION, available, load
 from pp_models.errors import InputError
+from pp_models.models import VERSION, available, load
 
 __version__ = VERSION
 

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from pp_models import discovery
+from pp_models import models as discovery
 from pp_models.data import packaged
 from pp_models.data.types import Data, counts, ratings
 from pp_models.errors import InputError

@@ -22,7 +22,6 @@ DOORS = {
     "pp_models.__main__",  # python -m pp_models is the command line of `inference`
     "pp_models.base",  # what model files of users import
     "pp_models.eliminate",
-    "pp_models.discovery",  # loads the models that it finds
     "inference",
 }
 
@@ -62,7 +61,7 @@ def imports() -> tuple[Import, ...]:
     """Imports of the packages' own modules, wherever they stand.
 
     Left out are those for type checkers alone, which are not run, and files loaded because they
-    were found (`importlib`): discovery names no module.
+    were found (`importlib`): `pp_models.models` names no model.
     """
     found = {}
     for name, file in modules().items():
@@ -132,8 +131,7 @@ def test_imports_go_one_way():
 
 def test_nobody_inside_imports_a_door():
     """Doors hand on names of later rooms, so a room that imports one depends on all of them."""
-    shared = {"pp_models.discovery"}  # models and engines are found by one rule
-    wrong = [one for one in imports() if one.module in DOORS - shared and one.importer not in DOORS]
+    wrong = [one for one in imports() if one.module in DOORS and one.importer not in DOORS]
     assert_none(wrong)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from inference.calibration.reference import Reference, check, find_recipe
 from inference.calibration.runs import SUMMARY
 from inference.io import archives
-from pp_models import discovery
+from pp_models import models as discovery
 from pp_models.data import types as data_
 from pp_models.data.files import write_whole
 from pp_models.data.types import Data

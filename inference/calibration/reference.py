@@ -27,7 +27,7 @@ from inference.calibration.runs import Run, flatten
 from inference.core import align
 from inference.core.provenance import versions
 from inference.run.fit import Fit, make_problem
-from pp_models import discovery
+from pp_models import models as discovery
 from pp_models.data.types import Data
 from pp_models.errors import InputError
 

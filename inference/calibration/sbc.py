@@ -34,7 +34,7 @@ from inference.calibration.recipes import COLUMNS, PRIORS
 from inference.core.registry import engines, load_engine
 from inference.io import arviz
 from inference.run.fit import fit
-from pp_models import discovery
+from pp_models import models as discovery
 from pp_models.data.types import Data
 from pp_models.errors import Diverged, InputError
 from pp_models.model import Model, as_arrays, check_count, declare, log_joint, simulate

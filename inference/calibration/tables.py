@@ -14,8 +14,8 @@ import numpy as np
 from inference.calibration.sbc import Calibration, applies, calibrate
 from inference.core.registry import engines, load_engine
 from pp_models.data.files import write_whole
-from pp_models.discovery import available
 from pp_models.errors import InputError
+from pp_models.models import available
 
 GROUPS = ("expected data", "log joint", "sites", "hyper-parameters")
 LEVEL = 0.01  # of the verdict, over all functionals of a row

@@ -9,10 +9,10 @@ import jax
 
 from inference.cli.settings import parse_setting, use_devices
 from pp_models import datasets
-from pp_models.discovery import load
 from pp_models.errors import InputError
 from pp_models.model import Model, compare_joint, declare
 from pp_models.model.check import PIECES, ROUNDING
+from pp_models.models import load
 
 
 def run_check(chosen: argparse.Namespace) -> int:

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from inference.core import registry
-from pp_models import discovery
+from pp_models import models as discovery
 
 
 def run_list(chosen: argparse.Namespace) -> int:

@@ -15,9 +15,9 @@ from inference.core.compilation import keep_programs
 from inference.core.registry import default_reference, load_compared, load_engine, make_options
 from inference.core.registry import engines as all_engines
 from pp_models import datasets
-from pp_models.discovery import load
 from pp_models.errors import InputError, unknown
 from pp_models.model import make_hyper, split_learned
+from pp_models.models import load
 
 
 def prepare(chosen: argparse.Namespace, engines: list[str] | None) -> tuple[Any, dict[str, Any]]:

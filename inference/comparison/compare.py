@@ -23,7 +23,8 @@ from inference.core import align, registry
 from inference.core.provenance import plain, versions
 from inference.core.registry import default_reference, load_compared, load_engine, make_options
 from inference.evaluation import splits
-from pp_models import datasets, discovery
+from pp_models import datasets
+from pp_models import models as discovery
 from pp_models.data.types import Data
 from pp_models.errors import InputError, unknown
 from pp_models.model import Model, check_count, check_joint, declare, make_hyper

@@ -8,7 +8,7 @@ import numpy as np
 
 from inference.core import devices as devices_
 from inference.core.objective import Problem
-from pp_models import discovery
+from pp_models import models as discovery
 from pp_models.data.types import Data
 from pp_models.errors import InputError
 from pp_models.model import declare_learned

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from pp_models.discovery import VERSION
+from pp_models.models import VERSION
 
 
 def versions() -> dict[str, str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from inference.core.engine import Engine
 from inference.core.options import compose, read_options
-from pp_models import discovery
+from pp_models import models as discovery
 from pp_models.errors import InputError, unknown
 
 PACKAGE = Path(__file__).parents[1] / "engines"

@@ -9,9 +9,11 @@ SITE/LEAF         natural parameters (variational), values (point), draws (draws
 grid/NAME         log hyper-parameters, weights, log evidence and axes of a mixture
 sample_stats/NAME of a sampler
 more/NAME         widths and draws of a correction by linear response
+names/AXIS        names of columns and rows, a JSON list as bytes
 """
 
 import functools
+import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,7 +29,7 @@ from inference.core.posterior import Posterior, Stored
 from inference.core.posteriors import KINDS, Variational
 from inference.core.provenance import hash_of_names
 from inference.io import archives
-from pp_models import discovery
+from pp_models import models as discovery
 from pp_models.data.files import write_whole
 from pp_models.data.types import Data
 from pp_models.errors import InputError
@@ -51,9 +53,11 @@ class Fit:
         provenance: dict[str, Any] | None = None,
         stopped: str | None = None,
         bound: float | None = None,
+        names: Mapping[str, tuple[str, ...]] | None = None,
     ) -> None:
         self.problem = problem
         self._bound = bound
+        self._names = dict(names or {})
         self._provenance = provenance
         self.engine = engine
         self.options = options
@@ -73,6 +77,16 @@ class Fit:
     @property
     def data(self) -> Any:
         return self.problem.data
+
+    @property
+    def column_names(self) -> tuple[str, ...] | None:
+        """Names of the words, items or columns, also of a fit that was loaded without its data."""
+        return self._names.get("columns") if self.data is None else self.data.column_names
+
+    @property
+    def row_names(self) -> tuple[str, ...] | None:
+        """Names of the documents, users or rows."""
+        return self._names.get("rows") if self.data is None else self.data.row_names
 
     @property
     def bound(self) -> float:
@@ -208,6 +222,11 @@ def save(fit: Fit, path: str | Path) -> Path:
     }
     groups = {"grid": stored.grid, "history": fit.history, "sample_stats": stored.sample_stats}
     groups["more"] = dict(stored.more)
+    groups["names"] = {
+        axis: np.frombuffer(json.dumps(names).encode(), np.uint8)
+        for axis, names in (("columns", fit.column_names), ("rows", fit.row_names))
+        if names is not None
+    }
     arrays |= {f"{name}/{x}": y for name, columns in groups.items() for x, y in columns.items()}
     hyper = fit.hyper._asdict().items()
     header = {
@@ -256,6 +275,7 @@ def load(path: str | Path, data: Data | None = None) -> Fit:
         leaves = {site: list(archives.group(arrays, site).values()) for site in model.families}
         grid, stats = (archives.group(arrays, name) for name in ("grid", "sample_stats"))
         more = archives.group(arrays, "more")
+        names = _names(archives.group(arrays, "names"), about)
         kinds: dict[str, type[Posterior]] = {**KINDS, Corrected.kind: Corrected}
         posterior = kinds[header["kind"]].restored(
             problem, Stored(leaves, grid, stats, header["options"], more)
@@ -263,4 +283,11 @@ def load(path: str | Path, data: Data | None = None) -> Fit:
         history, seconds = archives.group(arrays, "history"), float(header["seconds"])
         bound = None if header.get("bound") is None else float(header["bound"])
         told = header["engine"], header["options"], posterior, history, seconds, about, None, bound
-        return Fit(problem, *told)
+        return Fit(problem, *told, names)
+
+
+def _names(arrays: Mapping[str, np.ndarray], about: Mapping[str, Any]) -> dict[str, Any]:
+    names = {axis: tuple(json.loads(x.tobytes())) for axis, x in arrays.items()}
+    for axis, found in names.items():
+        archives.require(len(found) == about[axis], f"it does not name each of its {axis}")
+    return names

@@ -32,7 +32,7 @@ from inference.run import guards
 from inference.run.callbacks import Progress
 from inference.run.checks import check_suits, check_when, check_whole
 from inference.run.loop import columns_of, pick_rows, read_numbers, rows_of
-from pp_models import discovery
+from pp_models import models as discovery
 from pp_models.data import types as data_
 from pp_models.data.batches import growing_layout, power_of_two
 from pp_models.data.database import Database

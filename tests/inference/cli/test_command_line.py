@@ -20,7 +20,7 @@ from pp_models import data as data_
 from pp_models import datasets
 from pp_models.data import corpus as corpora
 from pp_models.data.formats import readers, writers
-from pp_models.discovery import available
+from pp_models.models import available
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,8 @@ from inference.comparison import agreement, measure, modes
 from inference.core import align
 from inference.core.posteriors import Draws
 from inference.io.fits import Fit
-from pp_models import datasets, discovery
+from pp_models import datasets
+from pp_models import models as discovery
 
 
 @pytest.fixture(scope="module")

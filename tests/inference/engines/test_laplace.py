@@ -18,9 +18,9 @@ from inference.engines import _laplace, _mode_search, inla, laplace
 from inference.engines import _path as path
 from inference.run import fit as fitting
 from pp_models import data as data_
-from pp_models import discovery
 from pp_models import families as fam
 from pp_models import model as base
+from pp_models import models as discovery
 from pp_models.errors import InputError
 from pp_models.families import Pair
 from pp_models.model import Marginal, Model, documents

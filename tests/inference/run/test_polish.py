@@ -7,7 +7,8 @@ import pytest
 import inference
 from inference.comparison.loop import climb
 from inference.run.polish import polish
-from pp_models import datasets, discovery
+from pp_models import datasets
+from pp_models import models as discovery
 
 
 @pytest.fixture(scope="module")

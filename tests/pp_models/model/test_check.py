@@ -106,7 +106,7 @@ LOCAL = "return batch.sum(prior + coefficient) + allocate"
 
 def test_a_users_model_with_a_wrong_F_is_named(tmp_path, monkeypatch, capsys):
     """`pp-models check FILE` and `compare` stop with the sentence; the right file passes."""
-    source = (pp_models.discovery.PACKAGE / "lda.py").read_text()
+    source = (pp_models.models.PACKAGE / "lda.py").read_text()
     assert LOCAL in source
     (tmp_path / "right.py").write_text(source)
     (tmp_path / "twice.py").write_text(source.replace(LOCAL, LOCAL.replace("+ all", "+ 2 * all")))
