@@ -1,15 +1,18 @@
 """Compiled programs kept on disk, so that each is compiled once on a machine.
 
 They are in $XDG_CACHE_HOME/pp-models (by default ~/.cache/pp-models), or where
-JAX_COMPILATION_CACHE_DIR says; PP_MODELS_CACHE=off keeps none. Every kind of processor has its own
-folder, since different machines may share a home folder. JAX lets only the first of several joined
-processes write.
+JAX_COMPILATION_CACHE_DIR says; PP_MODELS_CACHE=off keeps none. Every kind of processor and every
+version of jaxlib has its own folder: different machines may share a home folder, and another
+version may crash on a program. JAX lets only the first of several joined processes write.
 """
 
 import contextlib
+import functools
 import os
 import platform
+import sys
 import zlib
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -27,18 +30,32 @@ def processor() -> str:
     return f"{platform.machine()}-{zlib.crc32(described.encode()):08x}"
 
 
+def jaxlib() -> str:
+    """The version of the compiler."""
+    return metadata.version("jaxlib")
+
+
 def folder() -> Path | None:
-    """Where programs are kept, None where they are not."""
+    """Where programs are kept, None where they are not.
+
+    On macOS, jaxlib below 0.10 crashes when it loads a program.
+    """
     if os.environ.get("PP_MODELS_CACHE", "").lower() in ("off", "0", "no"):
+        return None
+    if sys.platform == "darwin" and tuple(map(int, jaxlib().split(".")[:2])) < (0, 10):
         return None
     home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     with contextlib.suppress(RuntimeError):  # no home
-        return Path(home).expanduser() / "pp-models" / "programs" / processor()
+        return Path(home).expanduser() / "pp-models" / "programs" / f"{processor()}-{jaxlib()}"
     return None
 
 
+@functools.cache
 def keep_programs() -> None:
-    """Read and write compiled programs from now on. The user's own settings of JAX stay."""
+    """Read and write compiled programs from now on. The user's own settings of JAX stay.
+
+    Called by the command line and by the first fit of a process.
+    """
     import jax
 
     place = folder()

@@ -25,7 +25,7 @@ def change_of(model: Model, old: Sites, new: Sites) -> jax.Array:
 
 def suits(model: Model) -> str:
     """Rows of counts need weights with conjugate priors, and a solver."""
-    conjugate = all(mb.averages(family) for family in model.families.values())
+    conjugate = all(mb.has_geometric_mean(family) for family in model.families.values())
     if model.kind == "counts" and model.solve_local and not model.damped and conjugate:
         return ""
     return (

@@ -287,7 +287,7 @@ def averaging(problem: obj.Problem, options: Any, step: Any, first: Any = None) 
     return algorithm(problem, step, first, options.batch_size < problem.data.num_rows)
 
 
-def averages(family: Any) -> bool:
+def has_geometric_mean(family: Any) -> bool:
     """Whether the mean of a positive variable can replace its geometric mean."""
     return family.has_density and any(jax.tree.leaves(family.base))
 
@@ -295,7 +295,7 @@ def averages(family: Any) -> bool:
 def check_weights(model: Model, weights: str) -> None:
     """Refuse `weights` that the model's global sites do not have."""
     for site in model.shared if weights == "mean" else ():
-        if not averages(model.families[site]):
+        if not has_geometric_mean(model.families[site]):
             raise InputError(
                 'weights="mean" needs Dirichlet, gamma or beta global sites, which '
                 f"{site} of {model.name} is not: leave weights out."

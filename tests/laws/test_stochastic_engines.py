@@ -269,7 +269,7 @@ def test_svb_counts_every_row_once(problem):
     beforehand. A site whose total q does change, as a normal's, has none.
     """
     model, hyper, batch = problem.model, problem.hyper, problem.data.pack()
-    sites = [site for site in model.shared if mb.averages(model.families[site])]
+    sites = [site for site in model.shared if mb.has_geometric_mean(model.families[site])]
 
     def gained(natural, site, without):
         return float(np.sum(jax.tree.leaves(natural[site])[0] - jax.tree.leaves(without[site])[0]))

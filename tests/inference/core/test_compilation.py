@@ -33,10 +33,18 @@ COMMAND = [
 
 
 def test_the_folder_follows_the_environment(monkeypatch, tmp_path):
-    """XDG's cache folder, a folder per kind of processor, and none where it is switched off."""
+    """XDG's cache folder, a folder for each kind of processor and version of jaxlib, and none where
+    it is switched off or loading a program crashes.
+    """
     monkeypatch.delenv("PP_MODELS_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert compilation.folder() == tmp_path / "pp-models" / "programs" / compilation.processor()
+    here = tmp_path / "pp-models" / "programs"
+    monkeypatch.setattr(compilation, "jaxlib", lambda: "0.9.2")
+    assert compilation.folder() == here / f"{compilation.processor()}-0.9.2"
+    monkeypatch.setattr(compilation.sys, "platform", "darwin")
+    assert compilation.folder() is None
+    monkeypatch.setattr(compilation, "jaxlib", lambda: "0.10.0")
+    assert compilation.folder() == here / f"{compilation.processor()}-0.10.0"
     monkeypatch.setenv("PP_MODELS_CACHE", "OFF")
     assert compilation.folder() is None
 
