@@ -30,7 +30,7 @@ from scipy.optimize import linear_sum_assignment
 
 import inference
 import pp_models
-from inference.core.factors import ALIKE, unit_factors
+from inference.core.factors import ALIKE, shapes
 from inference.core.posteriors import Variational
 from inference.core.problem import make_problem
 from inference.engines._minibatch import first_natural
@@ -121,9 +121,10 @@ def lost(case: Case, fit: Any) -> Any:
 def copies(fit: Any) -> Any:
     """Number of factors that are copies of others or unused."""
     values = point_of(fit.posterior)
-    units = unit_factors(fit.model, {site: x[0] for site, x in values.items()})
-    if units is None:
+    found = shapes(fit.model, {site: x[0] for site, x in values.items()})
+    if found is None:
         return "–"
+    units = found.units
     alike = (units @ units.T > ALIKE).sum(1) > 1
     return int((alike | (_shares(fit.model, values) * len(units) <= LIGHT)).sum())
 

@@ -97,8 +97,7 @@ def build(problem, options):
         shared, hyper = state.shared, state.hyper
         solved = mb.solve(problem, hyper, shared, batches, rows, num_rows, bound=True)
         after = mb.ascend(solved, shared, options.rate, anchor=shared)
-        bound = mb.bound_terms(solved, shared)
-        return mb.State(after, hyper, state.step + 1), mb.Info(bound)
+        return mb.State(after, hyper, state.step + 1), mb.Info(solved.bound)
 
     return mb.algorithm(problem, step)
 
