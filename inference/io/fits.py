@@ -185,9 +185,7 @@ class Fit:
         """The topics or, of a mixture, the components, with their shares of tokens or rows."""
         return parts_of(self.problem, self.posterior, self.row_totals)
 
-    def topics(
-        self, num_words: int = 10, rank: str = "probability", relevance: float = 0.6
-    ) -> Any:
+    def topics(self, num_words: int = 10, rank: str = "probability", relevance: float = 0.6) -> Any:
         """A table of the topics or components, the largest first: topic, share, words.
 
         A DataFrame where pandas is installed, else a list of plain rows. Shares are nan if the fit
@@ -197,9 +195,9 @@ class Fit:
                    further to the front
         relevance: the weight of the probability against the lift
         """
-        known = self.column_names
-        rows = tables.topic_rows(self.parts(), known, num_words, rank, relevance)
-        return tables.topic_table(rows)
+        parts = self.parts()
+        rows = tables.topic_rows(parts, self.column_names, num_words, rank, relevance)
+        return tables.topic_table(rows, parts.word)
 
     def documents(self) -> Any:
         """The documents' proportions of the topics (rows sum to one), as a DataFrame or an array.

@@ -53,7 +53,8 @@ def topic_rows(
     ]
 
 
-def topic_table(rows: list[TopicRow]) -> Any:
-    """A DataFrame, or the rows as they are without pandas."""
+def topic_table(rows: list[TopicRow], word: str) -> Any:
+    """A DataFrame with the columns `word` ("topic" or "component"), share and words; the rows as
+    they are without pandas."""
     pandas = load_pandas()
-    return rows if pandas is None else pandas.DataFrame(rows, columns=list(TopicRow._fields))
+    return rows if pandas is None else pandas.DataFrame(rows, columns=[word, "share", "words"])

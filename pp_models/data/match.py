@@ -97,7 +97,7 @@ def texts_of(value: Any) -> list[str] | None:
 
 def _index_of(value: Any) -> Any:
     """The names of a series, unless they are only numbers."""
-    index = getattr(value, "index", None)
+    index: Any = getattr(value, "index", None)
     plain = index is None or callable(index) or type(index).__name__ == "RangeIndex"
     return None if plain else list(index)
 
@@ -126,7 +126,8 @@ def count_texts(documents: Sequence[str], fitted: Fitted, row_names: Any = None)
     entries = scipy.sparse.coo_array((np.ones(len(cells[0]), np.int64), cells), shape=shape)
     names = named(shape, fitted.column_names, row_names)
     data = Data("counts", matrix=count_matrix(entries), **names)
-    return Matched(data, _note("counts", unknown.total(), data.total, len(unknown)))
+    note = _note("counts", unknown.total(), data.total, len(unknown))
+    return Matched(data, note and f"{note}, stop words aside")
 
 
 # Columns by name ------------------------------------------------------------------------------
@@ -178,8 +179,8 @@ def _dense_columns(data: Data, old: tuple[str, ...], target: np.ndarray) -> Matc
     source = np.full(len(old), -1)
     source[target[target >= 0]] = np.flatnonzero(target >= 0)
     if len(absent := np.flatnonzero(source < 0)):
-        names = _shown([old[i] for i in absent])
-        raise InputError(f"The new rows lack {len(absent)} of the fitted columns, {names}: give them all.")
+        told = f"The new rows lack {len(absent)} of the {len(old)} fitted columns"
+        raise InputError(f"{told}, {_shown([old[i] for i in absent])}: give them all.")
     values: Any = data.values
     lost = int((target < 0).sum())
     note = _note("dense", lost * data.num_rows, len(old) * data.num_rows, lost)
@@ -226,8 +227,8 @@ def _note(kind: str, lost: float, kept: float, columns: int) -> str:
         return ""
     unit, what = UNITS[kind]
     total = lost + kept
-    one = lost == 1
-    of = f"{lost:,.0f} of {total:,.0f} {unit}{'' if total == 1 else 's'} ({100 * lost / total:.1f} %)"
+    units = unit if total == 1 else f"{unit}s"
+    verb = "is" if lost == 1 else "are"
     were = f"{what} that was" if columns == 1 else f"{what}s that were"
-    return f"{of} {'is' if one else 'are'} of {columns:,} {were} not fitted"
-
+    share = f"{lost:,.0f} of {total:,.0f} {units} ({100 * lost / total:.1f} %)"
+    return f"{share} {verb} of {columns:,} {were} not fitted"
