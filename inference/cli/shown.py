@@ -57,15 +57,19 @@ def format_parts(
     num_words: int | None = None,
     rank: str = "probability",
     relevance: float = 0.6,
-    most: int = MOST_TOPICS,
+    most: int | None = None,
 ) -> str:
-    """A line for each topic, the largest first. num_words: by default as many as fit the width."""
+    """A line for each topic, the largest first.
+
+    num_words: by default as many as fit the width. most: topics that are shown
+    """
     width = shutil.get_terminal_size((WIDTH, 24)).columns
     best = core.ranked(found, MOST_WORDS if num_words is None else num_words, rank, relevance)
     words: Sequence[Any] = range(found.columns.shape[1]) if names is None else names
     what = "words" if found.word == "topic" else "largest columns"
     lines = [f"{found.word}  share  {what}"]
     order = core.by_share(found)
+    most = MOST_TOPICS if most is None else most
     for k in order[:most]:
         share = "     -" if np.isnan(found.share[k]) else f"{found.share[k]:6.1%}"
         line = f"{k:{len(found.word)}d} {share} "

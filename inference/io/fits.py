@@ -158,8 +158,8 @@ class Fit:
         components. The result is a DataFrame where pandas is installed, else an array. The fit may
         have been loaded without its data. `inference.core.transform` says what the means are.
 
-        new: data of the fit's kind, in any form that `pp_models.fit` takes: counts, texts, tables,
-             ratings of known items, dense rows
+        new: data of the fit's kind, or what can be made into it (`pp_models.data.coerce`): counts,
+             texts, tables, ratings of known items, dense rows
         sd:  return (means, standard deviations); those of a row given the global sites
         """
         known = self.column_names

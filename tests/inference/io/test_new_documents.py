@@ -129,7 +129,7 @@ def test_draws_are_averaged_under_common_labels(fit):
     error = aligned.std(0) / np.sqrt(40)
     assert np.all(np.abs(means.to_numpy() - aligned.mean(0)) < 5 * error + 0.02)
     ratio = sds.to_numpy() / aligned.std(0)
-    assert 0.7 < ratio.min() and ratio.max() < 1.4 and list(means.columns)[0] == "factor 0"
+    assert ratio.min() > 0.7 and ratio.max() < 1.4 and means.columns[0] == "factor 0"
     empty = pp_models.data.ratings([1], [0], [3.0], shape=(2, data.num_columns))
     np.testing.assert_allclose(sampled.transform(empty).loc[0], 0, atol=1e-6)
 
