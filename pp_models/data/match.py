@@ -51,7 +51,8 @@ def match(value: Any, fitted: Fitted) -> Matched:
             found = count_texts(documents, fitted, _index_of(value))
             return found._replace(data=_with_members(found.data, fitted))
         value = _counted(value)
-    kind = "counts" if fitted.kind == "text_and_votes" else fitted.kind
+    pair = isinstance(value, tuple) and len(value) == 2  # of text and votes
+    kind = "counts" if fitted.kind == "text_and_votes" and not pair else fitted.kind
     data = as_data(value, kind, fitted.column_names)
     if data.kind not in {kind, fitted.kind}:
         raise InputError(
@@ -59,7 +60,26 @@ def match(value: Any, fitted: Fitted) -> Matched:
             f"pp_models.data.{fitted.kind}."
         )
     found = _by_name(data, fitted)
-    return found._replace(data=_with_members(found.data, fitted))
+    note = found.note or _note_of_words(value, data, fitted)
+    return Matched(_with_members(found.data, fitted), note)
+
+
+def _note_of_words(value: Any, data: Data, fitted: Fitted) -> str:
+    """What is lost of words that `as_data` counted by the fitted ones: those it finds without."""
+    names = fitted.column_names
+    if isinstance(value, Data) or data.kind != "counts" or names is None:
+        return ""
+    try:
+        own = data if data.column_names != names else as_data(value, "counts")
+    except InputError:  # there are no other words
+        return ""
+    if own.column_names is None:
+        return ""
+    known = np.isin(np.array(own.column_names, str), np.array(names, str))
+    tokens = own.matrix[:].sum(0, dtype=np.float64)
+    lost = tokens[~known]
+    note = _note("counts", float(lost.sum()), data.total, int(np.count_nonzero(lost)))
+    return note and f"{note}, stop words aside"
 
 
 def _counted(value: Any) -> Any:

@@ -5,6 +5,7 @@ import pytest
 import scipy.sparse
 
 import pp_models
+from pp_models.data import match as matching
 from pp_models.data.match import Fitted, match
 from pp_models.errors import InputError
 
@@ -46,6 +47,24 @@ def test_texts_are_counted_by_the_fitted_words():
     assert table(match(np.array(texts), WORDS)) == table(found)
     fitted = Fitted("counts", 2, ("the", "cat"))
     assert table(match(texts[:1], fitted)) == [[1, 2]], "a stop word that was fitted is a word"
+
+
+def test_words_in_other_forms_are_counted_too(monkeypatch):
+    """What `as_data` counts by the fitted words, a table of texts or bags of words, has lost
+    the others by then: they are found by counting all."""
+
+    def as_data(value, kind="counts", columns=None):
+        return pp_models.data.text.count(
+            value.texts, **({"vocabulary": columns} if columns else {})
+        )
+
+    class Speeches:
+        texts = ("cat zebra", "dog dog yak yak")
+
+    monkeypatch.setattr(matching, "as_data", as_data)
+    found = match(Speeches(), WORDS)
+    assert table(found) == [[1, 0, 0], [0, 2, 0]]
+    assert found.note.startswith("3 of 6 tokens (50.0 %) are of 2 words that were not fitted")
 
 
 def test_series_of_texts_keep_their_index():
