@@ -186,7 +186,7 @@ def _sites(fit: Any) -> list[dict[str, Any]]:
         lines.append(
             {
                 "symbol": markup.symbol(site),
-                "kind": "of each row" if site in model.local else "shared",
+                "kind": f"each {nouns(fit).row}" if site in model.local else "all data",
                 "shape": "not stored" if shape is None else " × ".join(f"{n:,}" for n in shape),
                 "mean": mean,
             }

@@ -18,6 +18,7 @@ from inference.report.explore_parts import (
     common_draws,
     cosines,
     counts_of,
+    first_of_rows,
     map_of_places,
     named,
     nearest,
@@ -34,11 +35,11 @@ MOST_BILLS = 400
 MOST_MEMBERS = 600
 MOST_NUMBERS = 60_000  # of the components' means
 NEAR = 10
-TOP = 10  # predictions of a user
-RATED = 10  # ratings of a user that are shown
-NUM_DRAWS = 100
+TOP = 15  # predictions of a user
+RATED = 15  # ratings of a user that are shown
+NUM_DRAWS = 200
 COLUMNS_OF = 12  # of a component
-BLOCK = 64  # users whose ratings are ranked at a time
+MOST_DRAWN = 20_000_000  # numbers; beyond this intervals are normal approximations
 
 
 def _places(fit: Any, site: str) -> tuple[np.ndarray, np.ndarray]:
@@ -98,20 +99,15 @@ def _users(fit: Any, items: np.ndarray) -> tuple[dict[str, Any], list[str]]:
     size, data = fit.provenance["rows"], fit.data
     users = spaced(size, MOST_USERS)
     mean = _means_of_pairs(fit, users, items)
-    known: list[list[list[Any]]] = [[] for _ in users]
+    known: Any = None
     told = []
     limits = None
     if data is not None:
-        matrix = data.matrix[users].tocsr()
-        place = np.full(matrix.shape[1], -1)
-        place[items] = np.arange(len(items))
-        for i in range(len(users)):
-            here = slice(matrix.indptr[i], matrix.indptr[i + 1])
-            columns, values = place[matrix.indices[here]], matrix.data[here]
-            columns, values = columns[columns >= 0], values[columns >= 0]
-            mean[i, columns] = -np.inf
-            best = np.argsort(-values, kind="stable")[:RATED]
-            known[i] = [columns[best].tolist(), rounded(values[best]) if len(best) else []]
+        table = data.matrix[users].tocsr()[:, items]
+        rows = np.repeat(np.arange(len(users)), np.diff(table.indptr))
+        mean[rows, table.indices] = -np.inf
+        each = first_of_rows(table, table.data, RATED)
+        known = [[table.indices[x].tolist(), rounded(table.data[x])] for x in each]
         lowest, highest = float(data.matrix.data.min()), float(data.matrix.data.max())
         limits = (lowest, highest) if lowest < highest else None
     else:
@@ -129,7 +125,7 @@ def _users(fit: Any, items: np.ndarray) -> tuple[dict[str, Any], list[str]]:
     content = {
         "names": named(fit.row_names, users, nouns(fit).row),
         "top": top,
-        "known": known if data is not None else None,
+        "known": known,
         "limits": None if limits is None else list(limits),
         "spread": bool(fit.posterior.has_spread),
     }
@@ -229,24 +225,41 @@ def components(fit: Any) -> Part | None:
     if profile is None:
         return None
     means = _profile(fit, profile, mean[profile], size)
-    sds = _profile(fit, profile, sd[profile], size) if fit.posterior.has_spread else None
     assert means is not None
+    ends, told_ends = _ends(fit, profile, size, means, sd)
     share = np.full(len(means), 1 / len(means)) if weight is None else mean[weight]
     order = np.argsort(-share, kind="stable")
     content: dict[str, Any] = {
         "order": order.tolist(),
         "weight": None if weight is None else rounded(share),
-        "weightSd": rounded(sd[weight]) if weight is not None and sds is not None else None,
-        **_profiles(fit, means, sds, share),
+        "weightSd": None if weight is None or not fit.posterior.has_spread else rounded(sd[weight]),
+        **_profiles(fit, means, ends, share),
     }
     told = [f"Components list the {noun.columns} furthest from the average of all components."]
     if content["mean"] is None:
         told.append(f"There are too many {noun.columns} to draw the components' means.")
     if content["side"]:
         told.append("Columns without names, a square number of them, are drawn as a square image.")
-    if sds is not None:
-        told.append("Whiskers are 1.64 posterior sds either way, about 90 %.")
-    return Part({"components": content}, told)
+    return Part({"components": content}, [*told, told_ends])
+
+
+def _ends(
+    fit: Any, site: str, size: int, means: np.ndarray, sd: dict[str, np.ndarray]
+) -> tuple[tuple[np.ndarray, np.ndarray] | None, str]:
+    """Ends of 90 % intervals of the components' means, and what they are."""
+    posterior = fit.posterior
+    if not posterior.has_spread:
+        return None, "The fit is a point estimate, so that means have no intervals."
+    if not posterior.has_chains and sd[site].size * NUM_DRAWS > MOST_DRAWN:
+        half = 1.6449 * np.asarray(_profile(fit, site, sd[site], size))
+        return (means - half, means + half), "Whiskers are 1.64 posterior sds either way."
+    if posterior.has_chains:
+        draws = common_draws(fit, NUM_DRAWS)[site]
+    else:
+        draws = posterior.sample(jax.random.key(0), NUM_DRAWS, [site])[site]
+    each = [_profile(fit, site, np.asarray(draw, np.float64), size) for draw in draws]
+    low, high = np.quantile(np.asarray(each), [0.05, 0.95], axis=0)
+    return (low, high), f"Whiskers are 90 % intervals of the posterior, from {len(each)} draws."
 
 
 def _moments(fit: Any, sites: list[str]) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
@@ -271,7 +284,7 @@ def _profile(fit: Any, site: str, value: np.ndarray, size: int) -> np.ndarray | 
 
 
 def _profiles(
-    fit: Any, means: np.ndarray, sds: np.ndarray | None, share: np.ndarray
+    fit: Any, means: np.ndarray, ends: Any, share: np.ndarray
 ) -> dict[str, Any]:
     size = means.shape[1]
     unit = means.std(0)
@@ -283,7 +296,7 @@ def _profiles(
     side = int(np.sqrt(size))
     square = fit.column_names is None and size >= 16 and side * side == size == len(used)
     top = np.take_along_axis(means, best, 1)
-    half = None if sds is None else 1.6449 * np.take_along_axis(sds, best, 1)
+    low, high = (None, None) if ends is None else (np.take_along_axis(x, best, 1) for x in ends)
     return {
         "columns": named(fit.column_names, used, nouns(fit).column),
         "mean": rounded(means[:, used]) if len(used) == size else None,
@@ -291,8 +304,8 @@ def _profiles(
         "side": side if square else None,
         "best": place[best].tolist(),
         "value": rounded(top, 4),
-        "low": None if half is None else rounded(top - half, 4),
-        "high": None if half is None else rounded(top + half, 4),
+        "low": None if low is None else rounded(low, 4),
+        "high": None if high is None else rounded(high, 4),
     }
 
 

@@ -70,6 +70,16 @@ def _lists(x: Any, digits: int) -> Any:
     return [float(f"{value:.{digits}g}") for value in np.atleast_1d(x).tolist()]
 
 
+def first_of_rows(table: Any, size: Any, most: int) -> list[np.ndarray]:
+    """For each row of a CSR table the places in `table.data` of its largest sizes, largest first."""
+    rows = np.repeat(np.arange(table.shape[0]), np.diff(table.indptr))
+    order = np.lexsort((-np.asarray(size), rows))
+    rank = np.arange(len(order)) - table.indptr[rows]  # of the sorted entries within their rows
+    kept = order[rank < most]
+    ends = np.cumsum(np.minimum(np.diff(table.indptr), most))
+    return np.split(kept, ends[:-1])
+
+
 def spaced(size: int, most: int) -> np.ndarray:
     """At most so many of the numbers 0 to size - 1, evenly spaced."""
     return np.unique(np.linspace(0, size - 1, min(size, most)).round().astype(int))

@@ -17,6 +17,7 @@ from inference.evaluation.locations import topic_correlations
 from inference.report.explore_parts import (
     Part,
     common_draws,
+    first_of_rows,
     hellinger,
     map_of_distances,
     named,
@@ -57,7 +58,7 @@ class Found(NamedTuple):
 
 def topics(fit: Any) -> Part | None:
     """Topics, words and documents; None for a model without topics."""
-    if topics_of(fit.model) is None:
+    if topics_of(fit.model) is None or not fit.provenance["columns"]:
         return None
     found = _read(fit)
     order = np.arange(len(found.topics))
@@ -77,6 +78,7 @@ def topics(fit: Any) -> Part | None:
         "topics": {
             "order": order.tolist(),
             "share": None if found.share is None else rounded(found.share),
+            "shareOf": _share_of(fit, found),
             "words": [place[columns].tolist() for columns in listed],
             "p": [rounded(found.topics[k, listed[k]]) for k in range(len(listed))],
             "low": None if low is None else [rounded(one) for one in low],
@@ -87,6 +89,11 @@ def topics(fit: Any) -> Part | None:
     }
     content |= {"documents": documents} if documents else {}
     return Part(content, [*_told(fit, found, listed), *told, *documents_told])
+
+
+def _share_of(fit: Any, found: Found) -> str:
+    words = nouns(fit)
+    return f"of all {words.columns}" if found.by_length else f"of a {words.row} on average"
 
 
 def _read(fit: Any) -> Found:
@@ -274,14 +281,12 @@ def _best(share: np.ndarray, lengths: np.ndarray | None, used: np.ndarray) -> np
 
 def _frequent(data: Any, rows: np.ndarray, marginal: np.ndarray) -> list[np.ndarray]:
     """For each row the columns n that exceed expectation most: n log(n / (N p))."""
-    matrix = data.matrix[rows].tocsr()
-    found = []
-    for i in range(len(rows)):
-        here = slice(matrix.indptr[i], matrix.indptr[i + 1])
-        columns, n = matrix.indices[here], matrix.data[here].astype(np.float64)
-        expected = np.maximum(n.sum() * marginal[columns], 1e-300)
-        found.append(columns[np.argsort(-n * np.log(n / expected), kind="stable")[:WORDS_OF]])
-    return found
+    table = data.matrix[rows].tocsr()
+    n = table.data.astype(np.float64)
+    totals = np.repeat(np.asarray(data.totals)[rows], np.diff(table.indptr))
+    expected = np.maximum(totals * marginal[table.indices], 1e-300)
+    best = first_of_rows(table, n * np.log(np.maximum(n, 1e-300) / expected), WORDS_OF)
+    return [table.indices[places] for places in best]
 
 
 def _told(fit: Any, found: Found, listed: list[np.ndarray]) -> list[str]:

@@ -22,7 +22,7 @@
 
   const percent = (x) => {
     const p = 100 * x;
-    return `${p >= 9.95 ? p.toFixed(p >= 99.95 ? 0 : 1) : p >= 0.095 ? p.toFixed(2).replace(/0$/, "") : p === 0 ? "0" : p.toPrecision(1)}%`.replace("e-", "e−");
+    return `${p >= 9.95 ? p.toFixed(p >= 99.95 ? 0 : 1) : p >= 0.095 ? p.toFixed(2) : p === 0 ? "0" : p.toPrecision(1)}%`.replace("e-", "e−");
   };
   const whole = (x) => `${Math.round(100 * x)}%`;
   const number = (x) => (Math.abs(x) >= 1000 ? Math.round(x).toLocaleString("en") : String(Number(x.toPrecision(3)))).replace("-", "−");
@@ -200,28 +200,49 @@
   const WIDE = 460, HIGH = 330;
 
   // Circles of these sizes at these places, on one scale for both axes.
-  function laidOut(places, radii, wide, high) {
+  function laidOut(places, radii, wide, high, apart) {
     const most = Math.max(...radii) + 3;
     const [xs, ys] = [0, 1].map((axis) => places.map((place) => place[axis]));
     const [x0, x1, y0, y1] = [Math.min(...xs), Math.max(...xs), Math.min(...ys), Math.max(...ys)];
     const scale = Math.min((wide - 2 * most) / (x1 - x0 || 1e-9), (high - 2 * most) / (y1 - y0 || 1e-9));
     const flat = x1 - x0 < 1e-9 && y1 - y0 < 1e-9;
-    return places.map(([x, y]) => (flat ? [wide / 2, high / 2] : [wide / 2 + scale * (x - (x0 + x1) / 2), high / 2 - scale * (y - (y0 + y1) / 2)]));
+    const at = places.map(([x, y]) => (flat ? [wide / 2, high / 2] : [wide / 2 + scale * (x - (x0 + x1) / 2), high / 2 - scale * (y - (y0 + y1) / 2)]));
+    if (apart) for (let round = 0; round < 60; round += 1) moveApart(at, radii, wide, high);
+    return at;
+  }
+
+  // One round of moving circles that cover each other, half of the way each, inside the frame.
+  function moveApart(at, radii, wide, high) {
+    for (let i = 0; i < at.length; i += 1) {
+      for (let j = 0; j < i; j += 1) {
+        const dx = at[i][0] - at[j][0], dy = at[i][1] - at[j][1], away = Math.hypot(dx, dy) || 1e-6;
+        const by = (radii[i] + radii[j] + 2 - away) / 2;
+        if (by <= 0) continue;
+        const [ux, uy] = away > 1e-5 ? [dx / away, dy / away] : [Math.cos(i), Math.sin(i)];
+        at[i] = [at[i][0] + by * ux, at[i][1] + by * uy];
+        at[j] = [at[j][0] - by * ux, at[j][1] - by * uy];
+      }
+    }
+    at.forEach(([x, y], i) => {
+      const edge = radii[i] + 3;
+      at[i] = [Math.min(wide - edge, Math.max(edge, x)), Math.min(high - edge, Math.max(edge, y))];
+    });
   }
 
   function drawMap(chosen) {
     const K = topics.order.length, share = topics.share ?? range(K).map(() => 1 / K);
     const radii = share.map((s) => Math.max(5, Math.sqrt((0.2 * WIDE * HIGH * s) / Math.PI)));
-    const at = laidOut(topics.place, radii, WIDE, HIGH);
+    const at = laidOut(topics.place, radii, WIDE, HIGH, true);
     const shade = word === null ? null : new Map(words.topics[word].map((k, i) => [k, words.given[word][i]]));
     const links = (topics.correlated ?? []).map(([a, b, r]) => draw("line", { class: r < 0 ? "link minus" : "link", "stroke-width": (6 * Math.abs(r)).toFixed(1), x1: at[a][0], y1: at[a][1], x2: at[b][0], y2: at[b][1] }, draw("title", {}, `Topics ${a} and ${b}: correlation ${number(r)}`)));
     const circles = topics.order.map((k) => {
       const [x, y] = at[k], open = () => { show("topics", k); $("map").querySelector(`[data-k="${k}"]`)?.focus(); };
-      const group = draw("g", { class: `pick${k === chosen && !shade ? " on" : ""}${shade ? " shaded" : ""}`, role: "button", "data-stop": "", "data-k": k, "aria-current": k === chosen ? "true" : "false", "aria-label": `Topic ${k}${shareOf(k) && `, ${shareOf(k)}`}: ${topWords(k, 4)}`, onclick: open },
+      const group = draw("g", { class: `pick${k === chosen && !shade ? " on" : ""}${shade ? " shaded" : ""}${(shade?.get(k) ?? 0) > 0.55 ? " deep" : ""}`, role: "button", "data-stop": "", "data-k": k, "aria-current": k === chosen ? "true" : "false", "aria-label": `Topic ${k}${shareOf(k) && `, ${shareOf(k)}`}: ${topWords(k, 4)}`, onclick: open },
         draw("title", {}, `Topic ${k}${shareOf(k) && `, ${shareOf(k)}`}: ${topWords(k, 6)}`),
-        draw("circle", { class: "bubble", cx: x, cy: y, r: radii[k], "fill-opacity": shade ? null : null, style: shade ? { fillOpacity: 0.06 + 0.94 * (shade.get(k) ?? 0) } : {} }),
+        draw("circle", { class: "bubble", cx: x, cy: y, r: radii[k], }),
         draw("circle", { class: "ring", cx: x, cy: y, r: radii[k] + 3 }),
         draw("text", { x, y: y + 4, "text-anchor": "middle", class: radii[k] < 9 ? "halo" : null }, String(k)));
+      if (shade) group.style.setProperty("--shade", `${(4 + 96 * (shade.get(k) ?? 0)).toFixed(0)}%`);
       group.addEventListener("keydown", (event) => {
         if (event.key !== "Enter" && event.key !== " ") return;
         event.preventDefault();
@@ -236,20 +257,21 @@
     if (held) $("map").querySelector("[aria-current=true]")?.focus();
     const area = topics.share ? "Areas are shares. " : "";
     const lines = topics.correlated?.length ? " Lines: correlations, dashed if negative." : "";
-    $("map-hint").textContent = `${area}Near topics have similar ${nouns.columns} (Hellinger distance, in two dimensions).${lines}`;
+    $("map-hint").textContent = `${area}Near topics have similar ${nouns.columns} (Hellinger distance, in two dimensions); circles are moved apart where they would cover each other.${lines}`;
   }
 
   function drawRelated(k) {
     const linked = (topics.correlated ?? []).filter(([a, b]) => a === k || b === k).map(([a, b, r]) => [a === k ? b : a, r]);
-    const rows = linked.length ? linked : topics.near[k].map((j, i) => [j, topics.similar[k][i]]);
-    $("near-topics-h").textContent = linked.length ? "Correlated topics" : "Topics with similar " + nouns.columns;
-    bars($("topic-near"), rows.map(([j, value]) => ({ name: `Topic ${j}`, note: topWords(j, 5), value, text: value.toFixed(2).replace("-", "−"), title: linked.length ? "correlation" : "1 − Hellinger distance", open: () => show("topics", j) })), { full: linked.length ? 1 : undefined });
+    const row = ([j, value]) => ({ name: `Topic ${j}`, note: topWords(j, 5), value, text: value.toFixed(2).replace("-", "−"), open: () => show("topics", j) });
+    $("correlated").hidden = topics.correlated === null;
+    bars($("topic-correlated"), linked.map(row), { full: 1 });
+    bars($("topic-near"), topics.near[k].slice(0, topics.correlated ? 4 : 6).map((j, i) => row([j, topics.similar[k][i]])));
   }
 
   if (topics) {
     const list = chooser("topic", topics.order, topicLine, (k) => topWords(k, 7), (k) => show("topics", k));
     part("topics", topics.order.length, topics.order[0], list, (k) => {
-      $("topic-h").textContent = `Topic ${k}${shareOf(k) && `: ${shareOf(k)} of all`}`;
+      $("topic-h").textContent = `Topic ${k}${shareOf(k) && `: ${shareOf(k)} ${topics.shareOf}`}`;
       drawWords(k);
       drawMap(k);
       drawRelated(k);
