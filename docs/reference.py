@@ -41,7 +41,7 @@ GROUPS: dict[str, tuple[str, list[str]]] = {
         _names(
             "inference",
             "topics top_words format_topics prevalence representative_documents",
-            "topic_correlations correlation_figure nearest_documents evaluation.topics.Topics",
+            "topic_correlations correlation_figure nearest_documents evaluation.topics.Topics explore",
         ),
     ),
     "Predicting": (

@@ -10,6 +10,7 @@ EPILOG = """examples:
   pp-models compare lda --out results
   pp-models fit lda --data corpus.npz --engine svi --set num_topics=50 num_epochs=3 --out fitted
   pp-models evaluate fitted --data heldout.npz --measure completion chib
+  pp-models explore fitted --data corpus.npz --open
   pp-models data convert docword.wiki.txt.gz wiki.h5ad
 """
 
@@ -31,12 +32,13 @@ def parser() -> argparse.ArgumentParser:
     """Every command's `run` names a module of this package and a function in it."""
     about = "Fit and compare Bayesian factor and topic models."
     made = argparse.ArgumentParser("pp-models", None, about, EPILOG, formatter_class=RAW)
-    names = "list | check | fit | compare | reference | evaluate | data"
+    names = "list | check | fit | compare | reference | evaluate | explore | data"
     commands = made.add_subparsers(title="commands", required=True, metavar=names)
     listing = commands.add_parser("list", help="the models and engines there are")
     listing.set_defaults(run="listing:run_list")
-    for add in (_add_check, _add_fit, _add_compare, _add_reference, _add_evaluate, _add_data):
+    for add in (_add_check, _add_fit, _add_compare, _add_reference, _add_evaluate, _add_explore):
         add(commands)
+    _add_data(commands)
     return made
 
 
@@ -174,3 +176,14 @@ def _add_data(commands: Any) -> None:
     _text(converting, "--max-df", "N", "of raw text, leave out words in more documents")
     text = "of raw text, words to leave out: a file, 'english' (default) or 'none'"
     _text(converting, "--stop-words", "FILE", text)
+
+
+def _add_explore(commands: Any) -> None:
+    text = "write a page to browse a stored fit: topics, documents, items, predictions, votes"
+    command = commands.add_parser("explore", help=text)
+    command.set_defaults(run="explore:run_explore")
+    _text(command, "folder", "DIR", "what `fit --out` wrote, or a file of a fit")
+    text = "the data fitted, for words of documents, ratings and votes (default: without them)"
+    _text(command, "--data", "NAME|PATH", text)
+    _text(command, "--out", "FILE", "the page (default: explore.html in DIR)")
+    _flag(command, "--open", "open the page in the browser")

@@ -5,6 +5,7 @@
     DIR/fit.npz           the fit (`io.fits`)
     DIR/posterior.nc      the same for ArviZ
     DIR/summary.json      what was fitted and how
+    DIR/explore.html      the page of `pp-models explore`
     DIR/last-good.npz     of a run that went wrong, the fit before it did
 
 The checkpoint is removed last: a folder that has one is not finished.
@@ -21,13 +22,13 @@ from pp_models.data.files import explained, is_stray, write_whole
 from pp_models.errors import Diverged, InputError
 
 CHECKPOINT, FIT, POSTERIOR = "checkpoint.npz", "fit.npz", "posterior.nc"
-SUMMARY, LAST_GOOD = "summary.json", "last-good.npz"
+SUMMARY, LAST_GOOD, EXPLORE = "summary.json", "last-good.npz", "explore.html"
 
 
 def holds_other_things(folder: Path) -> bool:
     """Whether there is something in it that no fit has put there."""
     files = (file.name for file in checkpoint.files_of(folder / CHECKPOINT))
-    own = {FIT, POSTERIOR, SUMMARY, LAST_GOOD, *files}
+    own = {FIT, POSTERIOR, SUMMARY, LAST_GOOD, EXPLORE, *files}
     there = folder.iterdir() if folder.is_dir() else ()
     return any(file.name not in own and not is_stray(file) for file in there)
 
