@@ -41,7 +41,8 @@ GROUPS: dict[str, tuple[str, list[str]]] = {
         _names(
             "inference",
             "topics top_words format_topics prevalence representative_documents",
-            "topic_correlations correlation_figure nearest_documents evaluation.topics.Topics explore",
+            "topic_correlations correlation_figure nearest_documents explore",
+            "evaluation.topics.Topics",
         ),
     ),
     "Predicting": (

@@ -39,7 +39,7 @@ TOP = 15  # predictions of a user
 RATED = 15  # ratings of a user that are shown
 NUM_DRAWS = 200
 COLUMNS_OF = 12  # of a component
-MOST_DRAWN = 20_000_000  # numbers; beyond this intervals are normal approximations
+MOST_DRAWN = 10_000_000  # numbers; beyond this intervals are normal approximations
 
 
 def _places(fit: Any, site: str) -> tuple[np.ndarray, np.ndarray]:
@@ -123,7 +123,10 @@ def _users(fit: Any, items: np.ndarray) -> tuple[dict[str, Any], list[str]]:
         for i, item, line in zip(which, chosen, rounded(lines, 4), strict=True):
             top[i].append([int(item), *line])
     content = {
-        "names": named(fit.row_names, users, nouns(fit).row),
+        "names": [
+            f"user {name}" if name.isdigit() else name
+            for name in named(fit.row_names, users, nouns(fit).row)
+        ],
         "top": top,
         "known": known,
         "limits": None if limits is None else list(limits),
@@ -283,9 +286,7 @@ def _profile(fit: Any, site: str, value: np.ndarray, size: int) -> np.ndarray | 
     return value if value.ndim == 2 and value.shape[1] == size else None
 
 
-def _profiles(
-    fit: Any, means: np.ndarray, ends: Any, share: np.ndarray
-) -> dict[str, Any]:
+def _profiles(fit: Any, means: np.ndarray, ends: Any, share: np.ndarray) -> dict[str, Any]:
     size = means.shape[1]
     unit = means.std(0)
     away = (means - share @ means) / np.where(unit > 0, unit, 1)

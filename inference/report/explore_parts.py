@@ -1,6 +1,5 @@
 """What the parts of the exploring page share: nouns, names, rounding and the layout of maps."""
 
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -71,7 +70,7 @@ def _lists(x: Any, digits: int) -> Any:
 
 
 def first_of_rows(table: Any, size: Any, most: int) -> list[np.ndarray]:
-    """For each row of a CSR table the places in `table.data` of its largest sizes, largest first."""
+    """For each row of a CSR table the places of its entries of largest size, largest first."""
     rows = np.repeat(np.arange(table.shape[0]), np.diff(table.indptr))
     order = np.lexsort((-np.asarray(size), rows))
     rank = np.arange(len(order)) - table.indptr[rows]  # of the sorted entries within their rows
@@ -136,10 +135,6 @@ def cosines(places: np.ndarray) -> np.ndarray:
     return total / len(stack)
 
 
-def finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
 def common_draws(fit: Any, most: int) -> dict[str, np.ndarray]:
     """Draws of Markov chains, evenly spaced, with common labels, signs and axes."""
     posterior = fit.posterior
@@ -153,6 +148,12 @@ def common_draws(fit: Any, most: int) -> dict[str, np.ndarray]:
 def rows_known(fit: Any) -> bool:
     """Whether the rows' own sites are stored or can be solved for."""
     return fit.data is not None or set(fit.model.local) <= set(fit.posterior.at_hand)
+
+
+def lengths_of(fit: Any) -> np.ndarray | None:
+    """The sum of each row's entries; None if neither the data nor these sums are with the fit."""
+    found = getattr(fit, "row_totals", None) if fit.data is None else fit.data.totals
+    return None if found is None else np.asarray(found)
 
 
 def counts_of(matrix: Any, axis: int) -> tuple[np.ndarray, np.ndarray]:

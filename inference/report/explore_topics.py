@@ -19,6 +19,7 @@ from inference.report.explore_parts import (
     common_draws,
     first_of_rows,
     hellinger,
+    lengths_of,
     map_of_distances,
     named,
     nearest,
@@ -41,7 +42,7 @@ NEAR = 6
 LEAST_SHARE = 0.005  # of a document's topic to be shown
 LEAST_CORRELATION = 0.2
 NUM_DRAWS = 200
-MOST_DRAWN = 20_000_000  # numbers; beyond this intervals are normal approximations
+MOST_DRAWN = 10_000_000  # numbers; beyond this intervals are normal approximations
 LEVEL = 0.9
 HALF = 1.6449  # sds either way that hold 90 % of a normal distribution
 
@@ -160,7 +161,8 @@ def _intervals(fit: Any, topics: np.ndarray, listed: list[np.ndarray]) -> tuple[
     posterior, size = fit.posterior, topics.size
     if not posterior.has_spread:
         return None, None, ["The fit is a point estimate, so that words have no intervals."]
-    declared, hyper = topics_of(fit.model), fit.problem.hyper
+    declared: Any = topics_of(fit.model)
+    hyper = fit.problem.hyper
     if not posterior.has_chains and NUM_DRAWS * size > MOST_DRAWN:
         sds = {site: posterior.sd(site) for site in fit.model.shared}  # topics are linear in a site
         values = {site: posterior.mean(site) for site in fit.model.shared}
@@ -229,7 +231,7 @@ def _documents(
         why = "The fit was loaded without its data and does not hold what belongs to single "
         advice = f"{words.rows}: these are left out, and topics have no shares. Give --data to "
         return {}, [why + advice + "pp-models explore, or data= to load."]
-    lengths = None if fit.data is None else np.asarray(fit.data.totals)
+    lengths = lengths_of(fit)
     used = np.arange(len(found.proportions)) if lengths is None else np.flatnonzero(lengths > 0)
     best = [_best(found.proportions[:, k], lengths, used) for k in range(len(found.topics))]
     size = len(used)
@@ -262,11 +264,8 @@ def _documents(
         "near": near,
         "similar": rounded(similar, 2),
     }
-    if lengths is None:
-        told.append(
-            f"The fit was loaded without its data: {words.rows} are shown without their lengths "
-            "and words."
-        )
+    if fit.data is None:
+        told.append(f"The fit was loaded without its data: words of {words.rows} are not known.")
     else:
         content["words"] = _frequent(fit.data, picked, marginal)
         content["columns"] = [np.unique(np.concatenate(content["words"]))]

@@ -197,7 +197,8 @@
     drawMap(parts.topics.chosen);
   }
 
-  const WIDE = 460, HIGH = 330;
+  // Maps are drawn in pixels of their box, so that text has one size on every screen.
+  const sizeOf = (box, ratio) => [Math.max(260, box.clientWidth), Math.round(Math.max(260, box.clientWidth) * ratio)];
 
   // Circles of these sizes at these places, on one scale for both axes.
   function laidOut(places, radii, wide, high, apart) {
@@ -231,8 +232,9 @@
 
   function drawMap(chosen) {
     const K = topics.order.length, share = topics.share ?? range(K).map(() => 1 / K);
-    const radii = share.map((s) => Math.max(5, Math.sqrt((0.2 * WIDE * HIGH * s) / Math.PI)));
-    const at = laidOut(topics.place, radii, WIDE, HIGH, true);
+    const [wide, high] = sizeOf($("map"), 0.72);
+    const radii = share.map((s) => Math.max(6, Math.sqrt((0.22 * wide * high * s) / Math.PI)));
+    const at = laidOut(topics.place, radii, wide, high, true);
     const shade = word === null ? null : new Map(words.topics[word].map((k, i) => [k, words.given[word][i]]));
     const links = (topics.correlated ?? []).map(([a, b, r]) => draw("line", { class: r < 0 ? "link minus" : "link", "stroke-width": (6 * Math.abs(r)).toFixed(1), x1: at[a][0], y1: at[a][1], x2: at[b][0], y2: at[b][1] }, draw("title", {}, `Topics ${a} and ${b}: correlation ${number(r)}`)));
     const circles = topics.order.map((k) => {
@@ -251,7 +253,7 @@
       return group;
     });
     const held = $("map").contains(document.activeElement);
-    const picture = draw("svg", { viewBox: `0 0 ${WIDE} ${HIGH}`, role: "group", "aria-label": "Map of topics" }, ...links, ...circles);
+    const picture = draw("svg", { viewBox: `0 0 ${wide} ${high}`, role: "group", "aria-label": "Map of topics" }, ...links, ...circles);
     $("map").replaceChildren(picture);
     rove($("map"), $("map").querySelector("[aria-current=true]"));
     if (held) $("map").querySelector("[aria-current=true]")?.focus();
@@ -321,12 +323,13 @@
 
   // A map of points: mark(i) gives its class, labels go to those listed first as long as they do not overlap.
   function scatter(box, places, names, { chosen, mark, labels, open, label }) {
-    const wide = 520, high = 460, at = laidOut(places, places.map(() => 8), wide, high);
+    const [wide, high] = sizeOf(box, 0.88), size = places.length > 400 ? 3 : 4.5;
+    const at = laidOut(places, places.map(() => 8), wide, high);
     const boxes = [], texts = [];
     for (const i of new Set(labels)) {
       const name = names[i].length > 24 ? `${names[i].slice(0, 23)}…` : names[i];
-      const size = 6.3 * name.length, [x, y] = at[i], left = x + 8 + size < wide ? x + 8 : x - 8 - size;
-      const own = [left, y - 8, left + size, y + 6];
+      const long = 6.3 * name.length, [x, y] = at[i], left = x + 9 + long < wide ? x + 9 : x - 9 - long;
+      const own = [left, y - 8, left + long, y + 6];
       if (left < 0 || boxes.some((b) => b[0] < own[2] && own[0] < b[2] && b[1] < own[3] && own[1] < b[3])) continue;
       boxes.push(own);
       texts.push(draw("text", { x: left, y: y + 4, class: "halo" }, name));
@@ -334,7 +337,7 @@
     const order = range(places.length).filter((i) => i !== chosen).concat(chosen === null ? [] : [chosen]);
     const dots = order.map((i) => {
       const [x, y] = at[i], said = label(i), kind = mark(i);
-      const shape = kind.includes("nay") ? draw("rect", { class: `dot ${kind}`, x: x - 4.5, y: y - 4.5, width: 9, height: 9, transform: `rotate(45 ${x} ${y})` }) : draw("circle", { class: `dot ${kind}`, cx: x, cy: y, r: i === chosen ? 7 : 4.5 });
+      const shape = kind.includes("nay") ? draw("rect", { class: `dot ${kind}`, x: x - size, y: y - size, width: 2 * size, height: 2 * size, transform: `rotate(45 ${x} ${y})` }) : draw("circle", { class: `dot ${kind}`, cx: x, cy: y, r: i === chosen ? 7 : size });
       const group = draw("g", { class: `pick ${i === chosen ? "on" : ""} ${kind}`, role: "button", "data-stop": "", "aria-current": i === chosen ? "true" : "false", "aria-label": said, onclick: () => open(i) }, draw("title", {}, said), shape, draw("circle", { class: "ring", cx: x, cy: y, r: 9 }));
       group.addEventListener("keydown", (event) => {
         if (event.key !== "Enter" && event.key !== " ") return;
@@ -585,5 +588,11 @@
     show($(`tab-${tab}`) ? tab : tabs[0].id.slice(4), Number.parseInt(i, 10));
   }
   addEventListener("hashchange", read);
+  let width = innerWidth;
+  addEventListener("resize", () => {
+    if (innerWidth === width) return;
+    width = innerWidth;
+    parts[current]?.show(parts[current].chosen);
+  });
   read();
 })();
