@@ -43,7 +43,8 @@ GROUPS: dict[str, tuple[str, list[str]]] = {
             "topics top_words format_topics prevalence representative_documents",
             "topic_correlations correlation_figure nearest_documents explore",
             "evaluation.topics.Topics",
-        ),
+        )
+        + _names("pp_models", "explore"),
     ),
     "Predicting": (
         "Unseen ratings and votes.",
