@@ -41,8 +41,10 @@ GROUPS: dict[str, tuple[str, list[str]]] = {
         _names(
             "inference",
             "topics top_words format_topics prevalence representative_documents",
-            "topic_correlations correlation_figure nearest_documents evaluation.topics.Topics",
-        ),
+            "topic_correlations correlation_figure nearest_documents explore",
+            "evaluation.topics.Topics",
+        )
+        + _names("pp_models", "explore"),
     ),
     "Predicting": (
         "Unseen ratings and votes.",

@@ -24,6 +24,7 @@ _PLACES = {
     "evaluation.ratings": "predict_ratings score_ratings split_ratings",
     "evaluation.votes": "predict_votes refit_members",
     "evaluation.locations": "correlation_figure nearest_documents topic_correlations",
+    "report.explore": "explore",
 }
 _HOME = {name: module for module, names in _PLACES.items() for name in names.split()}
 

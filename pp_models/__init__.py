@@ -16,11 +16,13 @@ __version__ = VERSION
 
 _LAZY = {name: f"data.{name}" for name in ("arrivals", "corpus", "database", "text")}
 _LAZY |= {"data": "data", "datasets": "datasets", "readers": "data.formats.readers"}
-__all__ = ["InputError", "arrivals", "available", "data", "database", "datasets", "load"]
+__all__ = ["InputError", "arrivals", "available", "data", "database", "datasets", "explore", "load"]
 
 
 def __getattr__(name: str) -> Any:
     """Load modules that import JAX when they are first asked for."""
+    if name == "explore":
+        return importlib.import_module("inference").explore
     if name in _LAZY:
         return importlib.import_module(f"pp_models.{_LAZY[name]}")
     raise AttributeError(f"module 'pp_models' has no attribute {name!r}")

@@ -19,13 +19,13 @@ import pp_models
 from inference.cli import main
 
 PUBLIC = {
-    "pp_models": "InputError arrivals available data database datasets load",
+    "pp_models": "InputError arrivals available data database datasets explore load",
     "pp_models.data": "counts dense ratings text_and_votes tf_idf with_votes Batch Data",
     "pp_models.datasets": "load synthetic",
     "pp_models.database": "Database",
     "pp_models.arrivals": "Arrivals feed",
     "inference": "calibration_error coherence compare "
-    "correlation_figure diversity document_completion engines fit format_topics load "
+    "correlation_figure diversity document_completion engines explore fit format_topics load "
     "log_evidence loo "
     "nearest_documents perplexity precision_recall_at predict_ratings predict_votes "
     "prevalence refit_members representative_documents "
@@ -62,6 +62,7 @@ OPTIONS = {
         "--seed --set --devices --quiet"
     ),
     "evaluate": "--data --measure --folds --top --words --seed --json",
+    "explore": "--data --out --open",
     "reference": "--out --check --again --seed --overwrite --devices --quiet",
     "data convert": "--overwrite --min-df --max-df --stop-words --kind --quiet",
     "data info": "--kind --quiet",

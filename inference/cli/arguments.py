@@ -12,6 +12,7 @@ EPILOG = """examples:
   pp-models topics fitted --rank relevance
   pp-models transform fitted --data new.npz --out new.csv
   pp-models evaluate fitted --data heldout.npz --measure completion chib
+  pp-models explore fitted --data corpus.npz --open
   pp-models data convert docword.wiki.txt.gz wiki.h5ad
 """
 
@@ -33,13 +34,15 @@ def parser() -> argparse.ArgumentParser:
     """Every command's `run` names a module of this package and a function in it."""
     about = "Fit and compare Bayesian factor and topic models."
     made = argparse.ArgumentParser("pp-models", None, about, EPILOG, formatter_class=RAW)
-    names = "list | check | fit | compare | reference | evaluate | data | topics | transform"
+    names = (
+        "list | check | fit | compare | reference | evaluate | data | topics | transform | explore"
+    )
     commands = made.add_subparsers(title="commands", required=True, metavar=names)
     listing = commands.add_parser("list", help="the models and engines there are")
     listing.set_defaults(run="listing:run_list")
-    for add in (_add_check, _add_fit, _add_compare, _add_reference, _add_evaluate, _add_data):
+    for add in (_add_check, _add_fit, _add_compare, _add_reference, _add_evaluate):
         add(commands)
-    for add in (_add_topics, _add_transform):
+    for add in (_add_data, _add_topics, _add_transform, _add_explore):
         add(commands)
     return made
 
@@ -203,3 +206,14 @@ def _add_transform(commands: Any) -> None:
     _text(command, "--data", "NAME|PATH", text, required=True)
     _text(command, "--out", "FILE", "CSV file to write (default: show the first rows)")
     _flag(command, "--sd", "add columns with standard deviations")
+
+
+def _add_explore(commands: Any) -> None:
+    text = "write a page to browse a stored fit: topics, documents, items, predictions, votes"
+    command = commands.add_parser("explore", help=text)
+    command.set_defaults(run="explore:run_explore")
+    _text(command, "folder", "DIR", "what `fit --out` wrote, or a file of a fit")
+    text = "the data fitted, for words of documents, ratings and votes (default: without them)"
+    _text(command, "--data", "NAME|PATH", text)
+    _text(command, "--out", "FILE", "the page (default: explore.html in DIR)")
+    _flag(command, "--open", "open the page in the browser")

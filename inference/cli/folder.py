@@ -7,6 +7,7 @@
     DIR/document_topics.csv  the documents' proportions of the topics
     DIR/posterior.nc      draws for ArviZ, if they are asked for
     DIR/summary.json      what was fitted and how
+    DIR/explore.html      the page of `pp-models explore`
     DIR/last-good.npz     of a run that went wrong, the fit before it did
 
 The checkpoint is removed last: a folder that has one is not finished.
@@ -20,19 +21,20 @@ from typing import Any
 from inference.cli import shown
 from inference.io.fits import Fit
 from inference.io.tables import numbered
+from inference.report.explore import write_explore
 from inference.run import checkpoint
 from pp_models.data.files import explained, is_stray, write_whole
 from pp_models.errors import Diverged, InputError
 
 CHECKPOINT, FIT, POSTERIOR = "checkpoint.npz", "fit.npz", "posterior.nc"
-SUMMARY, LAST_GOOD = "summary.json", "last-good.npz"
+SUMMARY, LAST_GOOD, EXPLORE = "summary.json", "last-good.npz", "explore.html"
 TOPICS, DOCUMENTS = "topics.csv", "document_topics.csv"
 
 
 def holds_other_things(folder: Path) -> bool:
     """Whether there is something in it that no fit has put there."""
     files = (file.name for file in checkpoint.files_of(folder / CHECKPOINT))
-    own = {FIT, POSTERIOR, SUMMARY, LAST_GOOD, TOPICS, DOCUMENTS, *files}
+    own = {FIT, POSTERIOR, SUMMARY, LAST_GOOD, EXPLORE, TOPICS, DOCUMENTS, *files}
     there = folder.iterdir() if folder.is_dir() else ()
     return any(file.name not in own and not is_stray(file) for file in there)
 
@@ -91,9 +93,10 @@ def write(fit: Fit, folder: Path, settings: dict[str, Any], num_draws: int = 0) 
     text = json.dumps(summary, indent=2) + "\n"
     with explained(folder):
         fit.save(folder / FIT)
-        for name in (TOPICS, DOCUMENTS, POSTERIOR):  # of a fit that is replaced
+        for name in (TOPICS, DOCUMENTS, EXPLORE, POSTERIOR):  # of a fit that is replaced
             (folder / name).unlink(missing_ok=True)
         notes = _write_tables(fit, folder)
+        write_explore(fit, folder / EXPLORE)
         if num_draws:
             tree = fit.to_arviz(num_draws, attributes={"seed": settings["seed"]})
             write_whole(folder / POSTERIOR, lambda path: tree.to_netcdf(str(path)))

@@ -1,6 +1,9 @@
 """Comparisons made up without a single fit, and what every page must be."""
 
+import importlib.util
+import os
 import re
+import shutil
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
@@ -11,10 +14,34 @@ import pytest
 import xarray
 
 import pp_models
+from inference.core.objective import Problem
+from inference.core.posteriors import Draws, Point, Variational
+from inference.io.fits import Fit
 from inference.report import page as report
 from pp_models.data import Data
-from pp_models.model import declare, value_shapes
+from pp_models.model import as_arrays, declare, value_shapes
 
+CHROMIUM = (
+    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+)
+DRIVER = importlib.util.find_spec("playwright")
+MISSING = (
+    "no Chromium on this machine"
+    if CHROMIUM is None
+    else "the Python package playwright is not installed"
+    if DRIVER is None
+    else ""
+)
+FLAGS = (  # root needs no sandbox; the rest keeps Chromium itself, not the page, from calling home
+    *(
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-quic",
+        "--no-first-run",
+        "--disable-background-networking",
+    ),
+    *("--disable-component-update", "--disable-sync"),
+)
 KINDS = {
     "gibbs": "draws",
     "nuts": "draws",
@@ -386,3 +413,42 @@ def quantities():
 def nothing():
     """The fields of an engine's row that has no figures."""
     return dict.fromkeys(NOTHING)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    if MISSING and os.environ.get("CI", "").lower() in ("true", "1"):
+        pytest.fail(f"The report must be opened in a browser here, but there is {MISSING}.")
+    if MISSING:
+        pytest.skip(MISSING)
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+        yield opened
+        opened.close()
+
+
+def _begun(name, kind="variational", data=None, **hyper):
+    """A fit at its start, before any step: a posterior of this kind without a run."""
+    own, drawn = pp_models.load(name).example(jax.random.key(0))
+    data = drawn if data is None else data
+    model, hyper = declare(pp_models.load(name), {**own._asdict(), **hyper}, data)
+    problem = Problem(model, as_arrays(hyper), data, tuple(jax.local_devices()))
+    natural = model.init(jax.random.key(1), problem.hyper, data)
+    local = {site: natural[site] for site in model.local}
+    posterior = Variational(problem, {site: natural[site] for site in model.shared}, local)
+    if kind == "point":
+        values = {site: np.asarray(posterior.mean(site)) for site in model.families}
+        posterior = Point(problem, {})
+        posterior.values = values
+    if kind == "draws":
+        draws = posterior.sample(jax.random.key(2), 6)
+        chains = {site: x.reshape(2, 3, *x.shape[1:]) for site, x in draws.items()}
+        posterior = Draws(problem, chains, {"lp": np.arange(6.0).reshape(2, 3)})
+    return Fit(problem, "cavi", {"basis": "log"}, posterior, {"step": np.arange(3)}, 1.0)
+
+
+@pytest.fixture(scope="session")
+def begun():
+    return _begun

@@ -4,37 +4,13 @@ Chromium comes from the system (`.ci/run` installs Debian's); Playwright only dr
 Chromium tests are skipped, but not where CI is set.
 """
 
-import importlib.util
-import os
 import re
-import shutil
 
 import pytest
 
 from inference.report import page as report
 from inference.report import palette
 
-CHROMIUM = (
-    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-)
-DRIVER = importlib.util.find_spec("playwright")
-MISSING = (
-    "no Chromium on this machine"
-    if CHROMIUM is None
-    else "the Python package playwright is not installed"
-    if DRIVER is None
-    else ""
-)
-FLAGS = (  # root needs no sandbox; the rest keeps Chromium itself, not the page, from calling home
-    *(
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-quic",
-        "--no-first-run",
-        "--disable-background-networking",
-    ),
-    *("--disable-component-update", "--disable-sync"),
-)
 PHONE = {"width": 390, "height": 844}
 DESK = {"width": 1200, "height": 900}
 ENGINES = {
@@ -52,20 +28,6 @@ ENGINES = {
     ),
     "bernoulli_mixture": ("gibbs", "cavi", "map"),
 }
-
-
-@pytest.fixture(scope="module")
-def browser():
-    if MISSING and os.environ.get("CI", "").lower() in ("true", "1"):
-        pytest.fail(f"The report must be opened in a browser here, but there is {MISSING}.")
-    if MISSING:
-        pytest.skip(MISSING)
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
-        yield opened
-        opened.close()
 
 
 @pytest.fixture(scope="module")
