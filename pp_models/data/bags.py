@@ -33,6 +33,12 @@ def matrix_of(value: Any, columns: Names = None, dictionary: Any = None) -> tupl
     return value, None
 
 
+def of_pairs(value: Any) -> tuple[Any, Names]:
+    """The same of lists of pairs and of Counters alone, not of lists of words."""
+    first = next((one for one in _documents(value) if len(one)), None)
+    return matrix_of(value) if isinstance(first, Mapping) or _is_pair(first) else (value, None)
+
+
 def _documents(value: Any) -> Sequence[Any]:
     """The documents, if they may be bags of words; else nothing."""
     if isinstance(value, str | Mapping | np.ndarray) or scipy.sparse.issparse(value):

@@ -66,8 +66,8 @@ def of_ids(users: Any, items: Any, values: Any) -> Data:
     if len(rows.indices) != len(columns.indices):
         told = f"There are {len(rows.indices)} users and {len(columns.indices)} items"
         raise InputError(f"{told}: give one of each for every rating.")
-    names = {"row_names": rows.names, "column_names": columns.names}
-    return ratings(rows.indices, columns.indices, np.asarray(values), **names)
+    indices, names = (rows.indices, columns.indices), (rows.names, columns.names)
+    return ratings(*indices, np.asarray(values), None, *names)
 
 
 def of_entries(table: Table, places: Any, kind: str) -> Data:

@@ -129,7 +129,7 @@ def counts(X: Any, column_names: Any = None, row_names: Any = None) -> Data:
     (2, 3, 13.0)
     """
     X, columns, rows = frames.of_numbers(X, "Counts")
-    X, words = bags.matrix_of(X)
+    X, words = bags.of_pairs(X)
     columns = words if columns is None else columns
     matrix = count_matrix(X)
     if matrix.nnz == 0:
@@ -172,11 +172,7 @@ def ratings(
             raise InputError(f"{name} must be counted from 0, but one index is {index.min()}.")
     if not np.all(np.isfinite(values)):
         raise InputError("Ratings hold NaN or infinite values: leave missing ratings out instead.")
-    if shape is None and row_names is None is column_names and users.min() > 0 < items.min():
-        told = f"Users and items are counted from {users.min()} and {items.min()}, and those below"
-        fix = "subtract these numbers, or state the shape if this is meant"
-        warnings.warn(f"{told} have no ratings: {fix}.", stacklevel=2)
-    largest = int(users.max()), int(items.max())
+    largest, stated = (int(users.max()), int(items.max())), shape is not None
     shape = (largest[0] + 1, largest[1] + 1) if shape is None else shape
     whole = [size for size in shape if isinstance(size, int | np.integer) and size > 0]
     if len(shape) != 2 or len(whole) != 2:
@@ -192,9 +188,19 @@ def ratings(
         item = items[i] if column_names is None else column_names[items[i]]
         told = f"User {user} rated item {item} more than once"
         raise InputError(f"{told}: keep one rating per pair.")
+    if not stated and row_names is None is column_names:
+        _warn_of_start(users, items)
     real = _real(values, "Ratings")[first]  # in row-major order
     matrix = observed(users[first], items[first], real, (int(shape[0]), int(shape[1])))
     return Data("ratings", matrix=matrix, **named(shape, column_names, row_names))
+
+
+def _warn_of_start(users: np.ndarray, items: np.ndarray) -> None:
+    """Say so if users and items both seem to be counted from 1, which adds one without ratings."""
+    if users.min() > 0 < items.min():
+        told = f"Users begin at {users.min()} and items at {items.min()}, not at 0"
+        fix = "subtract these numbers, or state the shape if those below have no ratings"
+        warnings.warn(f"{told}: {fix}.", stacklevel=3)
 
 
 def _indices(ids: Any, names: Any, what: str) -> tuple[np.ndarray, Any]:

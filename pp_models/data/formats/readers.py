@@ -217,64 +217,74 @@ def read_ratings(path: Path, complete: bool = True) -> Data:
     with reading(existing(path)):
         suffix = _suffix(path, (".csv", ".tsv", ".npz", ".npy", *ARROW))
         beside = names(path, own=True)
-        named: dict[str, Any] = {"column_names": beside.columns, "row_names": beside.rows}
+        ignored: tuple[str, ...] = ()
         if suffix == ".npz":
             matrix = matrices.npz(path)
-            return ratings(matrix.row, matrix.col, matrix.data, shape=matrix.shape, **named)
-        if suffix == ".npy":
+            triples = matrix.row, matrix.col, matrix.data
+            found = ratings(*triples, matrix.shape, beside.rows, beside.columns)
+        elif suffix == ".npy":
             array = np.asarray(matrices.npy(path), np.float64)
             users, items = np.nonzero(~np.isnan(array))
-            return ratings(users, items, array[users, items], shape=array.shape, **named)
-        if suffix in ARROW:
+            triples = users, items, array[users, items]
+            found = ratings(*triples, array.shape, beside.rows, beside.columns)
+        elif suffix in ARROW:
             parts = (part for part, _ in matrices.arrow_tables(path))
             table = np.concatenate([np.zeros((0, 3)), *parts])
+            found = _numbered_ratings(path, table, beside, complete)
         else:
-            found = _ratings_of_text(path)
-            if isinstance(found, tables.Entries):
-                return _rated(found.rows, found.columns, found.values)
-            table = found
-        lines = np.arange(1, len(table) + 1)
-        users, items = numbers.check_whole(path, table[:, :2], lines, numbers.INDEX).T
-        if complete and beside == (None, None):
-            return _rated(users, items, table[:, 2])
-        shape = int(users.max(initial=0)) + 1, int(items.max(initial=0)) + 1
-        check_shape(path, shape, len(table))
-        for what, index in (("user", users), ("item", items)) if complete else ():
-            for silent in np.flatnonzero(np.bincount(index) == 0)[:1]:
-                fix = f"number {what}s consecutively from 0, as their names beside the file are"
-                fail(path, f"{what} {silent} has no ratings: {fix}")
-        return ratings(users, items, table[:, 2], shape, **named)
+            entries, ignored = _ratings_of_text(path)
+            if isinstance(entries, tables.Entries):
+                found = _rated(*entries)
+            else:
+                found = _numbered_ratings(path, entries, beside, complete)
+    if ignored:
+        what = ", ".join(map(repr, ignored))
+        told = f"{path}: ratings are user, item and rating; the column(s) {what} are ignored"
+        warnings.warn(f"{told}.", stacklevel=2)
+    return found
+
+
+def _numbered_ratings(path: Path, table: Any, beside: Names, complete: bool) -> Data:
+    """Ratings of users and items that are whole numbers."""
+    lines = np.arange(1, len(table) + 1)
+    users, items = numbers.check_whole(path, table[:, :2], lines, numbers.INDEX).T
+    if complete and beside == (None, None):
+        return _rated(users, items, table[:, 2])
+    shape = int(users.max(initial=0)) + 1, int(items.max(initial=0)) + 1
+    check_shape(path, shape, len(table))
+    for what, index in (("user", users), ("item", items)) if complete else ():
+        for silent in np.flatnonzero(np.bincount(index) == 0)[:1]:
+            fix = f"number {what}s consecutively from 0, as the names beside the file are"
+            fail(path, f"{what} {silent} has no ratings: {fix}")
+    return ratings(users, items, table[:, 2], shape, beside.rows, beside.columns)
 
 
 def _rated(users: Any, items: Any, values: Any) -> Data:
     """Ratings by ids."""
     rows, columns = number_ids(users, "user"), number_ids(items, "item")
-    indices = rows.indices, columns.indices
-    return ratings(*indices, values, row_names=rows.names, column_names=columns.names)
+    return ratings(rows.indices, columns.indices, values, None, rows.names, columns.names)
 
 
-def _ratings_of_text(path: Path) -> Any:
-    """An array of user, item and rating, or `Entries` where the ids are no plain numbers."""
+def _ratings_of_text(path: Path) -> tuple[Any, tuple[str, ...]]:
+    """An array of user, item and rating, or `Entries` if ids are no numbers; ignored columns."""
     form, top = "user,item,rating", tables.head(path)
     places = tables.places_of(top.names or (), tables.USERS, tables.ITEMS, tables.VALUES)
     places = (0, 1, 2) if places is None else places
-    if max(places) >= max(len(top.first), 1):
-        return _table(path, form, usecols=places)
-    if ignored := [name for i, name in enumerate(top.names or ()) if i not in places]:
-        told = f"{path}: ratings are user, item and rating"
-        warnings.warn(f"{told}: {', '.join(map(repr, ignored))} ignored.", stacklevel=2)
+    if max(places) >= len(top.first):
+        return _table(path, form, usecols=places), ()
+    ignored = tuple(name for i, name in enumerate(top.names or ()) if i not in places)
     ids = [top.first[place].strip() for place in places[:2]]
-    if all(id.isdigit() and (id == "0" or id[0] != "0") for id in ids):
-        try:
-            return _table(path, form, usecols=places)
-        except InputError as error:
-            try:  # ids that begin as numbers, such as ISBNs
-                return tables.entries(path, places, top, form)
-            except InputError:
-                raise error from None
-    if all(map(tables.is_number, ids)) and not any(id.isdigit() for id in ids):
-        return _table(path, form, usecols=places)  # refused for what it is
-    return tables.entries(path, places, top, form)
+    if not all(map(tables.is_number, ids)) or any(id[0] == "0" < id[1:2] for id in ids):
+        return tables.entries(path, places, top, form), ignored
+    try:
+        return _table(path, form, usecols=places), ignored
+    except InputError as error:
+        if top.names is None:
+            raise
+        try:  # ids that begin as numbers, such as ISBNs
+            return tables.entries(path, places, top, form), ignored
+        except InputError:
+            raise error from None
 
 
 def read_dense(path: Path) -> Data:

@@ -38,10 +38,11 @@ COLUMNS = ITEMS | _words("column col word words term token wordid termid w")
 
 
 class Head(NamedTuple):
-    """How a text table begins: the names of its columns or None, its first row, its delimiter."""
+    """How a text table begins: the names of its columns or None, and its first row and its line."""
 
     names: tuple[str, ...] | None
     first: tuple[str, ...]
+    line: int
     delimiter: str
 
 
@@ -54,12 +55,13 @@ def is_table(path: Path) -> bool:
 def head(path: Path) -> Head:
     """The first lines of a csv or tsv file."""
     delimiter = _delimiter(path)
-    found = [row for _, row in itertools.islice(_parsed(path, delimiter), 2)]
-    first = tuple(found[0]) if found else ()
+    found = list(itertools.islice(_parsed(path, delimiter), 2))
+    line, first = found[0] if found else (1, [])
     if any(map(is_number, first)):
-        return Head(None, first, delimiter)
+        return Head(None, tuple(first), line, delimiter)
     names = tuple(name.strip() for name in first)
-    return Head(names, tuple(found[1]) if len(found) > 1 else (), delimiter)
+    line, second = found[1] if len(found) > 1 else (line + 1, [])
+    return Head(names, tuple(second), line, delimiter)
 
 
 def is_number(text: str) -> bool:
@@ -71,8 +73,8 @@ def is_number(text: str) -> bool:
 
 
 def plain(name: str) -> str:
-    """A column's name without case and marks: `User_ID` is `userid`."""
-    return re.sub(r"[^a-z0-9]", "", name.lower())
+    """A column's name without case, marks and type: `User_ID:token` is `userid`."""
+    return re.sub(r"[^a-z0-9]", "", name.lower().partition(":")[0])
 
 
 def places_of(names: Sequence[str], *meant: frozenset[str]) -> tuple[int, ...] | None:
@@ -154,7 +156,8 @@ def refuse_text(path: Path) -> None:
         top = head(path)
     except InputError:
         return
-    if top.names is None or not top.first or len(top.names) != len(top.first):
+    names = top.names
+    if names is None or len(names) != len(top.first):
         return  # the reader of numbers says what is wrong
     found = [i for i, field in enumerate(top.first) if field.strip() and not is_number(field)]
     if not found:
@@ -168,7 +171,7 @@ def refuse_text(path: Path) -> None:
     told = f"its column {top.names[text]!r} holds text, not numbers"
     fix = f"to count its words, add --text-column {top.names[text]}{more}"
     python = f"in Python, datasets.load(path, text_column={top.names[text]!r})"
-    opening.fail(path, f"{told}: {fix} ({python})")
+    opening.fail(path, f"{told}: {fix} ({python})", line=top.line)
 
 
 # Entries with ids ---------------------------------------------------------------------------------
@@ -183,11 +186,8 @@ class Entries(NamedTuple):
 
 
 def entry_places(top: Head) -> tuple[int, ...] | None:
-    """Where row, column and value are, if the ids of the first entry are not both numbers."""
-    if top.names is not None:
-        places = places_of(top.names, ROWS, COLUMNS, VALUES)
-    else:
-        places = (0, 1, 2) if len(top.first) == 3 else None
+    """Where row, column and value are by name, if the ids of the first entry are no numbers."""
+    places = None if top.names is None else places_of(top.names, ROWS, COLUMNS, VALUES)
     if places is None or max(places) >= len(top.first) or not is_number(top.first[places[2]]):
         return None
     return None if all(is_number(top.first[place]) for place in places[:2]) else places
