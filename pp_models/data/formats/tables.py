@@ -155,22 +155,22 @@ def refuse_text(path: Path) -> None:
     try:
         top = head(path)
     except InputError:
-        return
-    names = top.names
-    if names is None or len(names) != len(top.first):
         return  # the reader of numbers says what is wrong
-    found = [i for i, field in enumerate(top.first) if field.strip() and not is_number(field)]
+    names, first = top.names, top.first
+    if names is None or len(names) != len(first):
+        return
+    found = [i for i, field in enumerate(first) if field.strip() and not is_number(field)]
     if not found:
         return
     if entry_places(top) is not None:
         fix = "convert it to .npz first, which reads it at once"
-        opening.fail(path, f"its ids are no row and column numbers: {fix}")
-    text = max(found, key=lambda i: (plain(top.names[i]) == "text", len(top.first[i])))
-    ids = [i for i, name in enumerate(top.names) if plain(name) in ("id", "docid", "name", "title")]
-    more = f" --id-column {top.names[ids[0]]}" if ids and ids[0] != text else ""
-    told = f"its column {top.names[text]!r} holds text, not numbers"
-    fix = f"to count its words, add --text-column {top.names[text]}{more}"
-    python = f"in Python, datasets.load(path, text_column={top.names[text]!r})"
+        opening.fail(path, f"its ids are no row and column numbers: {fix}", line=top.line)
+    text = max(found, key=lambda i: (plain(names[i]) == "text", len(first[i])))
+    ids = [i for i, name in enumerate(names) if plain(name) in ("id", "docid", "name", "title")]
+    more = f" --id-column {names[ids[0]]!r}" if ids and ids[0] != text else ""
+    told = f"the column {names[text]!r} holds text, such as {first[text][:40]!r}, not numbers"
+    fix = f"to count its words, add --text-column {names[text]!r}{more}"
+    python = f"in Python, datasets.load(path, text_column={names[text]!r})"
     opening.fail(path, f"{told}: {fix} ({python})", line=top.line)
 
 
