@@ -12,13 +12,14 @@ from inference.core import devices
 from inference.core.interruption import Stopped
 from inference.io.fits import Fit
 from inference.run import checkpoint as checkpoints
-from inference.run.fit import fit
+from inference.run.fit import default_engine, fit
 from pp_models.errors import Diverged, InputError
 
 
 def run_fit(chosen: argparse.Namespace) -> int:
     """DIR/fit.npz, DIR/posterior.nc and DIR/summary.json; until then DIR/checkpoint.npz."""
     _check_processes(chosen)
+    chosen.engine = chosen.engine or default_engine()
     model, settings = prepare(chosen, [chosen.engine])
     folder = find_folder(chosen)
     _join_processes(chosen)  # before JAX is first used, which reading data may do

@@ -51,6 +51,9 @@ def as_data(value: Any, kind: str = "counts", columns: tuple[str, ...] | None = 
     columns = None if columns is None else tuple(columns)
     if isinstance(value, os.PathLike):
         return _read(Path(value), kind, columns)
+    if isinstance(value, str) and kind != "counts":
+        fix = "what is in a file or data set is read by pp_models.datasets.load(name, model)"
+        raise InputError(f"{value[:100]!r} is a string, not {kind}: {fix}.")
     if kind == "counts":
         return _counts(value, columns)
     if kind == "ratings":

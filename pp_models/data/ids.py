@@ -76,10 +76,15 @@ def _refuse_missing(missing: np.ndarray, what: str) -> None:
 
 
 def match_ids(names: tuple[str, ...] | None, known: tuple[str, ...] | None, size: int) -> Any:
-    """Where each of these names is among the known ones, -1 for one that is not.
+    """Where each of these ids is among the known ones, -1 for one that is not.
 
-    Names that are None count from 0, as many as `size`.
+    names: of the ids; None if they are whole numbers from 0, as many as `size`. These are names,
+           too, if all the known names are whole numbers, else they count the known ones
     """
-    asked = tuple(map(str, range(size))) if names is None else names
+    if names is None and (known is None or not all(map(_WHOLE.fullmatch, known))):
+        return np.arange(size)
+    asked = map(str, range(size)) if names is None else names
     places = {name: place for place, name in reversed(list(enumerate(known or ())))}
+    if known is None:
+        return np.array([int(name) if _WHOLE.fullmatch(name) else -1 for name in asked], np.int64)
     return np.array([places.get(name, -1) for name in asked], np.int64)

@@ -11,7 +11,7 @@ import scipy.sparse
 from pp_models.data import frames
 from pp_models.data.formats.tables import ITEMS, TIMES, USERS, VALUES, places_of, plain
 from pp_models.data.frames import Table
-from pp_models.data.ids import number_ids
+from pp_models.data.ids import match_ids, number_ids
 from pp_models.data.types import Data, counts, named, ratings
 from pp_models.errors import InputError
 
@@ -137,3 +137,30 @@ def of_matrix(table: Table) -> Data:
         return dataclasses.replace(found, **names)
     columns = table.names if table.labelled else None
     return _of_array(np.asarray(matrix, np.float64), columns, table.rows)
+
+
+# Of users and items that are known ----------------------------------------------------------------
+
+
+def match_ratings(
+    data: Data, row_names: tuple[str, ...] | None, column_names: tuple[str, ...] | None
+) -> tuple[Data, int]:
+    """Ratings with the indices that these users and items have, and how many are of others.
+
+    Names are None where users or items are whole numbers from 0.
+    """
+    rows = match_ids(data.row_names, row_names, data.num_rows)
+    columns = match_ids(data.column_names, column_names, data.num_columns)
+    entries = data.matrix.tocoo()
+    users, items = rows[entries.row], columns[entries.col]
+    kept = (users >= 0) & (items >= 0)
+    if not kept.any():
+        of = [one for one in (data.row_names, data.column_names) if one]
+        such = f", such as {of[0][0]!r}," if of else ""
+        told = f"None of the {len(kept)} ratings is of a user{such} and an item that were fitted"
+        raise InputError(f"{told}: use the ids of the data that were fitted.")
+    sizes = users.max() + 1, items.max() + 1
+    named = [len(one) if one is not None else 0 for one in (row_names, column_names)]
+    shape = max(int(sizes[0]), named[0]), max(int(sizes[1]), named[1])
+    found = ratings(users[kept], items[kept], entries.data[kept], shape, row_names, column_names)
+    return found, int(np.sum(~kept))
