@@ -19,6 +19,7 @@ its largest indices or the names beside it, an LDA-C file as wide. Repeated entr
 """
 
 import itertools
+import re
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -31,13 +32,21 @@ from pp_models.data.formats import matrices, numbers, tables
 from pp_models.data.formats.matrices import ARROW
 from pp_models.data.formats.names import Names, fitted_shape, names, read_names, stem
 from pp_models.data.formats.numbers import Part, Shape, Whole
-from pp_models.data.formats.opening import LARGEST_INDEX, check_shape, existing, fail, reading
+from pp_models.data.formats.opening import (
+    LARGEST_INDEX,
+    check_shape,
+    existing,
+    fail,
+    lines,
+    reading,
+)
 from pp_models.data.ids import number_ids
 from pp_models.data.types import Data, count_matrix, counts, dense, observed, ratings, with_votes
 from pp_models.errors import InputError
 
 ROWS_TOGETHER = 1 << 14
 VOTES_SUFFIX = ".votes.csv"
+_ZERO = re.compile(rb"(?:^|[,;\t])\s*0\d")  # 007 is another id than 7
 _LDAC = (".ldac", ".lda-c", ".dat")
 KNOWN_SUFFIXES = (".npz", ".npy", ".mtx", *_LDAC, ".txt", ".csv", ".tsv", *ARROW)
 __all__ = ["blocks", "names", "read", "read_dense", "read_names", "read_ratings"]
@@ -246,8 +255,8 @@ def read_ratings(path: Path, complete: bool = True) -> Data:
 
 def _numbered_ratings(path: Path, table: Any, beside: Names, complete: bool) -> Data:
     """Ratings of users and items that are whole numbers."""
-    lines = np.arange(1, len(table) + 1)
-    users, items = numbers.check_whole(path, table[:, :2], lines, numbers.INDEX).T
+    places = np.arange(1, len(table) + 1)
+    users, items = numbers.check_whole(path, table[:, :2], places, numbers.INDEX).T
     if complete and beside == (None, None):
         return _rated(users, items, table[:, 2])
     shape = int(users.max(initial=0)) + 1, int(items.max(initial=0)) + 1
@@ -274,7 +283,7 @@ def _ratings_of_text(path: Path) -> tuple[Any, tuple[str, ...]]:
         return _table(path, form, usecols=places), ()
     ignored = tuple(name for i, name in enumerate(top.names or ()) if i not in places)
     ids = [top.first[place].strip() for place in places[:2]]
-    if not all(map(tables.is_number, ids)) or any(id[0] == "0" < id[1:2] for id in ids):
+    if not all(map(tables.is_number, ids)) or any(map(_ZERO.search, lines(path))):
         return tables.entries(path, places, top, form), ignored
     try:
         return _table(path, form, usecols=places), ignored
