@@ -21,7 +21,8 @@ from inference.cli import main
 PUBLIC = {
     "pp_models": "InputError arrivals available compare corpus data database datasets engines fit "
     "load load_fit readers stream text",
-    "pp_models.data": "as_data from_table counts dense ratings text_and_votes tf_idf with_votes Batch Data",
+    "pp_models.data": "as_data from_table counts dense ratings text_and_votes tf_idf "
+    "with_votes Batch Data",
     "pp_models.datasets": "load synthetic",
     "pp_models.database": "Database",
     "pp_models.arrivals": "Arrivals feed",
@@ -64,7 +65,8 @@ OPTIONS = {
     ),
     "evaluate": "--text-column --id-column --data --measure --folds --top --words --seed --json",
     "reference": "--out --check --again --seed --overwrite --devices --quiet",
-    "data convert": "--text-column --id-column --overwrite --min-df --max-df --stop-words --kind --quiet",
+    "data convert": "--text-column --id-column --overwrite --min-df --max-df --stop-words "
+    "--kind --quiet",
     "data info": "--kind --quiet",
     "list": "",
 }
