@@ -56,10 +56,10 @@ GROUPS: dict[str, tuple[str, list[str]]] = {
         "Data in memory, from files, on disk and by name.",
         _names(
             "pp_models",
-            "data.counts data.ratings data.text_and_votes data.dense data.of_equal_length",
-            "data.tf_idf data.Data datasets.load datasets.synthetic data.formats.readers.read",
-            "data.formats.readers.blocks data.formats.writers.write data.text.read data.text.count",
-            "data.corpus.write data.corpus.read database.Database arrivals.Arrivals",
+            "data.as_data data.from_table data.counts data.ratings data.text_and_votes data.dense",
+            "data.of_equal_length data.tf_idf data.Data datasets.load datasets.synthetic",
+            "readers.read readers.blocks data.formats.writers.write text.read text.count",
+            "corpus.write corpus.read database.Database arrivals.Arrivals",
         ),
     ),
     "Models": (
@@ -78,6 +78,8 @@ def groups() -> dict[str, tuple[str, list[str]]]:
     placed = {name for _, names in GROUPS.values() for name in names}
     public = [f"{one.__name__}.{name}" for one in (pp_models, inference) for name in one.__all__]
 
+    placed |= {other for name in placed for other in aliases(name)}
+
     def is_placed(name: str) -> bool:
         members = inspect.ismodule(_value(name)) and any(n.startswith(f"{name}.") for n in placed)
         return name in placed or members
@@ -94,6 +96,14 @@ def _value(name: str) -> Any:
     return found
 
 
+def aliases(name: str) -> list[str]:
+    """The names in `pp_models` of what is also in `inference`."""
+    if not name.startswith("inference."):
+        return []
+    names = (f"pp_models.{other}" for other in pp_models.__all__)
+    return [other for other in names if _value(other) is _value(name)]
+
+
 def home(name: str) -> str:
     """Where a name is defined."""
     value = _value(name)
@@ -105,9 +115,10 @@ def slug(heading: str) -> str:
 
 
 def reference_page(heading: str, about: str, names: Iterable[str]) -> str:
+    called = {name: ", ".join([*aliases(name), name]) for name in names}
     entries = [
-        f"::: {home(name)}\n    options:\n      heading: {name}\n      toc_label: {name}"
-        for name in names
+        f"::: {home(name)}\n    options:\n      heading: {title}\n      toc_label: {name}"
+        for name, title in called.items()
     ]
     return paragraphs(f"# {heading}", about, *entries)
 

@@ -19,8 +19,10 @@ import pp_models
 from inference.cli import main
 
 PUBLIC = {
-    "pp_models": "InputError arrivals available data database datasets explore load",
-    "pp_models.data": "counts dense ratings text_and_votes tf_idf with_votes Batch Data",
+    "pp_models": "InputError arrivals available compare corpus data database datasets engines "
+    "explore fit load load_fit readers stream text",
+    "pp_models.data": "as_data from_table counts dense ratings text_and_votes tf_idf "
+    "with_votes Batch Data",
     "pp_models.datasets": "load synthetic",
     "pp_models.database": "Database",
     "pp_models.arrivals": "Arrivals feed",
@@ -56,15 +58,16 @@ ENGINES = (
 OPTIONS = {
     "fit": "--engine --evaluate-every --checkpoint-seconds --checkpoint-steps --coordinator "
     "--num-processes --process-id --draws --data --out --overwrite "
-    "--resume --seed --set --devices --quiet",
+    "--resume --seed --set --devices --quiet --text-column --id-column",
     "compare": (
         "--engines --reference --quick --budget --rows --data --out --overwrite --resume "
-        "--seed --set --devices --quiet"
+        "--seed --set --devices --quiet --text-column --id-column"
     ),
-    "evaluate": "--data --measure --folds --top --words --seed --json",
+    "evaluate": "--text-column --id-column --data --measure --folds --top --words --seed --json",
     "explore": "--data --out --open",
     "reference": "--out --check --again --seed --overwrite --devices --quiet",
-    "data convert": "--overwrite --min-df --max-df --stop-words --kind --quiet",
+    "data convert": "--text-column --id-column --overwrite --min-df --max-df --stop-words "
+    "--kind --quiet",
     "data info": "--kind --quiet",
     "list": "",
     "topics": "--num-words --rank --relevance --out",

@@ -11,6 +11,7 @@ EPILOG = """examples:
   pp-models fit lda --data corpus.npz --engine svi --set num_topics=50 num_epochs=3 --out fitted
   pp-models topics fitted --rank relevance
   pp-models transform fitted --data new.npz --out new.csv
+  pp-models fit lda --data talks.csv --text-column talk --id-column speaker --out talks
   pp-models evaluate fitted --data heldout.npz --measure completion chib
   pp-models explore fitted --data corpus.npz --open
   pp-models data convert docword.wiki.txt.gz wiki.h5ad
@@ -65,6 +66,19 @@ def _flag(command: Any, name: str, text: str) -> None:
     command.add_argument(name, action="store_true", help=text)
 
 
+def add_table_options(command: Any) -> None:
+    """Which columns of a table are texts and their names; `table_options` reads them."""
+    text = "of a csv, tsv, Parquet or Arrow table, the column of texts, whose words are counted"
+    _text(command, "--text-column", "NAME", text)
+    _text(command, "--id-column", "NAME", "of such a table, the column that names the texts")
+
+
+def table_options(chosen: argparse.Namespace) -> dict[str, str]:
+    """The options of `datasets.load` that were given."""
+    names = ("text_column", "id_column")
+    return {name: found for name in names if (found := getattr(chosen, name, None)) is not None}
+
+
 def _add_check(commands: Any) -> None:
     text = "hold a model's F to the density of its `generate`, term by term"
     command = commands.add_parser("check", help=text)
@@ -79,7 +93,7 @@ def _add_fit(commands: Any) -> None:
     command = commands.add_parser("fit", help="fit a model by one engine and store the result")
     command.set_defaults(run="fit:run_fit")
     _text(command, "model", "MODEL", "a model's name")
-    _text(command, "--engine", "E", "an engine's name (default: cavi)", default="cavi")
+    _text(command, "--engine", "E", "an engine's name (default: cavi)")
     text = "score every N-th batch of documents before it is learned from (default: never)"
     _number(command, "--evaluate-every", text, 0)
     text = "time between checkpoints in DIR, with which --resume goes on (default: 60)"
@@ -119,6 +133,7 @@ def _add_compare(commands: Any) -> None:
 def _add_run_options(command: Any) -> None:
     text = "a data set's name or a file (default: draws from the model's prior)"
     _text(command, "--data", "NAME|PATH", text, default="synthetic")
+    add_table_options(command)
     _text(command, "--out", "DIR", "folder for the results", required=True)
     _flag(command, "--overwrite", "replace results that are already there")
     text = "go on with what was interrupted in DIR, to the same bits; begin where nothing was"
@@ -154,6 +169,7 @@ def _add_evaluate(commands: Any) -> None:
     _text(command, "folder", "DIR", "what `fit --out` wrote")
     text = "held-out documents, or ratings of the users and items fitted"
     _text(command, "--data", "NAME|PATH", text, required=True)
+    add_table_options(command)
     _several(command, "--measure", "NAME", "what to compute (default: see below)")
     _number(command, "--folds", "parts of each document's words (default: 3)", 3)
     text = "predictions for each row, for precision and recall (default: 20)"
@@ -177,6 +193,7 @@ def _add_data(commands: Any) -> None:
         _text(command, "--kind", "KIND", "counts (default), ratings, dense or text_and_votes")
         _flag(command, "--quiet", "no progress bars")
     _text(converting, "target", "DST", "the file to write")
+    add_table_options(converting)
     _flag(converting, "--overwrite", "replace what is already there")
     text = "of raw text, leave out words in fewer documents (a number, or a share such as 0.01)"
     _text(converting, "--min-df", "N", text)

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 
+from inference.cli.arguments import table_options
 from inference.cli.settings import find_folder, load_data, make_folder, prepare
 from inference.comparison import results
 from inference.comparison.compare import compare
@@ -27,7 +28,7 @@ def run_compare(chosen: argparse.Namespace) -> int:
         names = with_corrected(n for part in chosen.engines.split(",") if (n := part.strip()))
     model, settings = prepare(chosen, names)
     folder = find_folder(chosen, comparing=True)
-    synthetic = chosen.data == "synthetic"
+    synthetic = chosen.data == "synthetic" and not table_options(chosen)
     data = None if synthetic else load_data(chosen, model, settings["hyper"])[0]
     if folder.is_dir():
         make_folder(folder)  # one that is not there is made when everything has been checked

@@ -3,13 +3,14 @@
 import argparse
 from typing import Any
 
+from inference.cli.arguments import table_options
 from pp_models.data.conversion import convert, describe
 from pp_models.errors import InputError
 
 
 def run_convert(chosen: argparse.Namespace) -> int:
     """Write the same data in another format."""
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = dict(table_options(chosen))
     for name in ("min_df", "max_df"):
         if (text := getattr(chosen, name)) is not None:
             options[name] = _frequency(name, text)

@@ -2,13 +2,19 @@
 
 import argparse
 import json
+import sys
 from pathlib import Path
+from typing import Any
 
+from inference.cli.arguments import table_options
 from inference.evaluation import measures
-from inference.io.fits import load
+from inference.io.fits import Fit, load
 from pp_models import datasets
+from pp_models.data import packaged, text
 from pp_models.data.files import write_whole
 from pp_models.data.formats.readers import read_ratings
+from pp_models.data.rated import match_ratings
+from pp_models.data.types import Data
 from pp_models.errors import InputError
 
 
@@ -29,10 +35,7 @@ def run_evaluate(chosen: argparse.Namespace) -> int:
     folder = Path(chosen.folder)
     fit = load(folder / "fit.npz" if folder.is_dir() else folder)
     measures.check_names(fit.model, chosen.measure)
-    if fit.model.kind == "ratings":
-        heldout = read_ratings(Path(chosen.data), complete=False)
-    else:
-        heldout = datasets.load(chosen.data, fit.model)
+    heldout = _heldout(chosen, fit)
     settings = measures.Settings(chosen.folds, chosen.top, chosen.words, chosen.seed)
     rows = measures.measure(fit, heldout, chosen.measure, settings)
     if chosen.json is None:
@@ -49,14 +52,36 @@ def run_evaluate(chosen: argparse.Namespace) -> int:
     return 0
 
 
-def _write(text: str, target: str) -> None:
+def _heldout(chosen: argparse.Namespace, fit: Fit) -> Data:
+    """The data, with the words of the fit, or its users and items."""
+    options: dict[str, Any] = dict(table_options(chosen))
+    if fit.model.kind == "ratings":
+        if options:
+            raise InputError("Ratings have no columns of texts: leave --text-column out.")
+        found = read_ratings(Path(chosen.data), complete=False)
+        data, dropped = match_ratings(found, fit.row_names, fit.column_names)
+        if dropped:
+            told = f"{dropped} of {found.num_entries} ratings are of users or items not fitted"
+            print(f"pp-models: {told}: they are left out.", file=sys.stderr)
+        return data
+    if fit.column_names is not None and (options or _is_raw(chosen.data)):
+        options["vocabulary"] = fit.column_names
+    return datasets.load(chosen.data, fit.model, **options)
+
+
+def _is_raw(place: str) -> bool:
+    """Whether the data are raw text, whose words are to be those of the fit."""
+    return packaged.is_path(place) and text.is_text(place)
+
+
+def _write(words: str, target: str) -> None:
     """To a file, or for "-" to standard output."""
     if target == "-":
-        print(text)
+        print(words)
         return
     path = Path(target)
     try:
-        write_whole(path, lambda file: file.write_text(text + "\n", encoding="utf-8"))
+        write_whole(path, lambda file: file.write_text(words + "\n", encoding="utf-8"))
     except OSError as error:
         told = f"Cannot write to {path} ({error.strerror}): choose another --json."
         raise InputError(told) from error

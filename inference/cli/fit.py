@@ -13,7 +13,7 @@ from inference.core import devices
 from inference.core.interruption import Stopped
 from inference.io.fits import Fit
 from inference.run import checkpoint as checkpoints
-from inference.run.fit import fit
+from inference.run.fit import default_engine, fit
 from pp_models.errors import Diverged, InputError
 
 
@@ -22,6 +22,7 @@ def run_fit(chosen: argparse.Namespace) -> int:
     if chosen.draws < 0:
         raise InputError(f"--draws must be a number of draws, at least 0, not {chosen.draws}.")
     _check_processes(chosen)
+    chosen.engine = chosen.engine or default_engine()
     model, settings = prepare(chosen, [chosen.engine])
     folder = find_folder(chosen)
     _join_processes(chosen)  # before JAX is first used, which reading data may do

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 
 from inference.cli import folder as results
+from inference.cli.arguments import table_options
 from inference.core.compilation import keep_programs
 from inference.core.registry import default_reference, load_compared, load_engine, make_options
 from inference.core.registry import engines as all_engines
@@ -111,10 +112,12 @@ def load_data(chosen: argparse.Namespace, model: Any, hyper: dict[str, Any]) -> 
     """The data, and the hyper-parameters to fit with: of synthetic data, those of the draw."""
     given, learned = split_learned(model, hyper)
     if chosen.data == "synthetic":
+        if table_options(chosen):
+            raise InputError("Synthetic data have no columns of texts: add --data FILE.")
         key = jax.random.key(chosen.seed)
         drawn, data, _ = datasets.synthetic(model, key, hyper=given or None)
         marked = {name: ("learn", getattr(drawn, name)) for name in learned or ()}
         return data, {**drawn._asdict(), **marked}
-    data = datasets.load(chosen.data, model)
+    data = datasets.load(chosen.data, model, **table_options(chosen))
     make_hyper(model, given, data)
     return data, hyper

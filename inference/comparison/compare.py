@@ -22,9 +22,11 @@ from inference.comparison.record import Summary
 from inference.core import align, registry
 from inference.core.provenance import plain, versions
 from inference.core.registry import default_reference, load_compared, load_engine, make_options
+from inference.core.settings import read_key
 from inference.evaluation import splits
 from pp_models import datasets
 from pp_models import models as discovery
+from pp_models.data.coerce import as_data
 from pp_models.data.types import Data
 from pp_models.errors import InputError, unknown
 from pp_models.model import Model, check_count, check_joint, declare, make_hyper
@@ -64,11 +66,11 @@ class Comparison(NamedTuple):
 
 def compare(
     model_name: str,
-    data: Data | None = None,
+    data: Any = None,
     reference: str | None = None,
     engines: Iterable[str] | None = None,
     hyper: Any = None,
-    key: jax.Array | None = None,
+    key: Any = None,
     options: Mapping[str, Mapping[str, Any]] | None = None,
     progress: Any = None,
     num_draws: int | None = None,
@@ -85,7 +87,7 @@ def compare(
 ) -> Comparison:
     """Fit the model by the reference and by each engine, and measure how far they are apart.
 
-    data:      default: drawn from the model's prior (counts rounded, see `datasets.synthetic`)
+    data:      as for `fit`; default: drawn from the model's prior (`datasets.synthetic`)
     reference: the sampler to judge by (default: of the model's first sampler and those among the
                engines, the best); "none" to judge nobody
     engines:   default: those that suit the model. "cavi+lr": the fit of cavi, with the widths of
@@ -110,7 +112,7 @@ def compare(
     >>> result.summary["engines"]["map"]["kind"]
     'point'
     """
-    key = jax.random.key(0) if key is None else key
+    key = read_key(key)
     names = None if engines is None else _named(engines)
     every = _check(reference, names, options or {}, budget, quick)
     size = check_count("num_draws", NUM_DRAWS[quick] if num_draws is None else num_draws)
@@ -257,7 +259,7 @@ def _samples(name: str, model: Model) -> bool:
 
 def _problem(
     model: Model,
-    data: Data | None,
+    data: Any,
     hyper: Any,
     key: jax.Array,
     truth: Mapping[str, Any] | None,
@@ -268,10 +270,7 @@ def _problem(
     stated, drawn = hyper, data is None
     if data is None:
         hyper, data, truth = draw_data(model, key, hyper, quick)
-    if not isinstance(data, Data):
-        raise InputError(
-            f"data must be made with pp_models.data.{model.kind}(...), not a {type(data).__name__}."
-        )
+    data = as_data(data, model.kind)
     model, hyper = declare(model, hyper, data)
     seed = np.asarray(jax.random.key_data(key)).ravel()
     taken = np.arange(data.num_rows)

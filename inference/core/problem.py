@@ -9,8 +9,7 @@ import numpy as np
 from inference.core import devices as devices_
 from inference.core.objective import Problem
 from pp_models import models as discovery
-from pp_models.data.types import Data
-from pp_models.errors import InputError
+from pp_models.data.coerce import as_data
 from pp_models.model import declare_learned
 
 __all__ = ["Problem", "likely_cause", "make_problem"]
@@ -19,12 +18,10 @@ SMALL, LARGE = 1e-5, 1e6  # hyper-parameters outside this range are a likely cau
 MANY_TOKENS = 1e6  # in one row
 
 
-def make_problem(model: str, data: Data, hyper: Any = None, devices: Any = None) -> Problem:
+def make_problem(model: Any, data: Any, hyper: Any = None, devices: Any = None) -> Problem:
     """The problem of fitting a model to data. hyper, devices: as for `inference.fit`."""
     declared = discovery.load(model)
-    if not isinstance(data, Data):
-        made = f"pp_models.data.{declared.kind}(...)"
-        raise InputError(f"data must be made with {made}, not a {type(data).__name__}.")
+    data = as_data(data, declared.kind)
     declared, resolved, learn = declare_learned(declared, hyper, data)
     devices = tuple(devices or jax.devices())
     devices_.check(devices)

@@ -14,6 +14,7 @@ from inference.core.objective import Problem
 from inference.core.posterior import Posterior
 from inference.core.problem import make_problem
 from inference.core.registry import load_engine, load_with_options, make_options
+from inference.core.settings import names_of, read_key, sort_settings
 from inference.io.fits import Fit
 from inference.run.callbacks import Convergence, Limit, Progress, Score, Watch
 from inference.run.checkpoint import Checkpoints, Plan, recipe_of
@@ -21,7 +22,6 @@ from inference.run.checks import check_request
 from inference.run.end_checks import warn_of_answer, warn_of_rising
 from inference.run.guards import Guard
 from inference.run.loop import Callback, Run, advance, feed, run_length, stream_rows
-from pp_models.data.types import Data
 
 __all__ = ["Fit", "feed", "fit", "load_engine", "make_options", "make_problem", "run_length"]
 __all__ += ["stream_rows"]
@@ -42,12 +42,13 @@ class Wishes(NamedTuple):
 
 
 def fit(
-    model: str,
-    data: Data,
-    engine: str = "cavi",
+    model: Any,
+    data: Any,
+    engine: str | None = None,
     hyper: Any = None,
-    key: jax.Array | None = None,
+    key: Any = None,
     *,
+    seed: int | None = None,
     init: Mapping[str, Any] | None = None,
     progress: bool | str | None = None,
     devices: Any = None,
@@ -57,15 +58,17 @@ def fit(
     checkpoint: str | Path | None = None,
     checkpoint_seconds: float = 60.0,
     checkpoint_steps: int = 0,
-    **options: Any,
+    **settings: Any,
 ) -> Fit:
     """Fit a model to data by an engine.
 
-    model, engine: names (see `pp_models.available()` and `inference.engines()`)
-    hyper:       dict or Hyper of hyper-parameters; the rest are the papers' defaults. "learn" as a
-                 value, or ("learn", start), learns that one by empirical Bayes; hyper="learn", or
+    model, engine: names (see `pp_models.available()` and `inference.engines()`; default: cavi)
+    data:        made by `pp_models.data`, or anything that `pp_models.data.as_data` converts
+    settings:    hyper-parameters and the engine's options by name: num_topics, num_epochs, ...
+    hyper:       the hyper-parameters as a dict or Hyper; the rest are the papers' defaults. "learn"
+                 as a value, or ("learn", start), learns that one by empirical Bayes; "learn", or
                  {"num_topics": 50, "learn": "all"}, learns all that can be; see `fit.hyper`
-    key:         JAX random key (default: jax.random.key(0))
+    key, seed:   one of them: a JAX random key or a whole number (default: 0)
     init:        natural parameters of global sites (variational engines), or values of any site
     progress:    True or False to force the bar; text to show on a terminal before its title
     devices:     default: all, of all joined processes, but one of each for small data. Every
@@ -82,22 +85,45 @@ def fit(
                  same bits as an undisturbed one. Ctrl-C and SIGTERM end a run after its step with
                  its state safe (`Stopped`). Remove the file when the fit is saved
     checkpoint_seconds, checkpoint_steps: between checkpoints; steps, if not 0, win
-    options:     the engine's own, e.g. num_epochs, batch_size; see its Options
 
-    >>> import inference, pp_models
-    >>> data = pp_models.data.counts([[4, 3, 0, 0], [3, 5, 0, 1], [0, 0, 6, 2], [0, 1, 3, 4]])
-    >>> inference.fit("lda", data, hyper={"num_topics": 2}).posterior.mean("beta").shape
+    >>> import pp_models
+    >>> counts = [[4, 3, 0, 0], [3, 5, 0, 1], [0, 0, 6, 2], [0, 1, 3, 4]]
+    >>> pp_models.fit("lda", counts, num_topics=2, num_epochs=50).posterior.mean("beta").shape
     (2, 4)
     """
-    chosen, checked = load_with_options(engine, options)
     when = checkpoint, checkpoint_seconds, checkpoint_steps
     wishes = Wishes(progress, evaluate_every, max_seconds, watch, *when)
+    return _begin(Request(model, data, engine, hyper, settings), (key, seed), devices, init, wishes)
+
+
+class Request(NamedTuple):
+    """What is to be fitted, as a user gives it."""
+
+    model: Any
+    data: Any
+    engine: str | None
+    hyper: Any
+    settings: Mapping[str, Any]
+
+
+def default_engine() -> str:
+    """The engine where none is named."""
+    return "cavi"
+
+
+def _begin(asked: Request, random: Any, devices: Any, init: Any, wishes: Wishes) -> Fit:
+    """Check everything, then run."""
+    engine = default_engine() if asked.engine is None else asked.engine
+    arguments = names_of(fit)
+    hyper, given = sort_settings(asked.model, engine, asked.hyper, asked.settings, arguments)
+    chosen, options = load_with_options(engine, given)
+    key = read_key(*random)
     make_room()
-    problem = make_problem(model, data, hyper, devices)
+    problem = make_problem(asked.model, asked.data, hyper, devices)
     problem = problem._replace(devices=_used_devices(chosen, problem, devices is None))
     check_request(chosen, problem, wishes, init)
-    checked = chosen.settle(checked, data)
-    return _run(chosen, checked, problem, key, dict(init or {}), wishes)
+    options = chosen.settle(options, problem.data)
+    return _run(chosen, options, problem, key, dict(init or {}), wishes)
 
 
 def _used_devices(engine: Engine, problem: Problem, any_will_do: bool) -> tuple[Any, ...]:
@@ -114,7 +140,6 @@ def _run(
     """Everything is checked: read the checkpoint, build the engine, and step."""
     data, title, first = problem.data, f"{problem.model.name} by {engine.name}", 0
     keeper = saved = None
-    key = jax.random.key(0) if key is None else key
     if wishes.checkpoint is not None and (engine.sharded or jax.process_index() == 0):
         when = float(wishes.checkpoint_seconds), int(wishes.checkpoint_steps)
         recipe = recipe_of(problem, engine, options, key, start, wishes.evaluate_every)

@@ -25,6 +25,7 @@ from inference.core.interruption import Interruption, Stopped
 from inference.core.posteriors import Variational
 from inference.core.problem import make_problem
 from inference.core.registry import engines, load_engine, make_options
+from inference.core.settings import names_of, read_key, sort_settings
 from inference.io import archives, snapshots
 from inference.io.fits import Fit
 from inference.run import checkpoint as checkpoints
@@ -33,8 +34,8 @@ from inference.run.callbacks import Progress
 from inference.run.checks import check_suits, check_when, check_whole
 from inference.run.loop import columns_of, pick_rows, read_numbers, rows_of
 from pp_models import models as discovery
-from pp_models.data import types as data_
 from pp_models.data.batches import growing_layout, power_of_two
+from pp_models.data.coerce import as_data
 from pp_models.data.database import Database
 from pp_models.errors import Diverged, InputError, unknown
 from pp_models.model import choose_variant, split_learned
@@ -55,7 +56,7 @@ def stream(
     num_columns: int,
     engine: str = "streaming",
     hyper: Any = None,
-    key: jax.Array | None = None,
+    key: Any = None,
     *,
     path: str | Path | None = None,
     column_names: Any = None,
@@ -66,7 +67,8 @@ def stream(
 ) -> "Stream":
     """Open a stream: a growing database of rows, and an engine to learn from it.
 
-    model, hyper, key, devices, options: as for `inference.fit`
+    model, hyper, key, devices: as for `inference.fit`
+    options:          hyper-parameters and the engine's options by name
     engine:           streaming, svb or streaming_batch
     path:             a folder, made or opened again; without one everything is kept in memory
     checkpoint_every, checkpoint_seconds: between checkpoints, in steps, or, where these are 0, in
@@ -88,16 +90,17 @@ def stream(
             f"{', '.join(idle)} belong to inference.fit, which plays a stream from a data set: "
             "here rows come by append."
         )
-    key = jax.random.key(0) if key is None else key
-    if not (hasattr(key, "dtype") and jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key)):
-        raise InputError(f"key must be a JAX random key, such as jax.random.key(0), not {key!r}.")
-    declared = discovery.load(model)
+    key, declared = read_key(key), discovery.load(model)
+    arguments = names_of(stream)
+    hyper, options = sort_settings(declared, engine, hyper, options, arguments)
     for name in split_learned(declared, hyper)[0] or {}:
         if name not in declared.Hyper._fields:
             raise unknown(f"hyper-parameter of {model}", name, declared.Hyper._fields)
     settled = chosen.settle(make_options(chosen, options), _Endless())
     here = tuple(devices or jax.local_devices())
-    database = Database(num_columns, declared.kind, path, column_names, tags={"model": model})
+    database = Database(
+        num_columns, declared.kind, path, column_names, tags={"model": declared.name}
+    )
     try:
         return Stream(declared, chosen, settled, hyper, key, here, database, when)
     except BaseException:
@@ -163,7 +166,7 @@ class Stream:
 
     def append(self, rows: Any) -> np.ndarray:
         """Add new rows; returns their ids. Rows that do not suit the model are refused first."""
-        data = rows if isinstance(rows, data_.Data) else getattr(data_, self.model.kind)(rows)
+        data = as_data(rows, self.model.kind, self.database.column_names)
         self.model.check_rows(data)
         return self.database.append(data)
 

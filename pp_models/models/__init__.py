@@ -57,8 +57,12 @@ def available() -> list[str]:
     return sorted(declared(PACKAGE, "MODEL"))
 
 
-def load(name: str) -> "Model":
-    """The model of that name."""
+def load(name: "str | Model") -> "Model":
+    """The model of that name. A model itself is returned as it is."""
+    if not isinstance(name, str):
+        if hasattr(name, "log_local"):
+            return name
+        raise InputError(f"A model is given by its name, such as 'lda', not by {name!r}.")
     files = declared(PACKAGE, "MODEL")
     if name not in files:
         raise unknown("model", name, files)
