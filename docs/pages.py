@@ -10,6 +10,7 @@ from typing import Any
 import pp_models
 from inference.core import registry
 from inference.report import markup
+from pp_models.model.description import family_words
 
 ROOT = Path(__file__).parent.parent
 RETURNS = {
@@ -172,8 +173,7 @@ def model_page(name: str) -> str:
 def _facts(model: Any) -> dict[str, str]:
     sites = []
     for site, family in model.families.items():
-        law = family.name.replace("_tied", ", tied").replace("_", "-")
-        law = re.sub("dirichlet|wishart", lambda found: found[0].capitalize(), law)
+        law = family_words(family.name)
         local = ", one row for each row of the data" if site in model.local else ""
         sites.append(f"`{site}` ({law}{local})")
     symmetry = SYMMETRIES.get(model.symmetry, model.symmetry)
