@@ -285,8 +285,9 @@ def matrix() -> str:
         "---\nhide: [navigation, toc]\n---",
         "# Models and engines",
         "● applies, and `pp-models compare` takes it by default; ○ applies; – does not. Point at a "
-        "cell for the reason. All with default hyper-parameters: `bayesian_nmf` with `flat=True` "
-        "has no prior, and then only points apply.",
+        "cell for the reason, or see the model's page. All with default hyper-parameters: "
+        "`bayesian_nmf` with `flat=True` has no prior, and then only points apply.",
+        '<p class="only-narrow">The table scrolls sideways.</p>',
         f'<div class="matrix"><table class="crossing">{rows}</table></div>',
     )
 
