@@ -48,9 +48,9 @@ SYMMETRIES = {
     "none": "Nothing: the posterior has no symmetry.",
 }
 PAPERS = (
-    "Letters such as P(11.25) or T 3.1 name the papers and their equations: "
-    "[the papers](../corrections.md#the-papers). The [glossary](../glossary.md) lists the symbols "
-    "that all models share."
+    "Numbers in brackets after authors' names are equations of [their "
+    "papers](../corrections.md#the-papers). The [glossary](../glossary.md) lists the symbols that "
+    "all models share."
 )
 
 
@@ -70,7 +70,7 @@ def definitions(facts: dict[str, str]) -> str:
 def story(folder: str, name: str) -> markup.Story:
     """Docstring of a model's or an engine's file."""
     source = (ROOT / folder / f"{name}.py").read_text(encoding="utf-8")
-    return markup.split(ast.get_docstring(ast.parse(source)) or "")
+    return markup.split(markup.named_papers(ast.get_docstring(ast.parse(source)) or ""))
 
 
 def model_story(name: str) -> markup.Story:
