@@ -10,6 +10,7 @@ from typing import Any
 import pp_models
 from inference.core import registry
 from inference.report import markup
+from pp_models.model.description import family_words
 
 ROOT = Path(__file__).parent.parent
 RETURNS = {
@@ -47,9 +48,9 @@ SYMMETRIES = {
     "none": "Nothing: the posterior has no symmetry.",
 }
 PAPERS = (
-    "Letters such as P(11.25) or T 3.1 name the papers and their equations: "
-    "[the papers](../corrections.md#the-papers). The [glossary](../glossary.md) lists the symbols "
-    "that all models share."
+    "Numbers in brackets after authors' names are equations of [their "
+    "papers](../corrections.md#the-papers). The [glossary](../glossary.md) lists the symbols that "
+    "all models share."
 )
 
 
@@ -69,7 +70,7 @@ def definitions(facts: dict[str, str]) -> str:
 def story(folder: str, name: str) -> markup.Story:
     """Docstring of a model's or an engine's file."""
     source = (ROOT / folder / f"{name}.py").read_text(encoding="utf-8")
-    return markup.split(ast.get_docstring(ast.parse(source)) or "")
+    return markup.split(markup.named_papers(ast.get_docstring(ast.parse(source)) or ""))
 
 
 def model_story(name: str) -> markup.Story:
@@ -172,8 +173,7 @@ def model_page(name: str) -> str:
 def _facts(model: Any) -> dict[str, str]:
     sites = []
     for site, family in model.families.items():
-        law = family.name.replace("_tied", ", tied").replace("_", "-")
-        law = re.sub("dirichlet|wishart", lambda found: found[0].capitalize(), law)
+        law = family_words(family.name)
         local = ", one row for each row of the data" if site in model.local else ""
         sites.append(f"`{site}` ({law}{local})")
     symmetry = SYMMETRIES.get(model.symmetry, model.symmetry)
@@ -285,8 +285,9 @@ def matrix() -> str:
         "---\nhide: [navigation, toc]\n---",
         "# Models and engines",
         "● applies, and `pp-models compare` takes it by default; ○ applies; – does not. Point at a "
-        "cell for the reason. All with default hyper-parameters: `bayesian_nmf` with `flat=True` "
-        "has no prior, and then only points apply.",
+        "cell for the reason, or see the model's page. All with default hyper-parameters: "
+        "`bayesian_nmf` with `flat=True` has no prior, and then only points apply.",
+        '<p class="only-narrow">The table scrolls sideways.</p>',
         f'<div class="matrix"><table class="crossing">{rows}</table></div>',
     )
 

@@ -84,8 +84,8 @@ def _hmc(name, data, hyper, key, progress, options):
     problem = make_problem(name, data, dict(hyper), devices=jax.local_devices()[:1])
     batch, model = data.pack(), problem.model
     start_key, run_key = jax.random.split(key)
-    program = handlers.uncondition(model.generate)
-    trace = handlers.trace(handlers.seed(program, start_key)).get_trace(problem.hyper, batch)
+    program = handlers.seed(model.generate, start_key)
+    trace = handlers.trace(program).get_trace(problem.hyper, batch.replace(observed=False))
     maps = {site: biject_to(trace[site]["fn"].support) for site in model.families}
 
     def values(free):

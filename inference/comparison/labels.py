@@ -17,7 +17,7 @@ def labels(
     if not shape or shape == (1,):
         return [site] * len(places)
     sizes = data.num_rows, data.num_columns
-    names: dict[str, Any] = {"row": data.row_names, "column": data.column_names}
+    names: dict[str, Any] = {"row": data.row_names, arviz.COLUMNS: data.column_names}
     axes = []
     for dimension, size in zip(
         arviz.site_dimensions(model, site, shape, sizes), shape, strict=True

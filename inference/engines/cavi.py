@@ -2,7 +2,7 @@ r"""Coordinate-ascent variational inference. It updates one block after the othe
 
 $$ \eta_s \leftarrow \frac{\partial F}{\partial \mu_s} $$
 
-This is X 12–17 of Fox's slides (X), and section 11.5.1 of Paisley, Blei & Jordan (P). A sweep first
+This is Fox's slides 12–17, and section 11.5.1 of Paisley, Blei & Jordan. A sweep first
 solves the local sites of all rows, with at most `num_local` iterations of this update. Then it
 updates each global site once.
 

@@ -5,7 +5,7 @@ $$ z \sim p(z \mid x, D), \qquad
 \eta_s = \frac{\partial F}{\partial t_s}\Big|_{z}, \qquad
 x_s \sim \exp\{\langle \eta_s, t(x_s) \rangle\} $$
 
-This is the LG-MCMC of Hu et al. (H), and X 12 of Fox's slides (X) with draws in place of means.
+This is the LG-MCMC of Hu et al., and Fox's slide 12 with draws in place of means.
 Every block has auxiliaries of its own, so each is a valid Gibbs step. A conditional that cannot be
 drawn from is replaced by a transition that leaves it invariant. A model may add moves
 (`Model.moves`) that mix faster.

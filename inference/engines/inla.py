@@ -4,7 +4,7 @@ and approximates the rows by Laplace's method at each point.
 $$ p(\cdot \mid D) = \sum_m w_m \, p(\cdot \mid \theta_m, D), \qquad
 w_m \propto \Delta_m \, \tilde p(\theta_m \mid D) $$
 
-This is H(13), sections 3.3–3.4 of Hu et al. (H). The mode and Hessian of
+This is equation (13), sections 3.3–3.4 of Hu et al. The mode and Hessian of
 $\log \tilde p(\log \theta \mid D)$ are found as in `laplace`. The grid lies along the principal
 axes of $\log \theta$, with points `spacing` apart, and grows
 from the mode until the outermost weights are below $10^{-3}$ of the largest. All cells $\Delta_m$

@@ -5,9 +5,9 @@ The marginal posterior of the hyper-parameters $\theta$ is approximated by
 $$ \log \tilde p(\theta \mid D) = \log p(x, \theta, D) - \log p_G(x \mid \theta, D)
 \quad \text{at } x = x^*(\theta) $$
 
-This is H(8) of Hu et al. (H), with one factor of $p_G$ for each row of each site (H 9–11, which are
-precisions). H takes the mode of $p(x \mid \theta, D)$, which is right only for as many rows as
-columns: a product of factors does not change if one is scaled up and the other down, and the
+This is equation (8) of Hu et al., with one factor of $p_G$ for each row of each site (9–11, which
+are precisions). They take the mode of $p(x \mid \theta, D)$, which is right only for as many rows
+as columns: a product of factors does not change if one is scaled up and the other down, and the
 posterior mass lies elsewhere on that line than the mode, by the Jacobian of the scaling. (The mode
 of $\log \alpha_1$ moves by $\log\{(n + p)^2 / 4np\}$.) So by default $x^*$ is the mode in log
 space, with the factors scaled to where the mass is. Every positive coordinate is integrated over
@@ -23,7 +23,7 @@ $\frac{K}{2} \log 2\pi - \frac{1}{2} \log |P| + \frac{1}{2} g^\top P^{-1} g$.
 |---|---|---|
 | `log` | mode in log space, balanced | positive coordinates as above, real rows normal |
 | `truncated` | mode | the same |
-| `paper` | mode | normal rows, positive or not: H(8) as printed |
+| `paper` | mode | normal rows, positive or not: (8) as printed |
 | `full` | mode | one normal with the whole Hessian: small problems |
 
 Use it for a quick look at a latent Gaussian model. The hyper-parameters are a point, so intervals

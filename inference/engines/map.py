@@ -4,9 +4,9 @@ place of the mean, which makes them EM.
 $$ x_s \leftarrow \operatorname{argmax}_x \; \langle \eta_s, t(x) \rangle, \qquad
 \eta_s = \frac{\partial F}{\partial t_s} $$
 
-For `pmf` this is the ridge solve of alternating least squares (C17 of the Columbia lectures, C).
+For `pmf` this is the ridge solve of alternating least squares (Columbia lecture 17).
 For `bayesian_nmf` with a flat prior it is Lee and Seung's multiplicative update for the
-divergence (C18), documents first.
+divergence (lecture 18), documents first.
 
 Use it for predictions, NMF and matrix factorisation at scale. It has no width: `sd` is zero.
 

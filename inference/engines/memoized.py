@@ -4,7 +4,7 @@ and replaces them when the batch comes round.
 $$ S \leftarrow S - S_b^{\mathrm{old}} + S_b^{\mathrm{new}}, \qquad
 \eta \leftarrow \eta_{\mathrm{prior}} + S $$
 
-See section 4.2 of Theis & Hoffman (T). There is no rate and no noise: after the first pass every
+See section 4.2 of Theis & Hoffman. There is no rate and no noise: after the first pass every
 step is coordinate ascent on all the data, and the bound never falls. During the first pass the
 batches seen stand for the others, and `history["bound"]` is empty.
 

@@ -6,7 +6,7 @@ x \leftarrow \operatorname{argmax}_x \; \langle \eta, t(x) \rangle, \qquad
 \rho_t = (\tau + t)^{-\kappa} $$
 
 The rows of the batch are at their mode, and $\hat\eta = \partial F / \partial t$ with the batch
-scaled by $N / |B|$. Hu et al. (H) descend along the gradient of the batch instead, H(15)–(16),
+scaled by $N / |B|$. Hu et al. descend along the gradient of the batch instead, (15)–(16),
 with a step size that has to be tuned to each corpus and without the factor $N / |B|$, which keeps
 the prior as strong as on all rows. Here the rate is a share and needs no tuning. For `lg_nmf` the
 natural parameter of `d1` is the running

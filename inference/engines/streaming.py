@@ -3,9 +3,9 @@ batches of a database that grows meanwhile.
 
 $$ \rho_t = \big(\tau + (N_t - N_0) / B\big)^{-\kappa} $$
 
-At step $t$ there are $N_t$ rows, and the objective is their bound, T(16) of Theis & Hoffman (T). A
-batch of $B$ rows counts $N_t / B$ times. The rate, T(18), falls with the data that arrive and not
-with the number of steps.
+At step $t$ there are $N_t$ rows, and the objective is their bound, (16) of Theis & Hoffman. A
+batch of $B$ rows counts $N_t / B$ times. The rate, their (18), falls with the data that arrive and
+not with the number of steps.
 
 Use it by `inference.stream` on a database that grows. `inference.fit` plays a stream from a data
 set: `num_present` rows are there at the start, and `arrivals` more come before each step. Without

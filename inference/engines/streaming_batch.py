@@ -4,7 +4,7 @@ parameters by the result.
 $$ \eta \leftarrow \eta_{\mathrm{prior}}
 + \frac{N_t}{\min(B, N_t)} \sum_{d \in B} \mathbb{E}[t_d] $$
 
-This is section 3.3 of Theis & Hoffman (T): a batch of $\min(B, N_t)$ rows is scaled to all $N_t$.
+This is section 3.3 of Theis & Hoffman: a batch of $\min(B, N_t)$ rows is scaled to all $N_t$.
 The update is repeated `num_inner` times on each batch, with the rows solved before each.
 
 Use it as a baseline for streams. It starts each run from a new random point and so forgets what it
@@ -24,7 +24,7 @@ from pp_models.elimination.row_solver import RowOptions
 Options = opt.compose(
     opt.rows(10, 1e-3),
     num_epochs=opt.Option(2, "passes over the data"),
-    batch_size=opt.Option(0, "rows per training run (0: half of them, at most 50,000, T 4.3)"),
+    batch_size=opt.Option(0, "rows per training run (0: half of them, at most 50,000)"),
     num_inner=opt.Option(100, "sweeps in each training run"),
     restart=opt.Option(
         "fresh",

@@ -3,7 +3,7 @@ r"""Streaming variational Bayes. The posterior after one batch is the prior of t
 $$ q_{n+1} = \operatorname{argmin}_q \; \mathrm{KL}(q \,\|\, p(x_n \mid \cdot)\, q_n), \qquad
 \eta \leftarrow \eta_n + \sum_{d \in x_n} \mathbb{E}[t_d] $$
 
-This is T(19)–(20) of Theis & Hoffman (T), after Broderick et al. (2013); T(19) prints $q(\theta)$
+This is (19)–(20) of Theis & Hoffman, after Broderick et al. (2013); (19) prints $q(\theta)$
 and means $q(\beta)$. The right-hand update is coordinate ascent on the batch alone, `num_inner`
 times. Nothing is scaled to the size of the data set. The first prior is the model's own. With all
 rows in one batch this is `cavi`.

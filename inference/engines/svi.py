@@ -6,8 +6,7 @@ $$ \eta \leftarrow (1 - \rho_t)\,\eta + \rho_t\,\hat\eta, \qquad
 + \frac{N}{|B|} \sum_{n \in B} \log p(\mathrm{row}_n) \Big], \qquad
 \rho_t = (\tau + t)^{-\kappa} $$
 
-These are X 27–29 of Fox's slides (X), P(11.33)–(11.35) of Paisley, Blei & Jordan (P) and T(10) of
-Theis & Hoffman (T).
+These are Fox's slides 27–29, (11.33)–(11.35) of Paisley, Blei & Jordan and (10) of Theis & Hoffman.
 
 Use it for large corpora: a step costs one batch, and from an `.h5ad` file it runs in constant
 memory. It may leave factors unused: use `trust_region` if that is a problem, and `cavi` if all rows

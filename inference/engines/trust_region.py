@@ -4,11 +4,11 @@ within a divergence from the last parameters.
 $$ \eta_{t+1} = \operatorname{argmax}_\eta \; \mathcal{L}_n(\eta)
 - \xi_t \, \mathrm{KL}(\eta, \eta_t), \qquad \rho_t = \frac{1}{1 + \xi_t} = (\tau + t)^{-\kappa} $$
 
-This is Algorithm 1 of Theis & Hoffman (T 11 and T 14). It is solved by coordinate ascent,
+This is Algorithm 1 of Theis & Hoffman (11 and 14). It is solved by coordinate ascent,
 $\eta \leftarrow (1 - \rho_t)\,\eta_t + \rho_t\,\hat\eta(\eta)$, `num_inner` times, with the rows
 solved again from where they were. Every step starts from allocations spread evenly over the
-factors ($\phi = 1/K$, T 2.4). That pulls all factors towards the batch before they compete for it
-and revives those that natural-gradient steps leave unused. The start is not counted in
+factors ($\phi = 1/K$, section 2.4). That pulls all factors towards the batch before they compete
+for it and revives those that natural-gradient steps leave unused. The start is not counted in
 `num_inner`.
 
 Use it for large corpora if the settings of `svi` are unknown or factors stay unused, and for

@@ -27,6 +27,7 @@ MOST_CELLS = 20_000_000  # draws x rows x columns for which the pointwise log li
 MOST_NUMBERS = 20_000_000  # in a file; draws of a distribution take a second per million
 DRAWS, FEWEST = 1000, 50
 FEWEST_DRAWS = 4  # of a chain, for its diagnostics
+COLUMNS = "feature"  # the data's columns; ArviZ 1 keeps "column" for the columns of its plots
 LEAST = 200  # draws for which others are given up to have log likelihoods
 
 Draws = dict[str, np.ndarray]  # site -> (chains, draws, ...)
@@ -253,7 +254,7 @@ def _names(model: Model, data: Any, draws: Draws) -> tuple[dict[str, list[str]],
     sizes = None if data is None else (data.num_rows, data.num_columns)
     dims = {site: site_dimensions(model, site, x.shape[2:], sizes) for site, x in draws.items()}
     used = {name for names in dims.values() for name in names}
-    known = {} if data is None else {"column": data.column_names, "row": data.row_names}
+    known = {} if data is None else {COLUMNS: data.column_names, "row": data.row_names}
     coords = {name: list(x) for name, x in known.items() if x is not None and name in used}
     return dims, coords
 
@@ -261,7 +262,7 @@ def _names(model: Model, data: Any, draws: Draws) -> tuple[dict[str, list[str]],
 def site_dimensions(
     model: Model, site: str, shape: tuple[int, ...], sizes: tuple[int, int] | None = None
 ) -> list[str]:
-    """A name for each axis of a site: "row", "factor", "column", or one of its own.
+    """A name for each axis of a site: "row", "factor", "feature", "member", or one of its own.
 
     sizes: (rows, columns) of the data.
     """
@@ -273,8 +274,10 @@ def site_dimensions(
             name = "row"
         elif axis in factors:
             name = name if "factor" in names else "factor"
-        elif sizes is not None and size == sizes[1] and "column" not in names:
-            name = "column"
+        elif model.votes is not None and site == model.votes.members:
+            name = "member"
+        elif sizes is not None and size == sizes[1] and COLUMNS not in names:
+            name = COLUMNS
         names.append(name)
     return names
 

@@ -71,21 +71,23 @@ def makeExtension(**options: Any) -> Formulas:
 PAPERS = {
     "P": "Paisley et al.",
     "T": "Theis and Hoffman",
-    "X": "Fox",
+    "X": "Fox's slide",
     "H": "Hu et al.",
-    "C": "lecture",
+    "C": "Columbia lecture",
 }
 
 
 def named_papers(text: str) -> str:
     """Replace the letters by which docstrings cite papers, as in P(11.25), by authors."""
     text = re.sub(r"(Jordan|Hoffman|slides)(, | \()[PTX] (?=\d)", r"\1\2", text)  # named already
+    text = re.sub(r"(et al\.), H\b(?! ?\(?\d)", r"\1", text).replace("Columbia lectures, C", "C")
 
     def name(found: re.Match[str]) -> str:
         return f"{PAPERS[found[1]]} {found[2]}"
 
     text = re.sub(r"\b([PTXH]|C(?=1[78]\b)) ?(\(?\d+(?:\.\d+)?\)?)", name, text)
-    return re.sub(r"(?<=\| )([PTXH])(?= \|)", lambda found: PAPERS[found[1]], text)
+    heads = r"(?<=\| )([PTXH])(?= \|)"
+    return re.sub(heads, lambda found: PAPERS[found[1]].removesuffix("'s slide"), text)
 
 
 def to_html(text: str) -> Markup:

@@ -69,6 +69,7 @@ class Batch:
     log_factorials: (rows,) sum of log n! over the entries (0 unless they are counts)
     num_data_rows, num_columns, num_members, max_total: rows, columns, voters and largest row total
                  of the whole data set
+    observed:    whether `generate` conditions on the observations; if not, it samples them
     """
 
     positions: jax.Array
@@ -83,6 +84,7 @@ class Batch:
     num_columns: int = _static()
     num_members: int = _static()
     max_total: int = _static()
+    observed: bool = dataclasses.field(default=True, metadata={"static": True})
 
     @property
     def num_rows(self) -> int:

@@ -152,8 +152,14 @@ class Data:
         num_rows: int | None = None,
         device: Any = None,
         layout: Layout | None = None,
+        observed: bool = True,
     ) -> Batch:
-        """The given rows (default: all) as a batch padded to `num_rows`, on one device."""
+        """The given rows (default: all) as a batch padded to `num_rows`, on one device.
+
+        observed: False for `numpyro.infer.Predictive`: a model's `generate` then samples the
+                  observations in place of conditioning on them. Which entries of ratings and votes
+                  are missing, and the totals of multinomial counts, stay those of the data.
+        """
         rows = np.arange(self.num_rows) if rows is None else np.asarray(rows)
         num_rows = len(rows) if num_rows is None else num_rows
         layout = self.layout(num_rows) if layout is None else layout
@@ -191,6 +197,7 @@ class Data:
             num_columns=self.num_columns,
             num_members=self.num_members,
             max_total=layout.max_total,
+            observed=observed,
         )
         return jax.device_put(batch, device)
 

@@ -25,6 +25,7 @@ from pp_models.model.capabilities import (
     Topics,
     Votes,
 )
+from pp_models.model.description import described
 from pp_models.model.hyper import (
     as_arrays,
     check_fields,
@@ -33,18 +34,20 @@ from pp_models.model.hyper import (
     register_hyper,
     values_of,
 )
+from pp_models.model.program import program
 
 Sites = dict[str, Any]  # site name -> value, statistics or natural parameter
 
 SYMMETRIES = ("permutation", "signed_permutation", "rotation", "scale", "none")
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Model:
     """A generative process, declared once: nine fields, and optional ones."""
 
     Hyper: Any = None  # NamedTuple of hyper-parameters with the paper's defaults (`model.hyper`)
-    generate: Any = None  # (hyper, batch): the NumPyro model, readable as the generative process
+    # (hyper, batch): the NumPyro model, readable as the generative process; see `model.program`
+    generate: Any = None
     families: Mapping[str, Family] = None  # type: ignore[assignment]  # site -> q, in update order
     log_global: Any = None  # (hyper, stats) -> F without the data, relative to the base measures
     log_local: Any = None  # (hyper, stats, batch, key=None) -> F of the batch's rows
@@ -78,6 +81,12 @@ class Model:
         if self.symmetry not in SYMMETRIES:
             raise unknown("symmetry", self.symmetry, SYMMETRIES)
         register_hyper(self.Hyper)
+        for field in ("generate", "guide"):
+            if (function := getattr(self, field)) is not None:
+                object.__setattr__(self, field, program(self, function))
+
+    def __repr__(self) -> str:
+        return described(self)
 
     @classmethod
     def of(cls, namespace: Mapping[str, Any], **fields: Any) -> "Model":
@@ -94,6 +103,10 @@ class Model:
         """The first line of its file's docstring."""
         text = sys.modules[self.generate.__module__].__doc__ or self.name
         return text.strip().splitlines()[0].rstrip(".")
+
+    def make_hyper(self, given: Any, data: Data) -> Any:
+        """Hyper-parameters for these data from a dict, a `Hyper` or None, as `fit` makes them."""
+        return make_hyper(self, given, data)
 
     @functools.cached_property
     def kind(self) -> str:

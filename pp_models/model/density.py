@@ -38,10 +38,9 @@ def simulate(
     model: Model, hyper: Any, batch: Batch, key: jax.Array, given: Sites | None = None
 ) -> Sites:
     """Every site, the observations included, drawn from the generative process; `given` fixed."""
-    program = handlers.uncondition(model.generate)
-    if given:
-        program = handlers.substitute(program, data=given)
-    trace = handlers.trace(handlers.seed(program, key)).get_trace(hyper, batch)
+    program = handlers.substitute(model.generate, data=given) if given else model.generate
+    unobserved = batch.replace(observed=False)
+    trace = handlers.trace(handlers.seed(program, key)).get_trace(hyper, unobserved)
     return {name: site["value"] for name, site in trace.items() if site["type"] == "sample"}
 
 

@@ -26,6 +26,7 @@ from numpyro.distributions import constraints
 from pp_models.elimination.primitive import UNIFORM
 from pp_models.errors import InputError
 from pp_models.model.hyper import check_fields
+from pp_models.model.program import program
 
 ROWS = "documents"  # the plate of data rows
 CALLS = ("jit", "pjit", "closed_call", "custom_jvp_call", "custom_vjp_call")  # of inner programs
@@ -174,7 +175,7 @@ REDUNDANT = ("covariance_matrix", "precision_matrix", "rate_matrix", "scale_matr
 
 def guide_of(model: Any) -> Any:
     """The model's own guide, or the one that follows from its families and its start."""
-    return model.guide or functools.partial(_guide, model)
+    return model.guide or program(model, functools.partial(_guide, model))
 
 
 def _guide(model: Any, hyper: Any, batch: Any) -> None:

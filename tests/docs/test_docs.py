@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 import pp_models
-from inference.cli import _parser
+from inference.cli import _parser, main
 from inference.core import registry
 from inference.report import markup
 
@@ -222,7 +222,8 @@ def test_every_model_and_engine_has_a_page(sources):
             (sources / "models" / f"{name}.md").read_text(encoding="utf-8"),
             pp_models.load(name),
         )
-        story = markup.split(importlib.import_module(f"pp_models.models.{name}").__doc__)
+        told = markup.named_papers(importlib.import_module(f"pp_models.models.{name}").__doc__)
+        story = markup.split(told)
         assert story.process in text and story.rest in text
         assert all(f"| `{field}`" in text for field in model.Hyper._fields)
         assert all(
@@ -250,6 +251,17 @@ def test_fields_are_read_from_docstrings(build):
     assert found["trust_region"]["num_inner"] == found["streaming"]["num_inner"] != ""
     assert all(all(options.values()) for options in found.values())
     assert all(all(build.pages.fields(pp_models.load(name).Hyper).values()) for name in MODELS)
+
+
+def test_papers_have_authors_on_pages(sources, capsys):
+    """Readers do not know the letters by which the code cites papers: "C17" and "P 11.1" are
+    nowhere but on the page that says what they stand for (users.md 21)."""
+    letters = re.compile(r"\bC1[78]\b|\b[PTXH] ?\(\d|\b[PTX] \d|\| [PTXH] \||\([PTXH]\)")
+    for folder in ("models", "engines"):
+        for path in (sources / folder).glob("*.md"):
+            assert not letters.search(path.read_text(encoding="utf-8")), path
+    main(["list"])
+    assert not letters.search(capsys.readouterr().out)
 
 
 def test_the_table_is_what_fit_decides(build):

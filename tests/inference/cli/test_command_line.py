@@ -133,7 +133,7 @@ def test_names_reach_the_results(tmp_path):
     stored = xarray.open_dataset(
         tmp_path / "out" / "posterior.nc", group="posterior", engine="h5netcdf"
     )
-    assert list(stored["column"].values) == ["ape", "bee", "cat"] and list(
+    assert list(stored["feature"].values) == ["ape", "bee", "cat"] and list(
         stored["row"].values
     ) == ["first", "second", "third"]
 

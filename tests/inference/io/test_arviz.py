@@ -1,5 +1,6 @@
 """Exports: ArviZ's own functions run on the files, and what they hold is true."""
 
+import dataclasses
 import json
 
 import arviz
@@ -94,6 +95,24 @@ def test_log_likelihoods_of_observations_add_up_to_those_of_rows(name):
         matrix = fit.data.matrix.toarray().astype(float)
         found += gammaln(matrix.sum(1) + 1) - gammaln(matrix + 1).sum(1)
     np.testing.assert_allclose(found, wanted, rtol=1e-10)
+
+
+def test_axes_have_the_names_of_the_data():
+    """Rows and columns by their names, voters by an axis of their own. No axis is called "column",
+    which ArviZ 1 keeps for the columns of `plot_forest`."""
+    for name, sites in {"lda": ("theta", "beta"), "lg_nmf_votes": ("s", "d1", "d2")}.items():
+        hyper, data = pp_models.load(name).example(jax.random.key(0))
+        names = [f"word {i}" for i in range(data.num_columns)]
+        data = dataclasses.replace(data, column_names=tuple(names))
+        draws = inference.fit(name, data, "cavi", hyper, progress=False, num_epochs=1).to_arviz(5)
+        posterior = draws["posterior"]
+        assert "column" not in posterior.dims
+        assert list(posterior["feature"].values) == names
+        first = [set(posterior[site].dims) - {"chain", "draw", "factor"} for site in sites]
+        assert first == [{"row"}, {"feature"}, {"member"}][: len(sites)]
+        if MODERN:
+            arviz.plot_forest(draws, var_names=[sites[1]], backend="matplotlib")
+    plt.close("all")
 
 
 def test_observations_are_the_data():

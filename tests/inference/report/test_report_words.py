@@ -26,7 +26,7 @@ def test_papers_are_named_by_their_authors(model):
     text = markup.named_papers(sys.modules[pp_models.load(model).log_local.__module__].__doc__)
     assert not re.search(r"\b[PTXHC] ?\(?\d|\| [PTXH] \|", text)
     assert markup.named_papers("By P(11.25) of C18 (Theis & Hoffman, T 9).") == (
-        "By Paisley et al. (11.25) of lecture 18 (Theis & Hoffman, 9)."
+        "By Paisley et al. (11.25) of Columbia lecture 18 (Theis & Hoffman, 9)."
     )
 
 
