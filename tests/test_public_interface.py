@@ -55,7 +55,7 @@ ENGINES = (
 )
 OPTIONS = {
     "fit": "--engine --evaluate-every --checkpoint-seconds --checkpoint-steps --coordinator "
-    "--num-processes --process-id --data --out --overwrite "
+    "--num-processes --process-id --draws --data --out --overwrite "
     "--resume --seed --set --devices --quiet",
     "compare": (
         "--engines --reference --quick --budget --rows --data --out --overwrite --resume "
@@ -66,6 +66,8 @@ OPTIONS = {
     "data convert": "--overwrite --min-df --max-df --stop-words --kind --quiet",
     "data info": "--kind --quiet",
     "list": "",
+    "topics": "--num-words --rank --relevance --out",
+    "transform": "--data --out --sd",
 }
 
 

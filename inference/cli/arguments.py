@@ -9,6 +9,8 @@ EPILOG = """examples:
   pp-models check my_model.py
   pp-models compare lda --out results
   pp-models fit lda --data corpus.npz --engine svi --set num_topics=50 num_epochs=3 --out fitted
+  pp-models topics fitted --rank relevance
+  pp-models transform fitted --data new.npz --out new.csv
   pp-models evaluate fitted --data heldout.npz --measure completion chib
   pp-models data convert docword.wiki.txt.gz wiki.h5ad
 """
@@ -31,11 +33,13 @@ def parser() -> argparse.ArgumentParser:
     """Every command's `run` names a module of this package and a function in it."""
     about = "Fit and compare Bayesian factor and topic models."
     made = argparse.ArgumentParser("pp-models", None, about, EPILOG, formatter_class=RAW)
-    names = "list | check | fit | compare | reference | evaluate | data"
+    names = "list | check | fit | compare | reference | evaluate | data | topics | transform"
     commands = made.add_subparsers(title="commands", required=True, metavar=names)
     listing = commands.add_parser("list", help="the models and engines there are")
     listing.set_defaults(run="listing:run_list")
     for add in (_add_check, _add_fit, _add_compare, _add_reference, _add_evaluate, _add_data):
+        add(commands)
+    for add in (_add_topics, _add_transform):
         add(commands)
     return made
 
@@ -78,6 +82,8 @@ def _add_fit(commands: Any) -> None:
     text = "time between checkpoints in DIR, with which --resume goes on (default: 60)"
     _number(command, "--checkpoint-seconds", text, 60.0, "S")
     _number(command, "--checkpoint-steps", "steps between checkpoints, in place of seconds", 0)
+    text = "draws of the posterior to write to posterior.nc, for ArviZ (default: none)"
+    _number(command, "--draws", text, 0)
     text = "start the same command once for each, on one machine or many (docs/scaling.md)"
     group = command.add_argument_group("several processes", text)
     _text(group, "--coordinator", "HOST:PORT", "address of process 0, where the others meet it")
@@ -174,3 +180,26 @@ def _add_data(commands: Any) -> None:
     _text(converting, "--max-df", "N", "of raw text, leave out words in more documents")
     text = "of raw text, words to leave out: a file, 'english' (default) or 'none'"
     _text(converting, "--stop-words", "FILE", text)
+
+
+def _add_topics(commands: Any) -> None:
+    command = commands.add_parser("topics", help="show the topics of a stored fit")
+    command.set_defaults(run="topics:run_topics")
+    _text(command, "folder", "DIR", "what `fit --out` wrote")
+    _number(command, "--num-words", "words of a topic (default: as many as fit the terminal)")
+    text = "order of words: probability (default), relevance, or lift, which prefers words that "
+    _text(command, "--rank", "RANK", text + "only this topic uses", default="probability")
+    text = "weight of the probability against the lift in the relevance, 0 to 1 (default: 0.6)"
+    _number(command, "--relevance", text, 0.6, "L")
+    _text(command, "--out", "FILE", "also write them to a CSV file")
+
+
+def _add_transform(commands: Any) -> None:
+    text = "weights of new rows under a stored fit: topics of documents, factors of users"
+    command = commands.add_parser("transform", help=text)
+    command.set_defaults(run="transform:run_transform")
+    _text(command, "folder", "DIR", "what `fit --out` wrote")
+    text = "new documents, rows, or ratings of the items fitted; columns are matched by name"
+    _text(command, "--data", "NAME|PATH", text, required=True)
+    _text(command, "--out", "FILE", "CSV file to write (default: show the first rows)")
+    _flag(command, "--sd", "add columns with standard deviations")

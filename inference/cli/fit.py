@@ -7,6 +7,7 @@ from typing import Any
 import jax
 
 from inference.cli import folder as results
+from inference.cli import shown
 from inference.cli.settings import find_folder, load_data, make_folder, parse_setting, prepare
 from inference.core import devices
 from inference.core.interruption import Stopped
@@ -17,7 +18,9 @@ from pp_models.errors import Diverged, InputError
 
 
 def run_fit(chosen: argparse.Namespace) -> int:
-    """DIR/fit.npz, DIR/posterior.nc and DIR/summary.json; until then DIR/checkpoint.npz."""
+    """The files of `folder`, and topics on the terminal; until then DIR/checkpoint.npz."""
+    if chosen.draws < 0:
+        raise InputError(f"--draws must be a number of draws, at least 0, not {chosen.draws}.")
     _check_processes(chosen)
     model, settings = prepare(chosen, [chosen.engine])
     folder = find_folder(chosen)
@@ -27,6 +30,7 @@ def run_fit(chosen: argparse.Namespace) -> int:
     asked = {"model": chosen.model, "engine": chosen.engine, "seed": chosen.seed}
     asked |= {"data": data.hash, "evaluate_every": chosen.evaluate_every}
     asked |= {"hyper-parameters and options": given}
+    asked |= {"draws": chosen.draws} if chosen.draws else {}
     writes = not chosen.process_id
     # of several processes, the first may be alone to see its results
     if chosen.resume and devices.agreed(jax.devices(), results.is_finished(folder)):
@@ -48,8 +52,8 @@ def run_fit(chosen: argparse.Namespace) -> int:
         told = f"{stopped} Add --resume to the same command to go on."
         raise Stopped(stopped.signal, told) from None
     if writes:
-        note = results.write(found, folder, asked)
-        _tell(found, folder, note)
+        notes = results.write(found, folder, asked, chosen.draws)
+        _tell(found, folder, notes)
     elif not chosen.quiet:
         number = f"{chosen.process_id} of {chosen.num_processes}"
         print(f"process {number} is done; process 0 writes the results")
@@ -72,7 +76,7 @@ def _fit(chosen: argparse.Namespace, data: Any, hyper: Any, folder: Path, option
     )
 
 
-def _tell(found: Fit, folder: Path, note: str) -> None:
+def _tell(found: Fit, folder: Path, notes: list[str]) -> None:
     print(found)
     scored = [x for x in found.history.get("heldout", ()) if x == x]
     if scored:
@@ -80,9 +84,13 @@ def _tell(found: Fit, folder: Path, note: str) -> None:
             f"batches scored before they were learned from: {len(scored)}, the first "
             f"{scored[0]:.4f} and the last {scored[-1]:.4f} nats per word"
         )
+    if shown.has_parts(found):
+        print(shown.format_parts(shown.parts(found), found.column_names))
+    elif ratings := shown.format_ratings(found):
+        print(ratings)
     print(f"written to {folder}")
-    if note:
-        print(f"{results.POSTERIOR}: {note}")
+    for note in notes:
+        print(note)
 
 
 def _check_processes(chosen: argparse.Namespace) -> None:

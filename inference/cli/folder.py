@@ -3,7 +3,9 @@
     DIR/checkpoint.npz    the state of a run that is not over (`run.checkpoint`); of several
                           processes checkpoint.0-of-2.7.npz and the like
     DIR/fit.npz           the fit (`io.fits`)
-    DIR/posterior.nc      the same for ArviZ
+    DIR/topics.csv        topics or components: shares and words
+    DIR/document_topics.csv  the documents' proportions of the topics
+    DIR/posterior.nc      draws for ArviZ, if they are asked for
     DIR/summary.json      what was fitted and how
     DIR/last-good.npz     of a run that went wrong, the fit before it did
 
@@ -15,19 +17,22 @@ import math
 from pathlib import Path
 from typing import Any
 
-from inference.io.fits import Fit, stored_sites
+from inference.cli import shown
+from inference.io.fits import Fit
+from inference.io.tables import numbered
 from inference.run import checkpoint
 from pp_models.data.files import explained, is_stray, write_whole
 from pp_models.errors import Diverged, InputError
 
 CHECKPOINT, FIT, POSTERIOR = "checkpoint.npz", "fit.npz", "posterior.nc"
 SUMMARY, LAST_GOOD = "summary.json", "last-good.npz"
+TOPICS, DOCUMENTS = "topics.csv", "document_topics.csv"
 
 
 def holds_other_things(folder: Path) -> bool:
     """Whether there is something in it that no fit has put there."""
     files = (file.name for file in checkpoint.files_of(folder / CHECKPOINT))
-    own = {FIT, POSTERIOR, SUMMARY, LAST_GOOD, *files}
+    own = {FIT, POSTERIOR, SUMMARY, LAST_GOOD, TOPICS, DOCUMENTS, *files}
     there = folder.iterdir() if folder.is_dir() else ()
     return any(file.name not in own and not is_stray(file) for file in there)
 
@@ -67,10 +72,10 @@ def check_same(folder: Path, settings: dict[str, Any]) -> None:
         )
 
 
-def write(fit: Fit, folder: Path, settings: dict[str, Any]) -> str:
+def write(fit: Fit, folder: Path, settings: dict[str, Any], num_draws: int = 0) -> list[str]:
     """Write everything, then remove the checkpoint. settings: for `check_same`.
 
-    Returns what posterior.nc lacks, in words.
+    Returns what the files lack, in sentences.
     """
     summary = {
         "model": fit.model.name,
@@ -86,18 +91,37 @@ def write(fit: Fit, folder: Path, settings: dict[str, Any]) -> str:
     text = json.dumps(summary, indent=2) + "\n"
     with explained(folder):
         fit.save(folder / FIT)
-        tree = fit.to_arviz(attributes={"seed": settings["seed"]})
-        write_whole(folder / POSTERIOR, lambda path: tree.to_netcdf(str(path)))
+        for name in (TOPICS, DOCUMENTS, POSTERIOR):  # of a fit that is replaced
+            (folder / name).unlink(missing_ok=True)
+        notes = _write_tables(fit, folder)
+        if num_draws:
+            tree = fit.to_arviz(num_draws, attributes={"seed": settings["seed"]})
+            write_whole(folder / POSTERIOR, lambda path: tree.to_netcdf(str(path)))
+            if note := tree["posterior"].attrs["note"]:
+                notes.append(f"{POSTERIOR}: {note}")
         write_whole(folder / SUMMARY, lambda path: path.write_text(text, encoding="utf-8"))
         (folder / LAST_GOOD).unlink(missing_ok=True)
         checkpoint.remove(folder / CHECKPOINT)
-    return tree["posterior"].attrs["note"]
+    return notes
+
+
+def _write_tables(fit: Fit, folder: Path) -> list[str]:
+    """topics.csv and document_topics.csv, of a model that has topics or components."""
+    if not shown.has_parts(fit):
+        return []
+    found = shown.parts(fit)
+    shown.write_parts(folder / TOPICS, found, fit.column_names)
+    if not shown.few_documents(fit, found):
+        number = f"{fit.provenance['rows']:,} documents and {len(found.share)} {found.word}s"
+        return [f"{DOCUMENTS} would be large for {number}: `pp-models transform` writes it."]
+    columns = numbered(found.word, len(found.share))
+    shown.write_documents(folder / DOCUMENTS, fit.documents(), fit.row_names, columns)
+    return []
 
 
 def _bound(fit: Fit) -> float | None:
     """The bound on all rows, unless there are too many rows to solve for it."""
-    solved = set(stored_sites(fit)) == set(fit.posterior.sites)
-    return fit.bound if solved and math.isfinite(fit.bound) else fit.known_bound
+    return fit.bound if shown.is_solved(fit) and math.isfinite(fit.bound) else fit.known_bound
 
 
 def keep_last_good(error: Diverged, folder: Path) -> Any:

@@ -130,16 +130,19 @@ def _complete(model, hyper, draws, batch, held, options, undo):
     return jnp.zeros_like(batch.mask).at[held.rows].add(logs)
 
 
-def row_means(model, hyper, shared, batch, start, options):
-    """The means of the local sites given values of the global ones.
-
-    A word that no topic has is equally improbable under all of them.
-    """
+def finite_statistics(model: Model, values: dict[str, Any]) -> Any:
+    """Statistics of values of the global sites, where a word that no topic has is equally
+    improbable under all of them."""
 
     def finite(stat: jax.Array) -> jax.Array:
         return jnp.where(jnp.isneginf(stat), np.log(FLOOR), stat)
 
-    stats = {s: jax.tree.map(finite, model.families[s].stats(x)) for s, x in shared.items()}
+    return {s: jax.tree.map(finite, model.families[s].stats(x)) for s, x in values.items()}
+
+
+def row_means(model, hyper, shared, batch, start, options):
+    """The means of the local sites given values of the global ones."""
+    stats = finite_statistics(model, shared)
     part = obj.local_part(model, hyper, stats, batch, start, options)
     return {site: model.families[site].distribution(eta).mean for site, eta in part.natural.items()}
 

@@ -11,6 +11,7 @@ import numpy as np
 from inference.core import devices
 from inference.core import objective as obj
 from pp_models import families as fam
+from pp_models.data.batches import Layout
 from pp_models.elimination.row_solver import RowOptions
 from pp_models.errors import InputError, unknown
 from pp_models.model import Sites
@@ -182,12 +183,15 @@ def solve_rows(
     return _in_row_order(parts, positions, problem.data.num_rows)
 
 
-def in_batches(data: Any, batch_size: int) -> Iterator[tuple[np.ndarray, Any]]:
-    """All rows in order: their numbers, and batches padded to one size."""
-    size = min(batch_size, data.num_rows)
+def in_batches(
+    data: Any, batch_size: int, layout: Layout | None = None
+) -> Iterator[tuple[np.ndarray, Any]]:
+    """All rows in order: their numbers, and batches padded to one size, that of the layout if it is
+    given."""
+    size = min(batch_size, data.num_rows) if layout is None else batch_size
     for first in range(0, data.num_rows, size):
         rows = np.arange(first, min(first + size, data.num_rows))
-        yield rows, data.pack(rows, size)
+        yield rows, data.pack(rows, size, layout=layout)
 
 
 @partial(jax.jit, static_argnames=("model",))

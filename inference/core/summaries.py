@@ -2,11 +2,14 @@
 
 import warnings
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from inference.core import objective as obj
+from pp_models.data.batches import Batch
+from pp_models.model import Model
 
 
 @partial(jax.jit, static_argnames=("model",))
@@ -27,18 +30,24 @@ def _lowest(model, hyper, batch):
     return jnp.min(jnp.stack(jax.tree.leaves(shifted)))
 
 
-def summary_of(problem: obj.Problem, basis: str) -> str:
+def summary_at(model: Model, hyper: Any, basis: str, batch: Batch) -> str:
     """The point that stands for q: the mode of the density of x or of log x.
 
     basis: "identity", "log", or "auto" for x unless the prior's density of x has no maximum.
     """
-    model = problem.model
     bounded = any(jax.tree.leaves([family.base for family in model.families.values()]))
-    if basis == "auto" and bounded and _lowest(model, problem.hyper, problem.data.pack()) <= -1e-6:
+    flat = basis == "auto" and bounded and _lowest(model, hyper, batch) <= -1e-6
+    return "log_mode" if flat or basis == "log" else "mode"
+
+
+def summary_of(problem: obj.Problem, basis: str) -> str:
+    """The same of a problem, with a warning where "auto" is the mode of log x."""
+    model = problem.model
+    summary = summary_at(model, problem.hyper, basis, problem.data.pack())
+    if basis == "auto" and summary == "log_mode":
         warnings.warn(
             f"The prior of {model.name} has a concentration below 1, so its density has no "
             'interior mode: the density of log x is maximised instead (basis="log").',
             stacklevel=2,
         )
-        return "log_mode"
-    return "log_mode" if basis == "log" else "mode"
+    return summary

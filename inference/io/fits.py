@@ -10,11 +10,13 @@ grid/NAME         log hyper-parameters, weights, log evidence and axes of a mixt
 sample_stats/NAME of a sampler
 more/NAME         widths and draws of a correction by linear response
 names/AXIS        names of columns and rows, a JSON list as bytes
+data/totals       the sum of each row's entries, of models with topics
 """
 
 import functools
 import json
 import math
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,13 +26,17 @@ import numpy as np
 
 from inference.core import objective as obj
 from inference.core.blocks import over_draws
+from inference.core.completion import has_topics
 from inference.core.corrected import Corrected, corrected
 from inference.core.posterior import Posterior, Stored
 from inference.core.posteriors import KINDS, Variational
 from inference.core.provenance import hash_of_names
-from inference.io import archives
+from inference.core.topics import Parts, parts_of, topics_of_posterior
+from inference.core.transform import transform, word_of
+from inference.io import archives, tables
 from pp_models import models as discovery
 from pp_models.data.files import write_whole
+from pp_models.data.match import Fitted, match
 from pp_models.data.types import Data
 from pp_models.errors import InputError
 from pp_models.model import as_arrays, declare, log_joint, value_shapes
@@ -54,10 +60,12 @@ class Fit:
         stopped: str | None = None,
         bound: float | None = None,
         names: Mapping[str, tuple[str, ...]] | None = None,
+        totals: np.ndarray | None = None,
     ) -> None:
         self.problem = problem
         self._bound = bound
         self._names = dict(names or {})
+        self._totals = totals
         self._provenance = provenance
         self.engine = engine
         self.options = options
@@ -87,6 +95,11 @@ class Fit:
     def row_names(self) -> tuple[str, ...] | None:
         """Names of the documents, users or rows."""
         return self._names.get("rows") if self.data is None else self.data.row_names
+
+    @property
+    def row_totals(self) -> np.ndarray | None:
+        """The sum of each row's entries: a document's tokens. None if they were not stored."""
+        return self._totals if self.data is None else self.data.totals
 
     @property
     def bound(self) -> float:
@@ -129,15 +142,85 @@ class Fit:
 
     def log_joint(self, draws: Mapping[str, Any]) -> np.ndarray:
         """log p(data, values) of each draw, site -> (draws, ...)."""
-        if self.data is None:
-            raise InputError("This fit was loaded without its data: pass data= to inference.load.")
-        batch, problem = self.data.pack(), self.problem
+        batch, problem = self._known_data().pack(), self.problem
         stacked = {site: draws[site] for site in self.model.families}
 
         def joints(block: Any) -> jax.Array:
             return _log_joints(self.model, problem.hyper, block, batch)
 
         return np.asarray(over_draws(joints, stacked), np.float64)
+
+    def transform(self, new: Any, sd: bool = False) -> Any:
+        """Posterior means of the weights of new rows: a row each, and a column for each topic.
+
+        Words and items are matched by their names; a warning counts what was not fitted. The
+        columns are topics, of ratings the factors of users, of mixtures the probabilities of
+        components. The result is a DataFrame where pandas is installed, else an array. The fit may
+        have been loaded without its data. `inference.core.transform` says what the means are.
+
+        new: data of the fit's kind, in any form that `pp_models.fit` takes: counts, texts, tables,
+             ratings of known items, dense rows
+        sd:  return (means, standard deviations); those of a row given the global sites
+        """
+        known = self.column_names
+        matched = match(new, Fitted(*self._shape, known, self._num_members))
+        if matched.note:
+            warnings.warn(f"transform: {matched.note}", stacklevel=2)
+        data = matched.data
+        found = transform(self.problem, self.posterior, self.options, data, sd)
+        columns = tables.numbered(word_of(self.model), found[0].shape[1])
+        means, sds = (x if x is None else tables.frame(x, data.row_names, columns) for x in found)
+        return (means, sds) if sd else means
+
+    @property
+    def _shape(self) -> tuple[str, int]:
+        return self.model.kind, self.provenance["columns"]
+
+    @property
+    def _num_members(self) -> int:
+        votes = self.model.votes
+        return 0 if votes is None else len(self.posterior.mean(votes.members))
+
+    def parts(self) -> Parts:
+        """The topics or, of a mixture, the components, with their shares of tokens or rows."""
+        return parts_of(self.problem, self.posterior, self.row_totals)
+
+    def topics(self, num_words: int = 10, rank: str = "probability", relevance: float = 0.6) -> Any:
+        """A table of the topics or components, the largest first: topic, share, words.
+
+        A DataFrame where pandas is installed, else a list of plain rows. Shares are nan if the fit
+        was loaded without data and the rows were too many to be stored.
+
+        rank:      "probability", "relevance" or "lift", which put words that only this topic uses
+                   further to the front
+        relevance: the weight of the probability against the lift
+        """
+        parts = self.parts()
+        rows = tables.topic_rows(parts, self.column_names, num_words, rank, relevance)
+        return tables.topic_table(rows, parts.word)
+
+    def documents(self) -> Any:
+        """The documents' proportions of the topics (rows sum to one), as a DataFrame or an array.
+
+        Of a mixture, the rows' probabilities of the components, which need the data.
+        """
+        if self.model.local:
+            values = topics_of_posterior(self.problem, self.posterior, self._known_totals())
+            found = values.proportions
+        else:
+            found, _ = transform(
+                self.problem, self.posterior, self.options, self._known_data(), False
+            )
+        columns = tables.numbered(word_of(self.model), found.shape[1])
+        return tables.frame(found, self.row_names, columns)
+
+    def _known_data(self) -> Any:
+        if self.data is None:
+            raise InputError("This fit was loaded without its data: pass data= to inference.load.")
+        return self.data
+
+    def _known_totals(self) -> np.ndarray:
+        return self._known_data().totals if self.row_totals is None else self.row_totals
 
     def corrected(self, settled: float = 0.01) -> Any:
         """The posterior of a variational fit with the widths of linear response.
@@ -227,6 +310,8 @@ def save(fit: Fit, path: str | Path) -> Path:
         for axis, names in (("columns", fit.column_names), ("rows", fit.row_names))
         if names is not None
     }
+    if has_topics(fit.model) and fit.row_totals is not None:
+        groups["data"] = {"totals": fit.row_totals}
     arrays |= {f"{name}/{x}": y for name, columns in groups.items() for x, y in columns.items()}
     hyper = fit.hyper._asdict().items()
     header = {
@@ -276,6 +361,9 @@ def load(path: str | Path, data: Data | None = None) -> Fit:
         grid, stats = (archives.group(arrays, name) for name in ("grid", "sample_stats"))
         more = archives.group(arrays, "more")
         names = _names(archives.group(arrays, "names"), about)
+        totals = archives.group(arrays, "data").get("totals")
+        matches = totals is None or totals.shape == (about["rows"],)
+        archives.require(matches, "it does not hold a total for each of its rows")
         kinds: dict[str, type[Posterior]] = {**KINDS, Corrected.kind: Corrected}
         posterior = kinds[header["kind"]].restored(
             problem, Stored(leaves, grid, stats, header["options"], more)
@@ -283,7 +371,7 @@ def load(path: str | Path, data: Data | None = None) -> Fit:
         history, seconds = archives.group(arrays, "history"), float(header["seconds"])
         bound = None if header.get("bound") is None else float(header["bound"])
         told = header["engine"], header["options"], posterior, history, seconds, about, None, bound
-        return Fit(problem, *told, names)
+        return Fit(problem, *told, names, totals)
 
 
 def _names(arrays: Mapping[str, np.ndarray], about: Mapping[str, Any]) -> dict[str, Any]:

@@ -52,7 +52,7 @@ def test_list_does_not_wait_for_jax():
 
 
 def test_fit_then_evaluate(corpus, tmp_path, capsys):
-    """`fit` writes a fit that loads, a netCDF file and a summary; `evaluate` scores it."""
+    """`fit` writes a fit that loads, its topics and a summary; `evaluate` scores it."""
     out = tmp_path / "out"
     assert (
         main(
@@ -77,7 +77,9 @@ def test_fit_then_evaluate(corpus, tmp_path, capsys):
     summary = json.loads((out / "summary.json").read_text())
     assert summary["model"] == "lda" and summary["steps"] <= 20 and np.isfinite(summary["bound"])
     assert inference.load(out / "fit.npz").posterior.mean("beta").shape == (3, 20)
-    assert (out / "posterior.nc").exists()
+    assert sorted(file.name for file in out.iterdir()) == [
+        *("document_topics.csv", "fit.npz", "summary.json", "topics.csv")
+    ]
     capsys.readouterr()
     assert main(["evaluate", str(out), "--data", str(corpus)]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -124,6 +126,8 @@ def test_names_reach_the_results(tmp_path):
         str(tmp_path / "out"),
         "--devices",
         "1",
+        "--draws",
+        "20",
     ]
     assert main(["fit", "lda", *arguments]) == 0
     stored = xarray.open_dataset(

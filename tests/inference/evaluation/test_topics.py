@@ -8,6 +8,7 @@ import pytest
 
 import inference
 import pp_models
+from inference.core import topics as core
 from inference.core.completion import has_topics
 from inference.core.posteriors import Draws, Point
 from inference.evaluation import topics
@@ -238,14 +239,14 @@ def test_every_model_with_theta_and_beta_has_topics(name):
 
 def test_what_cannot_be_answered_is_refused_in_a_sentence(tmp_path):
     fit = point(*planted())
+    forgetful = inference.load(fit.save(tmp_path / "fit"))
+    forgetful._totals = None  # as files of older versions are
     for call, words in (
         (lambda: inference.representative_documents(fit, 3), "from 0 to 2"),
         (lambda: inference.representative_documents(fit, 0, 0), "num must be"),
         (lambda: inference.top_words(fit, 0), "num_words must be"),
-        (
-            lambda: inference.format_topics(inference.load(fit.save(tmp_path / "fit"))),
-            "pass data= to inference.load",
-        ),
+        (lambda: inference.format_topics(fit, rank="best"), "Unknown ranking of words 'best'"),
+        (lambda: inference.topics(forgetful), "pass data= to inference.load"),
     ):
         with pytest.raises(InputError, match=words):
             call()
@@ -264,3 +265,34 @@ def test_empty_topics_and_rows_are_spread_evenly():
     found = topics.normalise(theta, beta, data.totals)
     np.testing.assert_allclose(found.topics[1], 1 / 7)
     np.testing.assert_allclose(found.proportions[3], 1 / 3)
+
+
+def test_relevance_puts_common_words_behind():
+    """Sievert and Shirley's formula, computed here by hand; lambda of one is the probability, of
+    zero the lift. A word that all topics use alike leads by probability and not by lift.
+    """
+    shares = np.array([0.5, 0.3, 0.2])
+    beta = np.array([[5.0, 4, 0.1, 0.1, 0.1], [5, 0.1, 4, 0.1, 0.1], [5, 0.1, 0.1, 3, 1]])
+    beta /= beta.sum(1, keepdims=True)
+    parts = core.Parts("topic", beta, shares)
+    assert np.all(core.ranked(parts, 1) == 0)
+    assert core.ranked(parts, 1, "lift").ravel().tolist()[:2] == [1, 2]
+    for weight in (0.0, 0.3, 0.6, 1.0):
+        value = weight * np.log(beta) + (1 - weight) * np.log(beta / (shares @ beta))
+        wanted = np.argsort(-value, axis=1, kind="stable")
+        np.testing.assert_array_equal(core.ranked(parts, 5, "relevance", weight), wanted)
+    lift, zero = core.ranked(parts, 5, "lift"), core.ranked(parts, 5, "relevance", 0.0)
+    np.testing.assert_array_equal(lift, zero)
+    empty = core.Parts("topic", np.where(beta == beta[0, 2], 0, beta), shares)
+    assert set(core.ranked(empty, 5, "lift")[0, :2].tolist()) == {0, 1}, "words of no use are last"
+
+
+def test_the_table_for_terminals_takes_the_ranking():
+    fit = point(*planted())
+    parts = fit.parts()
+    for rank in core.RANKS:
+        best = core.ranked(parts, 3, rank)
+        lines = inference.format_topics(fit, 3, rank).splitlines()[1:]
+        for line in lines:
+            number, _, *words = line.split()
+            assert words == [WORDS[v] for v in best[int(number)]]

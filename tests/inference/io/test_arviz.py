@@ -193,6 +193,7 @@ def test_large_exports_are_thinned_and_say_so(monkeypatch, tmp_path, capsys):
     assert not bridge.has_group(tree, "log_likelihood")
     assert "are left out" in tree["posterior"].attrs["note"]
     arguments = ["fit", "lda", "--engine", "gibbs", "--out", str(tmp_path / "out"), "--quiet"]
+    arguments += ["--draws", "40"]
     assert main([*arguments, "--set", "num_samples=20", "num_warmup=5", "num_chains=2"]) == 0
     assert "posterior.nc: " in capsys.readouterr().out
 
