@@ -2,6 +2,7 @@
 
 load("synthetic", "lda")    draws from the model's own prior
 load("reuters")             a data set in a package, or in $PP_MODELS_DATA: see `packaged`
+load("speeches.csv", text_column="speech")      texts in a column of a table: see `text`
 load("corpus.ldac")         a file: see `readers` and `text`
 load("wiki.h5ad")           a corpus on disk, which is read a batch at a time: see `corpus`
 """
@@ -25,10 +26,16 @@ def load(
     name_or_path: str | os.PathLike[str],
     model: Model | str | None = None,
     key: jax.Array | None = None,
+    *,
+    kind: str | None = None,
+    **options: Any,
 ) -> Data:
     """A data set by name, or the data at a path. A file named like a data set is ./name.
 
-    model: its kind of data is loaded; by default, counts
+    model:   its kind of data is loaded; by default, counts
+    kind:    of data, in place of a model: counts, ratings, dense or text_and_votes
+    options: of raw text, how words are counted (`text.Options`); of a csv, tsv, Parquet or Arrow
+             table, text_column and id_column: which texts are counted, and what names the rows
 
     >>> data = load("synthetic", "bernoulli_mixture")
     >>> data.kind
@@ -36,10 +43,11 @@ def load(
     """
     name = os.fspath(name_or_path)
     model = discovery.load(model) if isinstance(model, str) else model
-    kind = None if model is None else model.kind
+    kind = kind if model is None else model.kind
     if name == "synthetic" and model is not None:
         return synthetic(model, jax.random.key(0) if key is None else key)[1]
-    return packaged.read(name, kind) if packaged.is_path(name) else packaged.load(name, kind)
+    read = packaged.read if packaged.is_path(name) else packaged.load
+    return read(name, kind, **options)
 
 
 def synthetic(

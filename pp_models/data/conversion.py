@@ -26,11 +26,13 @@ def convert(
 
     Counts go into an .h5ad file in little memory; other formats hold all rows in memory. A
     database of an earlier version becomes one of this version if `target` has no suffix, or .db.
-    options: those of `text.Options`, for raw text.
+    options: those of `text.blocks`, for raw text.
     """
     path, into = usable(source), usable(target)
     named = not packaged.is_path(source)
-    if options and (named or not text.is_text(path)):
+    options = {name: value for name, value in options.items() if value is not None}
+    by_column = "text_column" in options or "id_column" in options
+    if options and (named or not (by_column or text.is_text(path))):
         given = ", ".join(options)
         raise InputError(f"{source} is not raw text, and {given} count its words: leave them out.")
     if old.is_database(path) and into.suffix.lower() in ("", ".db"):

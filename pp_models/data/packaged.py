@@ -26,7 +26,7 @@ import numpy as np
 
 from pp_models.data import corpus, old, text
 from pp_models.data.database import Database
-from pp_models.data.formats import matrices, names, numbers, readers
+from pp_models.data.formats import matrices, names, numbers, readers, tables
 from pp_models.data.formats.opening import LARGEST_INDEX, check_shape, fail, lines, reading, usable
 from pp_models.data.sqlite import is_database
 from pp_models.data.types import Data, counts, dense, ratings, text_and_votes
@@ -56,8 +56,18 @@ def known_names() -> tuple[str, ...]:
     return tuple(sorted({*PACKAGED, *BENCHMARKS, *(_plain_name(f) for f in found if _has_data(f))}))
 
 
-def load(name: str, kind: str | None = None) -> Data:
-    """The data set of this name, as data of this kind where there is a choice."""
+def load(name: str, kind: str | None = None, **options: Any) -> Data:
+    """The data set of this name, as data of this kind where there is a choice.
+
+    options: those of `read`, for a file in the folder
+    """
+    options = {name: value for name, value in options.items() if value is not None}
+    place = _in_folder(name) if options else None
+    if options and (place is None or not place.is_file()):
+        told = f"{name!r} is no file with columns of texts"
+        raise InputError(f"{told}: leave {', '.join(options)} out, or name a file.")
+    if place is not None:
+        return read(place, kind, **options)
     if kind not in (None, *READERS):
         raise unknown("kind of data", str(kind), READERS)
     if (found := _in_folder(name)) is not None:
@@ -326,11 +336,17 @@ def _house(folder: Path, kind: str | None) -> Data:
 
 
 def read(path: str | Path, kind: str | None = None, **options: Any) -> Data:
-    """The data in a file or folder, of this kind. Options: those of `text.Options`, for raw text.
+    """The data in a file or folder, of this kind. Options: those of `text.blocks`, for raw text.
 
-    kind: by default text_and_votes for a file of votes, else counts
+    kind: by default text_and_votes for a file of votes, else counts; of a file that seems to hold
+          ratings it must be said
     """
     path = usable(path)
+    options = {name: value for name, value in options.items() if value is not None}
+    if kind is None and path.is_file() and tables.looks_rated(path):
+        told = "it seems to hold ratings, but it is not said that these are wanted"
+        fix = 'name a model of ratings, or the kind (kind="ratings", or --kind ratings'
+        fail(path, f"{told}: {fix}; counts if they are counts)")
     kind = ("text_and_votes" if readers.is_votes(path) else "counts") if kind is None else kind
     if kind not in READERS:
         raise unknown("kind of data", kind, READERS)
@@ -342,7 +358,11 @@ def read(path: str | Path, kind: str | None = None, **options: Any) -> Data:
     if is_database(path):
         with Database.open(path, read_only=True) as database:
             return database.data()
-    if kind == "counts" and text.is_text(path):
+    by_column = "text_column" in options or "id_column" in options
+    if by_column and kind != "counts":
+        told = f"a column of texts makes counts, and {kind} are wanted"
+        fail(path, f"{told}: leave the column out, or take a model of counts")
+    if kind == "counts" and (by_column or text.is_text(path)):
         return text.read(path, **options)
     return READERS[kind](path)
 

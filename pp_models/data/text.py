@@ -1,6 +1,8 @@
-"""Counts from raw text: one document a line (`.docs`, also gzipped), or a folder of `.txt` files.
+"""Counts from raw text: one document a line (`.docs`, also gzipped), a folder of `.txt` files, or
+a column of a table.
 
     data = text.read("speeches.docs", min_df=5, max_df=0.5)
+    data = text.read("speeches.csv", text_column="speech", id_column="speaker")
     data = text.count(["A cat sat.", "The mat."])               # documents in memory
 
 Words are runs of at least two letters, in lower case, with apostrophes between letters. Stop words
@@ -21,7 +23,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse
 
-from pp_models.data.formats import opening, readers
+from pp_models.data import frames
+from pp_models.data.formats import opening, readers, tables
 from pp_models.data.types import Data, count_matrix, counts
 from pp_models.errors import InputError, unknown
 
@@ -72,26 +75,42 @@ def is_text(path: str | Path) -> bool:
 
 
 def read(path: str | Path, **options: Any) -> Data:
-    """The documents of a file or folder as counts. Options: those of `Options`."""
+    """The documents of a file or folder as counts. Options: those of `blocks`."""
     matrices, columns, rows = blocks(path, **options)
     with opening.reading(Path(path)):
         return counts(_stacked(matrices), columns, rows)
 
 
-def count(documents: Iterable[str], row_names: Any = None, **options: Any) -> Data:
-    """Documents in memory as counts. Options: those of `Options`."""
-    documents = list(documents)
-    for i, document in enumerate(documents):
-        if not isinstance(document, str):
-            told = f"Document {i} is {type(document).__name__}, not a string"
-            raise InputError(f"{told}: decode it first.")
-    matrices, columns = _counted(lambda: iter(documents), _checked(options))
+def count(documents: Any, row_names: Any = None, **options: Any) -> Data:
+    """Documents in memory as counts. Options: those of `Options`.
+
+    documents: a list or Series of strings, or a table with a column of them, whose index names
+    the rows; see `pp_models.data.from_table` for one with several
+    """
+    found, names = frames.texts_of(documents)
+    matrices, columns = _counted(lambda: iter(found), _checked(options))
+    row_names = names if row_names is None else row_names
     return counts(_stacked(matrices), column_names=columns, row_names=row_names)
 
 
-def blocks(path: str | Path, **options: Any) -> tuple[Iterator[Any], Any, Any]:
-    """Matrices of counts of some documents at a time, the vocabulary, and names or None."""
+def known_words(documents: list[str], columns: tuple[str, ...]) -> Any:
+    """The counts of exactly these words as a matrix, which may be all zero."""
+    matrices, _ = _counted(lambda: iter(documents), Options(vocabulary=columns))
+    return _stacked(matrices)
+
+
+def blocks(
+    path: str | Path, text_column: str | None = None, id_column: str | None = None, **options: Any
+) -> tuple[Iterator[Any], Any, Any]:
+    """Matrices of counts of some documents at a time, the vocabulary, and names or None.
+
+    text_column, id_column: of a csv, tsv, Parquet or Arrow table, which texts are counted and what
+    names the rows. options: those of `Options`
+    """
     path, chosen = opening.usable(path), _checked(options)
+    if text_column is None and id_column is not None:
+        fix = "name the column of texts, too (--text-column, in Python text_column)"
+        raise InputError(f"{path}: {id_column!r} names the rows of texts: {fix}.")
     if path.is_dir():
         rows: tuple[str, ...] | None = tuple(file.stem for file in _files(path))
     else:
@@ -100,8 +119,24 @@ def blocks(path: str | Path, **options: Any) -> tuple[Iterator[Any], Any, Any]:
         rows = beside.rows
         if not options and beside.columns is not None:
             chosen = chosen._replace(vocabulary=beside.columns)
+    if text_column is None:
+        with opening.reading(path):
+            return *_counted(lambda: documents(path), chosen), rows
+    if not tables.is_table(path):
+        fix = "only csv, tsv, Parquet and Arrow tables have columns of texts: leave it out"
+        raise InputError(f"{path} is no table with a column {text_column!r}: {fix}.")
+    if id_column is not None:
+        rows = tuple(map(str, tables.texts(path, id_column)))
     with opening.reading(path):
-        return *_counted(lambda: documents(path), chosen), rows
+        return *_counted(lambda: _column(path, text_column), chosen), rows
+
+
+def _column(path: Path, name: str) -> Iterator[str]:
+    for number, document in enumerate(tables.texts(path, name), 1):
+        if not isinstance(document, str):
+            told = f"document {number} of the column {name!r} is {document!r}, not a text"
+            opening.fail(path, f"{told}: drop that row, or write an empty text")
+        yield document
 
 
 def documents(path: Path) -> Iterator[str]:

@@ -9,12 +9,15 @@ All are `Data`, which makes batches of fixed shape (`batches.Batch`).
 """
 
 import dataclasses
+import warnings
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import scipy.sparse
 
+from pp_models.data import bags, frames
+from pp_models.data.ids import number_ids
 from pp_models.data.rows import KINDS, Data
 from pp_models.errors import InputError
 
@@ -118,13 +121,21 @@ def count_matrix(X: Any) -> Any:
 def counts(X: Any, column_names: Any = None, row_names: Any = None) -> Data:
     """A corpus, sparse or dense: rows are documents, columns words, entries their counts.
 
+    A table of counts brings its names: DataFrames, Arrow, dicts of columns. So do bags of words,
+    such as gensim's. `pp_models.data.from_table` takes tables that hold other columns too.
+
     >>> data = counts([[4, 3, 0], [0, 0, 6]], column_names=["cat", "dog", "tax"])
     >>> data.num_rows, data.num_columns, data.total
     (2, 3, 13.0)
     """
+    X, columns, rows = frames.of_numbers(X, "Counts")
+    X, words = bags.of_pairs(X)
+    columns = words if columns is None else columns
     matrix = count_matrix(X)
     if matrix.nnz == 0:
         raise InputError("The corpus is empty: every count is zero.")
+    column_names = columns if column_names is None else column_names
+    row_names = rows if row_names is None else row_names
     return Data("counts", matrix=matrix, **named(matrix.shape, column_names, row_names))
 
 
@@ -138,12 +149,17 @@ def ratings(
 ) -> Data:
     """Observed entries of a users x items matrix. Entries that are not listed are missing.
 
+    Whole numbers are indices from 0. Ids of another type become names, in increasing order.
+
     >>> data = ratings(users=[0, 0, 1], items=[0, 2, 1], values=[4.0, 1.0, 5.0])
     >>> data.num_rows, data.num_columns, data.num_entries
     (2, 3, 3)
+    >>> ratings(["ann", "bob", "bob"], ["Alien", "Heat", "Alien"], [4.0, 1.0, 5.0]).row_names
+    ('ann', 'bob')
     """
-    users, items = _rectangular(users, "Users"), _rectangular(items, "Items")
     values = _array(values, "Ratings")
+    users, row_names = _indices(users, row_names, "user")
+    items, column_names = _indices(items, column_names, "item")
     if values.ndim != 1 or not users.shape == items.shape == values.shape:
         told = "users, items and values must be one-dimensional and of the same length"
         raise InputError(f"{told}: one entry per rating.")
@@ -156,7 +172,7 @@ def ratings(
             raise InputError(f"{name} must be counted from 0, but one index is {index.min()}.")
     if not np.all(np.isfinite(values)):
         raise InputError("Ratings hold NaN or infinite values: leave missing ratings out instead.")
-    largest = int(users.max()), int(items.max())
+    largest, stated = (int(users.max()), int(items.max())), shape is not None
     shape = (largest[0] + 1, largest[1] + 1) if shape is None else shape
     whole = [size for size in shape if isinstance(size, int | np.integer) and size > 0]
     if len(shape) != 2 or len(whole) != 2:
@@ -168,11 +184,35 @@ def ratings(
     unique, first = np.unique(pairs, return_index=True)
     if len(unique) < len(pairs):
         i = np.setdiff1d(np.arange(len(pairs)), first)[0]
-        told = f"User {users[i]} rated item {items[i]} more than once"
+        user = users[i] if row_names is None else row_names[users[i]]
+        item = items[i] if column_names is None else column_names[items[i]]
+        told = f"User {user} rated item {item} more than once"
         raise InputError(f"{told}: keep one rating per pair.")
+    if not stated and row_names is None is column_names:
+        _warn_of_start(users, items)
     real = _real(values, "Ratings")[first]  # in row-major order
     matrix = observed(users[first], items[first], real, (int(shape[0]), int(shape[1])))
     return Data("ratings", matrix=matrix, **named(shape, column_names, row_names))
+
+
+def _warn_of_start(users: np.ndarray, items: np.ndarray) -> None:
+    """Say so if users and items both seem to be counted from 1, which adds one without ratings."""
+    if users.min() > 0 < items.min():
+        told = f"Users begin at {users.min()} and items at {items.min()}, not at 0"
+        fix = "subtract these numbers, or state the shape if those below have no ratings"
+        warnings.warn(f"{told}: {fix}.", stacklevel=3)
+
+
+def _indices(ids: Any, names: Any, what: str) -> tuple[np.ndarray, Any]:
+    """Indices with the names given, or ids that are no numbers as indices with names."""
+    array = _rectangular(ids, f"{what.capitalize()}s")
+    if array.dtype.kind in "biuf" or array.ndim != 1:
+        return array, names
+    if names is not None:
+        told = f"The ids of {what}s are their names already"
+        raise InputError(f"{told}: leave the names out, or pass indices from 0.")
+    found = number_ids(ids, what)
+    return found.indices, found.names
 
 
 def of_equal_length(C: Any, length: float = 300.0) -> Any:
@@ -218,8 +258,10 @@ def _scaled(matrix: Any, length: Any) -> Any:
 def text_and_votes(C: Any, B: Any, column_names: Any = None, row_names: Any = None) -> Data:
     """Bills x words counts C and bills x members votes B: 1 yea, 0 nay, nan missing.
 
-    C may be None: votes alone.
+    C may be None: votes alone. Both may be tables; rows are in the same order.
     """
+    B, _, bills = frames.of_numbers(B, "Votes")
+    row_names = bills if C is None and row_names is None else row_names
     votes = _array(B, "Votes").astype(float)
     if votes.ndim != 2 or (C is None and votes.size == 0):
         told = "Votes must be a two-dimensional array, bills by members and one row per bill"
@@ -255,6 +297,9 @@ def with_votes(text: Data | None, votes: Any, row_names: Any = None) -> Data:
 
 def dense(Y: Any, column_names: Any = None, row_names: Any = None) -> Data:
     """Real observations, one row each: images, patches."""
+    Y, columns, rows = frames.of_numbers(Y, "Observations")
+    column_names = columns if column_names is None else column_names
+    row_names = rows if row_names is None else row_names
     values = _array(Y, "Observations")
     if values.ndim != 2:
         told = "Observations must be a two-dimensional array, rows by columns"

@@ -132,6 +132,12 @@ def arrow_tables(path: Path) -> Iterator[tuple[np.ndarray, int | None]]:
             yield table, num_rows if lists else None
 
 
+def arrow_batches(path: Path) -> Iterator[Any]:
+    """The rows of a Parquet, Arrow or Feather table, some at a time."""
+    with _batches(path) as batches:
+        yield from batches
+
+
 def _columns(path: Path, batch: Any) -> tuple[bool, list[Any]]:
     """Whether there are lists, and the two columns of lists or the three of numbers."""
     from pyarrow import types

@@ -5,9 +5,9 @@
               .mtx                      Matrix Market, coordinate or array
               .ldac .lda-c .dat .txt    LDA-C: a document a line, `M term:count ...`, terms from 0
               docword*.txt              UCI: lines D, W and NNZ, then `document word count`, from 1
-              .csv .tsv                 `row,column,value` from 0
+              .csv .tsv                 `row,column,value` from 0, or with names for numbers
               .parquet .arrow .feather  lists of columns and counts, or row, column and value
-    ratings   .csv .tsv .parquet ...    `user,item,rating` from 0; further columns are ignored
+    ratings   .csv .tsv .parquet ...    `user,item,rating`; ids of csv and tsv of any type
               .npz                      stored entries are observed, zeros too
               .npy                      users x items, nan where there is no rating
     dense     .npy .csv .tsv            one row a line
@@ -19,6 +19,7 @@ its largest indices or the names beside it, an LDA-C file as wide. Repeated entr
 """
 
 import itertools
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,11 +27,12 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from pp_models.data.formats import matrices, numbers
+from pp_models.data.formats import matrices, numbers, tables
 from pp_models.data.formats.matrices import ARROW
 from pp_models.data.formats.names import Names, fitted_shape, names, read_names, stem
 from pp_models.data.formats.numbers import Part, Shape, Whole
 from pp_models.data.formats.opening import LARGEST_INDEX, check_shape, existing, fail, reading
+from pp_models.data.ids import number_ids
 from pp_models.data.types import Data, count_matrix, counts, dense, observed, ratings, with_votes
 from pp_models.errors import InputError
 
@@ -46,7 +48,7 @@ _MATRICES: dict[str, Callable[[Path], Iterator[Any]]] = {
     ".mtx": lambda path: iter([matrices.market(path)]),
 }
 _TRIPLES: dict[str, Callable[[Path], Iterator[Part]]] = {
-    **dict.fromkeys((".csv", ".tsv"), numbers.csv),
+    **dict.fromkeys((".csv", ".tsv"), lambda path: _numbers_of(path)),
     **dict.fromkeys(_LDAC, numbers.ldac),
     **dict.fromkeys(ARROW, matrices.arrow),
     ".txt": numbers.text,
@@ -76,6 +78,8 @@ def read(path: str | Path) -> Data:
     """The counts in a file, with the names beside it."""
     path = existing(path)
     with reading(path):
+        if format_of(path) in tables.TEXTS and (found := _counts_by_id(path)) is not None:
+            return found
         beside = names(path)
         parts = list(_rows(path, beside, whole=True))
         width = max(len(beside.columns or ()), *(part.shape[1] for part in parts))
@@ -93,6 +97,26 @@ def blocks(path: str | Path) -> Iterator[Any]:
     path = existing(path)
     with reading(path):
         yield from (count_matrix(block) for block in _rows(path, names(path), whole=False))
+
+
+def _numbers_of(path: Path) -> Iterator[Part]:
+    tables.refuse_text(path)
+    yield from numbers.csv(path)
+
+
+def _counts_by_id(path: Path) -> Data | None:
+    """Counts whose rows and columns have names in place of numbers: `speech,word,count`."""
+    try:
+        top = tables.head(path)
+        places = tables.entry_places(top)
+    except InputError:
+        return None  # the reader of numbers says what is wrong
+    if places is None:
+        return None
+    entries = tables.entries(path, places, top, "row,column,count")
+    rows, columns = number_ids(entries.rows, "row"), number_ids(entries.columns, "column")
+    matrix = scipy.sparse.coo_array((entries.values, (rows.indices, columns.indices)))
+    return counts(matrix, columns.names, rows.names)
 
 
 def _rows(path: Path, beside: Names, whole: bool) -> Iterator[Any]:
@@ -185,33 +209,82 @@ def _read_votes(path: Path, num_bills: int | None) -> Any:
 def read_ratings(path: Path, complete: bool = True) -> Data:
     """Ratings of users x items; entries that are not listed are missing.
 
-    complete: refuse a table in which some number below the largest has no rating.
+    Columns of a text are found by names such as user, item and rating, else by position. Ids of any
+    type become names; whole numbers stay if they are 0 to n - 1, or have names beside the file.
+
+    complete: make names of whole numbers that leave gaps, too
     """
     with reading(existing(path)):
         suffix = _suffix(path, (".csv", ".tsv", ".npz", ".npy", *ARROW))
-        columns, rows = names(path, own=True)
-        beside: dict[str, Any] = {"column_names": columns, "row_names": rows}
+        beside = names(path, own=True)
+        ignored: tuple[str, ...] = ()
         if suffix == ".npz":
             matrix = matrices.npz(path)
-            return ratings(matrix.row, matrix.col, matrix.data, shape=matrix.shape, **beside)
-        if suffix == ".npy":
+            triples = matrix.row, matrix.col, matrix.data
+            found = ratings(*triples, matrix.shape, beside.rows, beside.columns)
+        elif suffix == ".npy":
             array = np.asarray(matrices.npy(path), np.float64)
             users, items = np.nonzero(~np.isnan(array))
-            return ratings(users, items, array[users, items], shape=array.shape, **beside)
-        if suffix in ARROW:
+            triples = users, items, array[users, items]
+            found = ratings(*triples, array.shape, beside.rows, beside.columns)
+        elif suffix in ARROW:
             parts = (part for part, _ in matrices.arrow_tables(path))
             table = np.concatenate([np.zeros((0, 3)), *parts])
+            found = _numbered_ratings(path, table, beside, complete)
         else:
-            table = _table(path, "user,item,rating", usecols=(0, 1, 2))
-        lines = np.arange(1, len(table) + 1)
-        users, items = numbers.check_whole(path, table[:, :2], lines, numbers.INDEX).T
-        shape = int(users.max(initial=0)) + 1, int(items.max(initial=0)) + 1
-        check_shape(path, shape, len(table))
-        for what, index in (("user", users), ("item", items)) if complete else ():
-            for silent in np.flatnonzero(np.bincount(index) == 0)[:1]:
-                fix = f"number {what}s consecutively from 0, or use .npz, which holds the shape"
-                fail(path, f"{what} {silent} has no ratings: {fix}")
-        return ratings(users, items, table[:, 2], **beside)
+            entries, ignored = _ratings_of_text(path)
+            if isinstance(entries, tables.Entries):
+                found = _rated(*entries)
+            else:
+                found = _numbered_ratings(path, entries, beside, complete)
+    if ignored:
+        what = ", ".join(map(repr, ignored))
+        told = f"{path}: ratings are user, item and rating; the column(s) {what} are ignored"
+        warnings.warn(f"{told}.", stacklevel=2)
+    return found
+
+
+def _numbered_ratings(path: Path, table: Any, beside: Names, complete: bool) -> Data:
+    """Ratings of users and items that are whole numbers."""
+    lines = np.arange(1, len(table) + 1)
+    users, items = numbers.check_whole(path, table[:, :2], lines, numbers.INDEX).T
+    if complete and beside == (None, None):
+        return _rated(users, items, table[:, 2])
+    shape = int(users.max(initial=0)) + 1, int(items.max(initial=0)) + 1
+    check_shape(path, shape, len(table))
+    for what, index in (("user", users), ("item", items)) if complete else ():
+        for silent in np.flatnonzero(np.bincount(index) == 0)[:1]:
+            fix = f"number {what}s consecutively from 0, as the names beside the file are"
+            fail(path, f"{what} {silent} has no ratings: {fix}")
+    return ratings(users, items, table[:, 2], shape, beside.rows, beside.columns)
+
+
+def _rated(users: Any, items: Any, values: Any) -> Data:
+    """Ratings by ids."""
+    rows, columns = number_ids(users, "user"), number_ids(items, "item")
+    return ratings(rows.indices, columns.indices, values, None, rows.names, columns.names)
+
+
+def _ratings_of_text(path: Path) -> tuple[Any, tuple[str, ...]]:
+    """An array of user, item and rating, or `Entries` if ids are no numbers; ignored columns."""
+    form, top = "user,item,rating", tables.head(path)
+    places = tables.places_of(top.names or (), tables.USERS, tables.ITEMS, tables.VALUES)
+    places = (0, 1, 2) if places is None else places
+    if max(places) >= len(top.first):
+        return _table(path, form, usecols=places), ()
+    ignored = tuple(name for i, name in enumerate(top.names or ()) if i not in places)
+    ids = [top.first[place].strip() for place in places[:2]]
+    if not all(map(tables.is_number, ids)) or any(id[0] == "0" < id[1:2] for id in ids):
+        return tables.entries(path, places, top, form), ignored
+    try:
+        return _table(path, form, usecols=places), ignored
+    except InputError as error:
+        if top.names is None:
+            raise
+        try:  # ids that begin as numbers, such as ISBNs
+            return tables.entries(path, places, top, form), ignored
+        except InputError:
+            raise error from None
 
 
 def read_dense(path: Path) -> Data:

@@ -80,7 +80,7 @@ BAD = [
     (data_.ratings, ([0, 1], [0], [1.0, 2.0]), "same length"),
     (data_.ratings, ([[0]], [[0]], [[1.0]]), "one-dimensional"),
     (data_.ratings, ([0.5], [0], [1.0]), "integer"),
-    (data_.ratings, ([0], ["a"], [1.0]), "integer"),
+    (data_.ratings, ([0], ["a"], [1.0], None, None, ["a"]), "are their names already"),
     (data_.ratings, ([-1], [0], [1.0]), "counted from 0"),
     (data_.ratings, ([0], [0], [NAN]), "NaN"),
     (data_.ratings, ([0], [0], ["good"]), "real numbers"),

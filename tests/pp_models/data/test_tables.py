@@ -2,6 +2,7 @@
 sentence that names the file.
 """
 
+import contextlib
 import gzip
 
 import numpy as np
@@ -41,11 +42,19 @@ def written(folder, kind):
     return path
 
 
+def ignores(column):
+    """Further columns are ignored with a word."""
+    return pytest.warns(UserWarning, match=f"the column.* '{column}' are ignored")
+
+
 @pytest.mark.parametrize("kind", [".tsv", ".csv.gz", ".npz", ".npy"])
 def test_formats_agree(tmp_path, kind):
     """The same ratings from every format, through the model's own kind of data as well."""
     path = written(tmp_path, kind)
-    for data in (read_ratings(path), datasets.load(path, "pmf")):
+    said = contextlib.nullcontext() if kind in (".npz", ".npy") else ignores("timestamp:float")
+    with said:
+        found = read_ratings(path), datasets.load(path, "pmf")
+    for data in found:
         assert data.kind == "ratings" and data.matrix.shape == (3, 3)
         entries = data.matrix.tocoo()
         found = sorted(zip(*(x.tolist() for x in (*entries.coords, entries.data)), strict=True))
@@ -59,7 +68,8 @@ def test_headers_are_optional(tmp_path):
         path.write_text(f"{mark}0,1,3.5\n1,0,4\n", encoding="utf-8")
         assert read_ratings(path).num_entries == 2
     path.write_text("user,item,rating,title\n0,1,3.5,Alien\n1,0,4,Brazil\n")
-    assert read_ratings(path).num_entries == 2
+    with ignores("title"):
+        assert read_ratings(path).num_entries == 2
     path.write_text("3,5,1\n")
     assert read_ratings(path, complete=False).matrix.shape == (4, 6)
 
@@ -76,13 +86,6 @@ def test_dense_formats_agree(tmp_path):
 BAD = [
     ("twice.csv", b"0,0,3\n0,0,4\n", "rated item 0 more than once"),
     ("two.csv", b"0,1\n1,2\n", "line 1: the line does not read as `user,item,rating`"),
-    ("gap.csv", b"1,1,5\n2,2,4\n", "user 0 has no ratings: number users consecutively from 0"),
-    ("item.csv", b"0,0,5\n1,2,4\n", "item 1 has no ratings"),
-    (
-        "ids.csv",
-        b"0,0,5\n900000000,1,4\n",
-        "900000001 rows for 2 entries are too many: number the rows consecutively",
-    ),
     ("comment.csv", b"0,0,5\n#1,1,4\n", "line 2: the line does not read as"),
     ("first.csv", b"0,0,abc\n1,1,4\n", "line 1: the line does not read as"),
     ("packed.npy.gz", b"", "only text may be gzipped"),
