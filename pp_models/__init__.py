@@ -16,6 +16,7 @@ __version__ = VERSION
 
 _LAZY = {name: f"data.{name}" for name in ("arrivals", "corpus", "database", "text")}
 _LAZY |= {"data": "data", "datasets": "datasets", "readers": "data.formats.readers"}
+_LAZY |= {"sklearn": "sklearn"}
 __all__ = ["InputError", "arrivals", "available", "data", "database", "datasets", "load"]
 
 
