@@ -19,6 +19,7 @@ __version__ = VERSION
 _LAZY = {name: f"data.{name}" for name in ("arrivals", "corpus", "database", "text")}
 _LAZY |= {"readers": "data.formats.readers"}
 _MODULES = ["base", "data", "datasets", "eliminate", "errors", "families", "model", "models"]
+_MODULES += ["sklearn"]
 # Names of `inference`, which another package on PyPI is called, too.
 _FITTED = {"load_fit": "load"} | {
     name: name for name in ("compare", "engines", "explore", "fit", "stream")

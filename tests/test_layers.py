@@ -22,6 +22,7 @@ DOORS = {
     "pp_models.__main__",  # python -m pp_models is the command line of `inference`
     "pp_models.base",  # what model files of users import
     "pp_models.eliminate",
+    "pp_models.sklearn",  # names of inference.estimators
     "inference",
 }
 

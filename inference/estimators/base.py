@@ -1,0 +1,310 @@
+r"""The estimator of a model, which follows scikit-learn's rules.
+
+`fit` runs an engine of `inference.fit` (by default coordinate ascent), `transform` gives posterior
+means of the rows' weights, `partial_fit` appends rows to a stream and learns from them. The fitted
+posterior is `fit_`, with widths, draws and exports.
+
+X is rows x columns: counts of words, a dense or sparse matrix; ratings of users x items, NaN or
+not stored where missing; dense observations; for text and votes, counts as X and votes as y. Counts
+may be fractional, as scikit-learn's own LDA allows: tokens are then weighed, and $F$ is no longer
+the log density of a draw from the model. Samplers refuse them.
+"""
+
+import functools
+import inspect
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import scipy.sparse
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from inference.core.registry import default_engines, load_engine
+from inference.core.topics import parts_of
+from inference.estimators import class_name, scores
+from inference.io import fits
+from inference.run.fit import fit
+from inference.run.stream import stream
+from pp_models.data import rows as rows_
+from pp_models.data import types as data_
+from pp_models.data.coerce import as_data
+from pp_models.errors import InputError
+from pp_models.model import Model, number_of_factors
+from pp_models.models import load
+
+OWN = {
+    "engine": None,
+    "max_iter": None,
+    "engine_options": None,
+    "random_state": 0,
+    "verbose": False,
+}
+FOLLOWING = inspect.signature(stream).parameters["engine"].default  # the engine of a stream
+
+
+def default_engine(model: Model) -> str:
+    """The engine that `fit` uses, or, without a proper prior, the first that finds a point."""
+    usual = inspect.signature(fit).parameters["engine"].default
+    if not load_engine(usual).suits(model) and model.proper(model.Hyper()):
+        return usual
+    return default_engines(model, model.Hyper())[0]
+
+
+def _can_stream(self: Any) -> bool:
+    model = load(self._model_name)
+    return not load_engine(FOLLOWING).suits(model) and model.kind == "counts"
+
+
+class Estimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+    """The base of all estimators."""
+
+    _model_name = ""
+
+    @property
+    def _model(self) -> Model:
+        return load(self._model_name)
+
+    def __sklearn_tags__(self) -> Any:
+        tags, model = super().__sklearn_tags__(), self._model
+        kind = model.kind
+        tags.input_tags.sparse = kind in ("counts", "ratings")
+        tags.input_tags.positive_only = kind == "counts" or not model.proper(model.Hyper())
+        tags.input_tags.allow_nan = kind == "ratings"
+        tags.transformer_tags.preserves_dtype = []
+        return tags
+
+    # Fitting --------------------------------------------------------------------------------------
+
+    def fit(self, X: Any, y: Any = None) -> "Estimator":
+        """Fit the model to X; y holds the votes of a model of text and votes, else it is ignored."""
+        data = self._data(X, y, reset=True)
+        engine = load_engine(self.engine or default_engine(self._model))
+        if engine.kind == "draws" and not _is_whole(data):
+            raise InputError(
+                f"Engine {engine.name!r} counts tokens, and X holds fractions: pass whole counts, "
+                "or leave engine out."
+            )
+        self._stream = None
+        options = dict(self.engine_options or {})
+        if self.max_iter is not None:
+            options[_iterations(engine)] = self.max_iter
+        given = self._hyper(), self._key(), options
+        self.fit_ = _fitted(self._model_name, data, engine.name, *given, bool(self.verbose))
+        return self._done()
+
+    @available_if(_can_stream)
+    def partial_fit(self, X: Any, y: Any = None) -> "Estimator":
+        """Append rows to those seen so far, all of which are kept, and learn from the new ones.
+
+        After `fit` the stream begins with the rows that were fitted, and learns anew.
+        """
+        first = not hasattr(self, "fit_")
+        data = self._data(X, y, reset=first)
+        if not _is_whole(data):
+            raise InputError("partial_fit keeps whole counts, and X holds fractions: use fit.")
+        if getattr(self, "_stream", None) is None:
+            self._stream = self._begin(None if first else self.fit_.data, data, first)
+        self._stream.partial_fit(data.matrix)
+        self.fit_ = self._stream.fit()
+        return self._done()
+
+    def _begin(self, before: Any, data: Any, first: bool) -> Any:
+        """A stream of the rows fitted before."""
+        if before is None and not first:
+            raise InputError(
+                "partial_fit goes on with the rows that were fitted, and this estimator was loaded "
+                "without them: use a new one."
+            )
+        given = {"hyper": self._hyper(), "key": self._key(), "column_names": data.column_names}
+        started = stream(self._model_name, data.num_columns, **given)
+        if before is not None:
+            started.append(before.matrix)
+        return started
+
+    def _done(self) -> "Estimator":
+        self.n_iter_ = len(self.fit_.history["step"])
+        self._n_features_out = self.n_components
+        return self
+
+    def _key(self) -> jax.Array:
+        """A JAX key from an int, a RandomState, or None, which differs from call to call."""
+        return jax.random.key(int(check_random_state(self.random_state).randint(2**31 - 1)))
+
+    def _hyper(self) -> dict[str, Any]:
+        names = self._model.Hyper._fields
+        given = {n: getattr(self, n) for n in self.get_params(deep=False) if n in names}
+        given = {n: x for n, x in given.items() if x is not None}
+        return {number_of_factors(self._model): self.n_components, **given}
+
+    def _data(self, X: Any, y: Any = None, reset: bool = False) -> Any:
+        """X, checked by scikit-learn's rules, as the model's kind of data."""
+        kind = self._model.kind
+        sparse = "csr" if kind in ("counts", "ratings", "text_and_votes") else False
+        finite = "allow-nan" if kind == "ratings" else True
+        checks: dict[str, Any] = {"accept_sparse": sparse, "ensure_all_finite": finite}
+        X = validate_data(self, X, reset=reset, **checks)
+        names = getattr(self, "feature_names_in_", None)
+        names = None if names is None else tuple(map(str, names))
+        if kind == "text_and_votes":
+            return data_.text_and_votes(X, _votes(X, y, self, reset), names)
+        if kind == "counts":
+            return _counts(X, names)
+        return as_data(X, kind) if kind == "ratings" else data_.dense(X, names)
+
+    # What was fitted ------------------------------------------------------------------------------
+
+    @property
+    def components_(self) -> np.ndarray:
+        """(n_components, n_features): topics as distributions over the columns, expected rows of a
+        mixture's components, or the items' locations.
+        """
+        check_is_fitted(self, "fit_")
+        posterior = self.fit_.posterior
+        if (declared := self.fit_.model.ratings) is not None:
+            return np.asarray(posterior.mean(declared.sites[1]), np.float64).T
+        return np.asarray(parts_of(self.fit_.problem, posterior, None).columns)
+
+    def transform(self, X: Any) -> np.ndarray:
+        """(rows, n_components) posterior means of the rows' weights."""
+        check_is_fitted(self, "fit_")
+        return np.asarray(self.fit_.transform(self._data(X)))
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """How well held-out parts of the rows of X are predicted from their other parts; higher is
+        better: `estimators.scores` says by what measure."""
+        check_is_fitted(self, "fit_")
+        return scores.score(self.fit_, self._data(X, y))
+
+    def predict_ratings(self, users: Any, items: Any, probability: float = 0.9) -> Any:
+        """Mean, sd, lower and upper end of the interval of these users' ratings of these items."""
+        check_is_fitted(self, "fit_")
+        from inference.evaluation.ratings import predict_ratings
+
+        return predict_ratings(self.fit_, users, items, probability)
+
+    # Pickling, by the format of `Fit.save` --------------------------------------------------------
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(super().__getstate__())
+        if "_stream" in state:
+            state["_stream"] = None
+        if "fit_" in state:
+            with tempfile.TemporaryDirectory() as folder:
+                state["fit_"] = state["fit_"].save(Path(folder) / "fit.npz").read_bytes()
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        state = dict(state)
+        if isinstance(stored := state.get("fit_"), bytes):
+            with tempfile.TemporaryDirectory() as folder:
+                path = Path(folder) / "fit.npz"
+                path.write_bytes(stored)
+                state["fit_"] = fits.load(path)
+        super().__setstate__(state)
+
+
+def _fitted(model, data, engine, hyper, key, options, progress) -> Any:
+    return fit(model, data, engine, hyper, key, progress=progress, **options)
+
+
+def _iterations(engine: Any) -> str:
+    """The option that `max_iter` sets."""
+    return "num_epochs" if "num_epochs" in engine.Options._fields else "num_samples"
+
+
+def _is_whole(data: Any) -> bool:
+    return data.kind != "counts" or bool(np.all(data.matrix.data == np.floor(data.matrix.data)))
+
+
+def _counts(X: Any, names: Any) -> Any:
+    """Counts, or nonnegative weights of words where they are fractions."""
+    matrix = scipy.sparse.csr_array(X)
+    if np.any(matrix.data < 0):
+        raise ValueError("Negative values in data passed to an estimator of counts.")
+    if np.all(matrix.data == np.floor(matrix.data)) and matrix.data.any():
+        return data_.counts(matrix, names)
+    parts = matrix.data.astype(np.float32), matrix.indices.astype(np.int32), matrix.indptr
+    weights = scipy.sparse.csr_array(parts, shape=matrix.shape)
+    weights.eliminate_zeros()
+    return rows_.Data("counts", matrix=weights, column_names=names)
+
+
+def _votes(X: Any, y: Any, estimator: Any, reset: bool) -> Any:
+    """The votes of a model of text and votes; of rows to transform none, all missing."""
+    if y is None and reset:
+        raise ValueError(f"{type(estimator).__name__} requires y: the votes, rows x members.")
+    if y is None:
+        members = estimator.fit_.num_members
+        return np.full((X.shape[0], members), np.nan)
+    return np.asarray(y, float).reshape(X.shape[0], -1)
+
+
+# Making the classes -------------------------------------------------------------------------------
+
+
+def _signature(model: Model) -> inspect.Signature:
+    """n_components, the model's other hyper-parameters, and what all estimators have."""
+    factors, Hyper = number_of_factors(model), model.Hyper
+    defaults = {"n_components": Hyper._field_defaults[factors]}
+    defaults |= {n: Hyper._field_defaults.get(n) for n in Hyper._fields if n != factors} | OWN
+    kinds = inspect.Parameter
+    first = kinds("self", kinds.POSITIONAL_OR_KEYWORD)
+    rest = [
+        kinds(
+            name,
+            kinds.POSITIONAL_OR_KEYWORD if name == "n_components" else kinds.KEYWORD_ONLY,
+            default=value,
+        )
+        for name, value in defaults.items()
+    ]
+    return inspect.Signature([first, *rest])
+
+
+@functools.cache
+def estimator(model_name: str) -> type[Estimator]:
+    """The estimator of a model."""
+    model = load(model_name)
+    signature = _signature(model)
+
+    def __init__(self: Any, *arguments: Any, **given: Any) -> None:
+        bound = signature.bind(self, *arguments, **given)
+        bound.apply_defaults()
+        for name, value in list(bound.arguments.items())[1:]:
+            setattr(self, name, value)
+
+    __init__.__signature__ = signature  # type: ignore[attr-defined]
+    about = {
+        "__init__": __init__,
+        "__doc__": _describe(model),
+        "__module__": "inference.estimators",
+        "_model_name": model_name,
+    }
+    return type(class_name(model_name), (Estimator,), about)
+
+
+def _describe(model: Model) -> str:
+    told = " ".join((model.Hyper.__doc__ or "").split())
+    factors = number_of_factors(model)
+    return f"""{model.title}.
+
+Parameters
+----------
+n_components : the number of factors ({factors}).
+{told}
+engine : an engine of `inference.engines()` (default: {default_engine(model)}).
+max_iter : passes of the engine over the data, of a sampler its draws (default: the engine's).
+engine_options : dict of the engine's other options.
+random_state : int, RandomState or None.
+verbose : whether to show progress.
+
+Attributes
+----------
+fit_ : the `Fit`, with posterior, history, bound, exports and `corrected()`.
+components_ : (n_components, n_features) factors of the columns, at the posterior means.
+n_iter_ : number of steps.
+"""
