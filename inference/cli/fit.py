@@ -22,7 +22,7 @@ def run_fit(chosen: argparse.Namespace) -> int:
     if chosen.draws < 0:
         raise InputError(f"--draws must be a number of draws, at least 0, not {chosen.draws}.")
     _check_processes(chosen)
-    chosen.engine = chosen.engine or default_engine()
+    chosen.engine = chosen.engine or default_engine(chosen.model)
     model, settings = prepare(chosen, [chosen.engine])
     folder = find_folder(chosen)
     _join_processes(chosen)  # before JAX is first used, which reading data may do

@@ -24,11 +24,11 @@ from sklearn.utils import check_random_state
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from inference.core.registry import default_engines, load_engine
+from inference.core.registry import load_engine
 from inference.core.topics import parts_of
 from inference.estimators import class_name, scores
 from inference.io import fits
-from inference.run.fit import fit
+from inference.run.fit import default_engine, fit
 from inference.run.stream import stream
 from pp_models.data import rows as rows_
 from pp_models.data import types as data_
@@ -47,14 +47,6 @@ OWN = {
 FOLLOWING = inspect.signature(stream).parameters["engine"].default  # the engine of a stream
 
 
-def default_engine(model: Model) -> str:
-    """The engine that `fit` uses, or, without a proper prior, the first that finds a point."""
-    usual = inspect.signature(fit).parameters["engine"].default
-    if not load_engine(usual).suits(model) and model.proper(model.Hyper()):
-        return usual
-    return default_engines(model, model.Hyper())[0]
-
-
 def _can_stream(self: Any) -> bool:
     model = load(self._model_name)
     return not load_engine(FOLLOWING).suits(model) and model.kind == "counts"
@@ -64,6 +56,7 @@ class Estimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
     """The base of all estimators."""
 
     _model_name = ""
+    _stream: Any = None
 
     @property
     def _model(self) -> Model:
@@ -81,9 +74,9 @@ class Estimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
     # Fitting --------------------------------------------------------------------------------------
 
     def fit(self, X: Any, y: Any = None) -> "Estimator":
-        """Fit the model to X; y holds the votes of a model of text and votes, else it is ignored."""
+        """Fit the model to X. y: the votes of a model of text and votes; others ignore it."""
         data = self._data(X, y, reset=True)
-        engine = load_engine(self.engine or default_engine(self._model))
+        engine = load_engine(self.engine or default_engine(self._model_name))
         if engine.kind == "draws" and not _is_whole(data):
             raise InputError(
                 f"Engine {engine.name!r} counts tokens, and X holds fractions: pass whole counts, "
@@ -107,7 +100,7 @@ class Estimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         data = self._data(X, y, reset=first)
         if not _is_whole(data):
             raise InputError("partial_fit keeps whole counts, and X holds fractions: use fit.")
-        if getattr(self, "_stream", None) is None:
+        if self._stream is None:
             self._stream = self._begin(None if first else self.fit_.data, data, first)
         self._stream.partial_fit(data.matrix)
         self.fit_ = self._stream.fit()
@@ -296,7 +289,7 @@ Parameters
 ----------
 n_components : the number of factors ({factors}).
 {told}
-engine : an engine of `inference.engines()` (default: {default_engine(model)}).
+engine : an engine of `inference.engines()` (default: {default_engine(model.name)}).
 max_iter : passes of the engine over the data, of a sampler its draws (default: the engine's).
 engine_options : dict of the engine's other options.
 random_state : int, RandomState or None.

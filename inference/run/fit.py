@@ -8,12 +8,17 @@ from typing import Any, NamedTuple
 import jax
 
 from inference.core import devices as devices_
-from inference.core.compilation import make_room
+from inference.core.compilation import keep_programs, make_room
 from inference.core.engine import Engine
 from inference.core.objective import Problem
 from inference.core.posterior import Posterior
 from inference.core.problem import make_problem
-from inference.core.registry import load_engine, load_with_options, make_options
+from inference.core.registry import (
+    default_engines,
+    load_engine,
+    load_with_options,
+    make_options,
+)
 from inference.core.settings import names_of, read_key, sort_settings
 from inference.io.fits import Fit
 from inference.run.callbacks import Convergence, Limit, Progress, Score, Watch
@@ -22,6 +27,7 @@ from inference.run.checks import check_request
 from inference.run.end_checks import warn_of_answer, warn_of_rising
 from inference.run.guards import Guard
 from inference.run.loop import Callback, Run, advance, feed, run_length, stream_rows
+from pp_models import models as discovery
 
 __all__ = ["Fit", "feed", "fit", "load_engine", "make_options", "make_problem", "run_length"]
 __all__ += ["stream_rows"]
@@ -62,7 +68,8 @@ def fit(
 ) -> Fit:
     """Fit a model to data by an engine.
 
-    model, engine: names (see `pp_models.available()` and `inference.engines()`; default: cavi)
+    model, engine: names (see `pp_models.available()` and `inference.engines()`; default: cavi,
+                 or map where the prior is not proper)
     data:        made by `pp_models.data`, or anything that `pp_models.data.as_data` converts
     settings:    hyper-parameters and the engine's options by name: num_topics, num_epochs, ...
     hyper:       the hyper-parameters as a dict or Hyper; the rest are the papers' defaults. "learn"
@@ -106,14 +113,18 @@ class Request(NamedTuple):
     settings: Mapping[str, Any]
 
 
-def default_engine() -> str:
-    """The engine where none is named."""
-    return "cavi"
+def default_engine(model: str) -> str:
+    """The engine where none is named: `cavi`, or without a proper prior one that finds a point."""
+    declared = discovery.load(model)
+    if declared.proper(declared.Hyper()):
+        return "cavi"
+    return default_engines(declared, declared.Hyper())[0]
 
 
 def _begin(asked: Request, random: Any, devices: Any, init: Any, wishes: Wishes) -> Fit:
     """Check everything, then run."""
-    engine = default_engine() if asked.engine is None else asked.engine
+    keep_programs()
+    engine = default_engine(asked.model) if asked.engine is None else asked.engine
     arguments = names_of(fit)
     hyper, given = sort_settings(asked.model, engine, asked.hyper, asked.settings, arguments)
     chosen, options = load_with_options(engine, given)

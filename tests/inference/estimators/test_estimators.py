@@ -3,6 +3,7 @@
 import io
 import pickle
 
+import jax
 import joblib
 import numpy as np
 import pandas as pd
@@ -27,12 +28,20 @@ EXPECTED = {
     "check_n_features_in_after_fitting": "partial_fit keeps whole counts; scikit-learn passes "
     "fractions"
 }
-QUICK = (  # checks of scikit-learn that compile few programs
-    "check_estimator_cloneable check_no_attributes_set_in_init check_parameters_default_constructible "
-    "check_estimators_unfitted check_estimator_tags_renamed check_valid_tag_types check_get_params_invariance "
-    "check_set_params check_mixin_order check_do_not_raise_errors_in_init_or_set_param "
-    "check_estimator_repr check_positive_only_tag_during_fit"
-).split()
+QUICK = [  # checks of scikit-learn that compile few programs
+    "check_estimator_cloneable",
+    "check_no_attributes_set_in_init",
+    "check_parameters_default_constructible",
+    "check_estimators_unfitted",
+    "check_estimator_tags_renamed",
+    "check_valid_tag_types",
+    "check_get_params_invariance",
+    "check_set_params",
+    "check_mixin_order",
+    "check_do_not_raise_errors_in_init_or_set_param",
+    "check_estimator_repr",
+    "check_positive_only_tag_during_fit",
+]
 
 
 def estimator(name, **given):
@@ -49,7 +58,7 @@ def topics(seed=0, rows=60):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_model_has_an_estimator(name):
-    """Its parameters are the model's hyper-parameters, with their defaults, and it can be cloned."""
+    """Its parameters are the model's hyper-parameters, and it can be cloned."""
     made = estimator(name, n_components=3)
     model = pp_models.load(made._model_name)
     own = {"n_components", "engine", "max_iter", "engine_options", "random_state", "verbose"}
@@ -79,7 +88,7 @@ def test_scikit_learns_checks(name):
 
 
 def test_topics_in_a_pipeline_and_a_search():
-    """Texts to counts to topics to a classifier, the number of topics chosen by cross-validation."""
+    """Texts to counts, topics and a class; cross-validation chooses the number of topics."""
     rng = np.random.default_rng(0)
     words = np.array(["cat", "dog", "pet", "tax", "vote", "law"])
     counts, group = topics()
@@ -153,7 +162,7 @@ def test_fractions_are_weights(fitted):
 
 
 def test_rows_are_learned_in_portions():
-    """`partial_fit` keeps all rows and finds the two groups; after `fit`, it begins with its rows."""
+    """`partial_fit` keeps all rows and finds the two groups."""
     counts, group = topics(rows=80)
     made = pp_models.sklearn.LDA(n_components=2)
     for part in (counts[:40], counts[40:]):
@@ -181,7 +190,7 @@ def test_ratings_are_predicted_with_intervals():
 
 def test_votes_are_y():
     """Bills' words are X, members' votes y; bills are transformed by their words alone."""
-    hyper, data = pp_models.load("lg_nmf_votes").example(__import__("jax").random.key(0))
+    _, data = pp_models.load("lg_nmf_votes").example(jax.random.key(0))
     votes = np.full((data.num_rows, data.num_members), np.nan)
     coordinates = data.votes.tocoo()
     votes[coordinates.coords] = coordinates.data
