@@ -1,8 +1,9 @@
-"""`pp-models choose`: candidates compared on held-out data, as a table, choose.csv and choose.svg."""
+"""`pp-models choose`: candidates compared on held-out data; a table, choose.csv, choose.svg."""
 
 import argparse
 import ast
 import csv
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -96,9 +97,9 @@ def _write_table(found: Choice, file: Path) -> None:
     with file.open("w", encoding="utf-8", newline="") as stream:
         writer = csv.DictWriter(stream, list(records[0]))
         writer.writeheader()
-        writer.writerows(
-            {k: "" if x is None or x != x else x for k, x in r.items()} for r in records
-        )
+        for record in records:  # what is not known stays empty
+            missing = (k for k, x in record.items() if isinstance(x, float) and math.isnan(x))
+            writer.writerow(record | dict.fromkeys(missing))
 
 
 def _write_figure(found: Choice, path: Path) -> str:

@@ -153,7 +153,8 @@ class Choice(NamedTuple):
             lines.append("  ".join([first, *rest]).rstrip())
         return "\n".join([*lines, "", *self.sentences])
 
-    __repr__ = __str__
+    def __repr__(self) -> str:
+        return str(self)
 
     def figure(self) -> Any:
         """Scores with their errors, and below them coherence, against the first varied setting.

@@ -72,19 +72,16 @@ def choose(
                is `engine`. Several lists make a grid. A tuple or an array is one value
     heldout:   rows to score, or ratings of the same users and items; by default a random `share` of
                the data, which `seed` decides, is left out of the fits
-    key:       JAX random key of every fit (default: jax.random.key(0))
-    reference: documents by which coherence is measured (default: the held-out ones)
-    num_words: words of a topic for coherence
-    max_seconds: of each fit, compiling aside; see `inference.fit`
+    key, max_seconds: of every fit, as for `inference.fit`
+    reference, num_words: documents by which coherence is measured (default: the held-out ones),
+               and words of a topic for it
     keep_fits: keep every fit in `.fits`, the best one being `.fit`
-    progress:  True or False to force the bars
-    watch:     called with each `Row` as it is ready, its differences still unknown
+    progress, watch: True or False to force the bars; called with each `Row` when it is scored
 
-    The best candidate is the one with the highest score. Scores are compared row by row, which is
-    far less noisy than comparing two scores with their errors: `difference` is a candidate's score
-    minus the best one's, with the standard error of that. Candidates within one such error of the
-    best are `tied`: these data cannot tell them apart. Errors are over held-out rows; they do not
-    hold what another start of the fits would change.
+    The best candidate has the highest score. Scores are compared row by row: `difference` is a
+    score minus the best one, with the standard error of that, smaller than those of the scores.
+    Candidates within one such error are `tied`: these data cannot tell them from the best. Errors
+    are over held-out rows; another start of a fit may change more.
 
     >>> import inference, pp_models
     >>> X = [[4, 3, 0, 0], [3, 5, 0, 1], [0, 0, 6, 2], [0, 1, 3, 4], [5, 2, 0, 0], [0, 0, 4, 3]]
@@ -94,39 +91,39 @@ def choose(
     """
     declared = load(model)
     candidates = list(_candidates(declared, engine, settings))
-    data = as_data(data, declared.kind)
+    given = data, heldout, reference
+    training, heldout, reference = _split(declared.kind, given, share, seed)
+    _check(model, training, heldout, candidates)
+    keep_programs()
+    wishes = {"max_seconds": max_seconds, "progress": progress, "key": key}
+    rows, scores, fits = [], [], []
+    for place, candidate in enumerate(candidates):
+        told = f"{place + 1} of {len(candidates)}, {label(candidate.varied)}"
+        asked = {**wishes, "progress": told if progress is None else progress}
+        fitted = _fitted(model, training, candidate, asked)
+        row, found = _judged(candidate, fitted, heldout, reference, num_words)
+        rows.append(row)
+        scores.append(found)
+        fits += [None if isinstance(fitted, str) else fitted] if keep_fits else []
+        if watch is not None:
+            watch(row)
+    units = UNITS[declared.kind]
+    return Choice(model, units, heldout.num_rows, _compared(rows, scores), tuple(fits))
+
+
+def _split(kind: str, given: tuple[Any, Any, Any], share: float, seed: int) -> list[Any]:
+    """The rows to fit, those to score, and the documents for coherence or None."""
+    data = as_data(given[0], kind)
+    heldout, reference = (
+        None if x is None else as_data(x, of, data.column_names)
+        for x, of in zip(given[1:], (kind, "counts"), strict=True)
+    )
     if heldout is None:
         if not 0 < share < 1:
             raise InputError(f"share must be between 0 and 1, not {share!r}.")
-        training, heldout, _ = hold_out(data, share, seed)
-    else:
-        training = data
-        heldout = as_data(heldout, declared.kind, data.column_names)
-    _check(model, training, heldout, candidates)
-    if reference is not None:
-        reference = as_data(reference, "counts", data.column_names)
-    elif declared.kind == "counts":
-        reference = heldout
-    keep_programs()
-    asked = {"max_seconds": max_seconds, "progress": progress, "key": key}
-    rows: list[Row] = []
-    scores: list[RowScores | None] = []
-    fits = []
-    for i, candidate in enumerate(candidates):
-        if progress is None:
-            asked["progress"] = f"{i + 1} of {len(candidates)}, {label(candidate.varied)}"
-        row, found, fitted = _judged(
-            model, training, heldout, candidate, asked, reference, num_words
-        )
-        rows.append(row)
-        scores.append(found)
-        fits.append(fitted if keep_fits else None)
-        if watch is not None:
-            watch(row)
-    ranked = _compared(rows, scores)
-    return Choice(
-        model, UNITS[declared.kind], heldout.num_rows, ranked, tuple(fits) if keep_fits else ()
-    )
+        split = hold_out(data, share, seed)
+        data, heldout = split.training, split.heldout
+    return [data, heldout, heldout if reference is None and kind == "counts" else reference]
 
 
 # What is compared ---------------------------------------------------------------------------------
@@ -171,8 +168,8 @@ def _check_names(model: Any, found: Mapping[str, Engine], settings: Mapping[str,
         owners = [x for x in engines() if name in load_engine(x).Options._fields]
         if owners:
             raise InputError(
-                f"{name} is an option of {', '.join(owners)}, not of {', '.join(found)}: choose one "
-                "of these engines, or leave it out."
+                f"{name} is an option of {', '.join(owners)}, not of {', '.join(found)}: choose "
+                "one of these engines, or leave it out."
             )
         raise unknown("hyper-parameter or option", name, known)
 
@@ -181,8 +178,8 @@ def _check(model: str, training: Data, heldout: Data, candidates: list[Candidate
     """Refuse every candidate that cannot be fitted, before the first one is."""
     if heldout.kind != training.kind or heldout.num_columns != training.num_columns:
         raise InputError(
-            f"The held-out data are {heldout.kind} with {heldout.num_columns} columns, those to fit "
-            f"{training.kind} with {training.num_columns}: use data of one kind and vocabulary."
+            f"The held-out data are {heldout.kind} with {heldout.num_columns} columns, those to "
+            f"fit {training.kind} with {training.num_columns}: use one kind and vocabulary."
         )
     for candidate in candidates:
         engine, _ = load_with_options(candidate.engine, candidate.options)
@@ -198,36 +195,36 @@ def _check(model: str, training: Data, heldout: Data, candidates: list[Candidate
 # One candidate ------------------------------------------------------------------------------------
 
 
-def _judged(
-    model: str,
-    training: Data,
-    heldout: Data,
-    candidate: Candidate,
-    asked: Mapping[str, Any],
-    reference: Data | None,
-    num_words: int,
-) -> tuple[Row, RowScores | None, Any]:
-    """Fit a candidate and measure it; a fit that diverged has a row that says so."""
+def _fitted(model: str, training: Data, candidate: Candidate, asked: Mapping[str, Any]) -> Any:
+    """The fit, or why there is none."""
     hyper, options = candidate.hyper, candidate.options
     try:
-        found = fit(model, training, candidate.engine, hyper, **asked, **options)
+        return fit(model, training, candidate.engine, hyper, **asked, **options)
     except (Diverged, TooLarge) as error:
-        return Row(candidate.varied, failed=str(error)), None, None
-    scores = row_scores(found, heldout)
+        return str(error)
+
+
+def _judged(
+    candidate: Candidate, fitted: Any, heldout: Data, reference: Data | None, num_words: int
+) -> tuple[Row, RowScores | None]:
+    """The measures of a fit; of one that failed, a row that says so."""
+    if isinstance(fitted, str):
+        return Row(candidate.varied, failed=fitted), None
+    scores = row_scores(fitted, heldout)
     if scores is None:
         raise InputError("There is nothing to score: the held-out data are empty.")
     value, error = ratio(scores.sums, scores.sizes)
-    measured = _of_topics(found, reference, num_words) if has_topics(found.model) else {}
-    return Row(candidate.varied, value, error, seconds=found.seconds, **measured), scores, found
+    about = _of_topics(fitted, reference, num_words) if has_topics(fitted.model) else {}
+    return Row(candidate.varied, value, error, seconds=fitted.seconds, **about), scores
 
 
-def _of_topics(found: Any, reference: Data | None, num_words: int) -> dict[str, float]:
+def _of_topics(found: Any, reference: Data | None, num_words: int) -> dict[str, Any]:
     """Coherence with its error over topics, diversity, and the effective number of topics: the
     exponential of the entropy of their prevalence."""
     share = topics(found).prevalence
     entropy = -np.sum(share * np.log(np.where(share > 0, share, 1)))
     size = found.data.num_columns
-    measured = {
+    measured: dict[str, Any] = {
         "diversity": diversity(found, min(DIVERSITY_WORDS, size)).value,
         "effective": float(np.exp(entropy)),
     }
