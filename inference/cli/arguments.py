@@ -194,7 +194,7 @@ def _add_choose(commands: Any) -> None:
     _text(command, "--share", "S", "size of that part (default: 0.2)", type=float, default=0.2)
     text = "documents by which coherence is measured (default: the held-out ones)"
     _text(command, "--reference", "NAME|PATH", text)
-    _number(command, "--words", "words of a topic, for coherence (default: 10)", 10)
+    _number(command, "--words", "words of a topic, for coherence and diversity (default: 10)", 10)
     _text(command, "--out", "DIR", "folder for choose.csv and choose.svg", required=True)
     _flag(command, "--overwrite", "replace results that are already there")
     _number(command, "--seed", "random seed of the split and the fits (default: 0)", 0)

@@ -36,7 +36,6 @@ from pp_models.errors import Diverged, InputError, TooLarge, unknown
 from pp_models.models import load
 
 DEFAULT_ENGINE = "cavi"
-DIVERSITY_WORDS = 25  # of a topic, at most
 
 
 class Candidate(NamedTuple):
@@ -74,7 +73,7 @@ def choose(
                the data, which `seed` decides, is left out of the fits
     key, max_seconds: of every fit, as for `inference.fit`
     reference, num_words: documents by which coherence is measured (default: the held-out ones),
-               and words of a topic for it
+               and top words of a topic for coherence and diversity
     keep_fits: keep every fit in `.fits`, the best one being `.fit`
     progress, watch: True or False to force the bars; called with each `Row` when it is scored
 
@@ -145,8 +144,8 @@ def _candidates(model: Any, engine: Any, settings: Mapping[str, Any]) -> Iterato
         )
     fixed = {name: x for name, x in {"engine": engine, **settings}.items() if name not in lists}
     seen = set()
-    for values in itertools.product(*lists.values()):
-        varied = dict(zip(lists, values, strict=True))
+    for combination in itertools.product(*lists.values()):
+        varied = dict(zip(lists, combination, strict=True))
         given = fixed | varied
         chosen = given.pop("engine")
         fields = found[chosen].Options._fields
@@ -223,13 +222,13 @@ def _of_topics(found: Any, reference: Data | None, num_words: int) -> dict[str, 
     exponential of the entropy of their prevalence."""
     share = topics(found).prevalence
     entropy = -np.sum(share * np.log(np.where(share > 0, share, 1)))
-    size = found.data.num_columns
+    size = min(num_words, found.data.num_columns)
     measured: dict[str, Any] = {
-        "diversity": diversity(found, min(DIVERSITY_WORDS, size)).value,
+        "diversity": diversity(found, size).value,
         "effective": float(np.exp(entropy)),
     }
-    if reference is not None and min(num_words, size) > 1:
-        together: Measure = coherence(found, reference, num_words=min(num_words, size))
+    if reference is not None and size > 1:
+        together: Measure = coherence(found, reference, num_words=size)
         measured |= {"coherence": together.value, "coherence_error": together.standard_error}
     return measured
 
