@@ -15,19 +15,20 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 
-from inference.calibration import laws
+from inference.calibration import engine_laws, laws
 from inference.core.objective import Problem
 from inference.core.registry import engines, load_engine
 from pp_models.errors import InputError, unknown
 from pp_models.model import Model, as_arrays, check_declaration, compare_joint, declare
 from pp_models.models import available, load
 
-__all__ = ["Failed", "Result", "check", "examine"]
+__all__ = ["Failed", "Result", "check", "declaration", "examine", "example_problem", "other_laws"]
 
 
 class Result(NamedTuple):
@@ -78,23 +79,34 @@ def check(model: str | Path | Model, quick: bool = False, show: bool = True) -> 
 
 def examine(model: str | Path | Model, quick: bool = False) -> Iterator[Result]:
     """The results one by one. After a broken declaration or a wrong F, no other law is tried."""
-    found: list[Model] = []
+    first, declared = declaration(model)
+    yield first
+    if declared is None:
+        return
+    with jax.enable_x64(True):
+        problem = example_problem(declared)
+    density = _tried("F is the log density of `generate`", partial(_density, problem))
+    yield density
+    if density.holds and not quick:
+        yield from other_laws(problem)
 
-    def declaration() -> None:
-        one = model if isinstance(model, Model) else load(find(model))
+
+def declaration(model: str | Path | Model) -> tuple[Result, Model | None]:
+    """The first law, and the model if it holds."""
+    found: list[Model] = []
+    name = model if isinstance(model, Model) else find(model)
+
+    def run() -> None:
+        one = name if isinstance(name, Model) else load(name)
         check_declaration(one)
         found.append(one)
 
-    first = _tried("the declaration is complete, and its parts fit together", declaration)
-    yield first
-    if not first.holds:
-        return
-    with jax.enable_x64(True):
-        problem = example_problem(found[0])
-    density = _tried("F is the log density of `generate`", lambda: _density(problem))
-    yield density
-    if density.holds is False or quick:
-        return
+    result = _tried("the declaration is complete, and its parts fit together", run)
+    return result, found[0] if found else None
+
+
+def other_laws(problem: Problem) -> Iterator[Result]:
+    """The laws that rest on a complete declaration and a right F, of an `example_problem`."""
     yield from _of_the_declaration(problem)
     yield from _of_engines(problem)
 
@@ -116,7 +128,7 @@ def find(model: str | Path) -> str:
 
 
 def example_problem(model: Model) -> Problem:
-    """The model's example on one device, in the precision in use."""
+    """The model's example on one device, in the precision in use: double, but for engines."""
     hyper, data = model.example(jax.random.key(0))
     model, hyper = declare(model, hyper, data)
     return Problem(model, as_arrays(hyper), data, tuple(jax.local_devices()[:1]))
@@ -158,67 +170,76 @@ def _density(problem: Problem) -> None:
     compare_joint(problem.model, problem.hyper, problem.data)
 
 
+NO_POSTERIOR = "the example's prior is not proper, so that there is no posterior"
+
+
 def _of_the_declaration(problem: Problem) -> Iterator[Result]:
     """The laws of F, the families and the rows."""
-    model, natural = problem.model, None
-
-    def start() -> None:
-        nonlocal natural
-        natural = laws.some_natural(problem)
-        laws.require(
-            laws.finite(natural),
-            f"An update from init of {model.name} is not finite: look at init.",
-        )
-
+    model, proper = problem.model, problem.model.proper(problem.hyper)
     law = "`guide` has the density of the families"
     if model.guide is None:
         yield Result(law, None, told="none is written by hand, one is derived")
     else:
-        yield _tried(law, lambda: laws.guide_has_the_families_density(problem))
-    first = _tried("an update of every site from init is finite", start)
+        yield _tried(law, partial(laws.guide_has_the_families_density, problem))
+    found: list[Any] = []
+    first = _tried("a q is found: an update from init is finite", partial(_start, problem, found))
     yield first
-    if not first.holds:
+    if not found:
         return
-    for law, function in (
-        (
-            "Fisher x (target - natural) is the bound's gradient",
-            laws.fisher_times_step_is_the_gradient,
+    of_q = {  # these need a q that is a distribution
+        "Fisher x (target - natural) is the gradient of the bound": (
+            laws.fisher_times_step_is_the_gradient
         ),
-        ("padding, row order and batches change nothing in F", laws.rows_are_exchangeable),
-        ("padding changes nothing in the rows' solution", laws.padded_rows_change_no_solution),
-        ("single precision is finite and close", laws.single_precision_is_close),
-    ):
-        yield _tried(law, lambda f=function: f(problem, natural))
+        "the bound is below NumPyro's ELBO": laws.bound_is_below_the_elbo,
+    }
+    of_rows = {
+        "padding, row order and batches change nothing in F": laws.rows_are_exchangeable,
+        "padding changes nothing in the solution of the rows": laws.padded_rows_change_no_solution,
+        "single precision is finite and close": laws.single_precision_is_close,
+    }
+    for law, function in (of_q | of_rows).items():
+        if law in of_q and not proper:
+            yield Result(law, None, told=NO_POSTERIOR)
+        else:
+            yield _tried(law, partial(function, problem, found[0]))
     law = "one row, one factor, huge counts and empty rows stay finite"
-    yield _tried(law, lambda: laws.edges_are_finite(problem))
-    law = "the bound is below NumPyro's ELBO"
-    if model.proper(problem.hyper):
-        yield _tried(law, lambda: laws.bound_is_below_the_elbo(problem, natural))
+    if proper:
+        yield _tried(law, partial(laws.edges_are_finite, problem))
     else:
-        yield Result(law, None, told="the example's prior is not proper")
+        yield Result(law, None, told=NO_POSTERIOR)
+
+
+def _start(problem: Problem, found: list[Any]) -> None:
+    """Append the q that other laws begin with."""
+    model = problem.model
+    if model.proper(problem.hyper):
+        natural = laws.some_natural(problem)
+    else:  # an update may leave no distribution
+        natural = model.init(jax.random.key(1), problem.hyper, problem.data)
+    told = f"An update from init of {model.name} is not finite: look at init."
+    laws.require(laws.finite(natural), told)
+    found.append(natural)
 
 
 def _of_engines(problem: Problem) -> Iterator[Result]:
     """The laws of what engines make of the model, then each engine for two steps."""
-    proper = problem.model.proper(problem.hyper)
-    sweeps = [
-        name
-        for name in engines()
-        if (one := load_engine(name)).ascends and one.rows == "all"
-        if proper or one.kind == "point"
-    ]
-    for name in sweeps:
-        law = f"every sweep of {name} raises its objective"
-        yield _tried(law, lambda n=name: laws.bound_rises(problem, n, num_epochs=40))
-    if proper:
-        law = "a stochastic step on all rows with rate 1 is a sweep"
-        yield _tried(law, lambda: laws.full_batch_is_a_sweep(problem))
+    every = {name: load_engine(name) for name in engines()}
+    refused = {name: engine_laws.refusal(engine, problem) for name, engine in every.items()}
+    for name, engine in every.items():
+        if engine.ascends and engine.rows == "all" and not refused[name]:
+            law = f"every sweep of {name} raises its objective"
+            yield _tried(law, partial(engine_laws.bound_rises, problem, name, num_epochs=40))
+    law = "a stochastic step on all rows with rate 1 is a sweep"
+    if problem.model.proper(problem.hyper):
+        yield _tried(law, partial(engine_laws.full_batch_is_a_sweep, problem))
+    else:
+        yield Result(law, None, told=NO_POSTERIOR)
     with jax.enable_x64(False):
         single = example_problem(problem.model)
-    for name in engines():
-        law = f"{name} takes two steps and stays finite"
-        engine = load_engine(name)
-        if reason := laws.refusal(engine, single):
-            yield Result(law, None, told=reason)
-        else:
-            yield _tried(law, lambda n=name: laws.engine_is_finite(single, n), exact=False)
+    for name in every:
+        if not refused[name]:
+            law = f"{name} takes two steps and stays finite"
+            yield _tried(law, partial(engine_laws.engine_is_finite, single, name), exact=False)
+    unfit = [name for name, reason in refused.items() if reason]
+    if unfit:
+        yield Result("engines that cannot fit this model", None, told=", ".join(unfit))
