@@ -19,12 +19,13 @@ import pp_models
 from inference.cli import main
 
 PUBLIC = {
-    "pp_models": "InputError arrivals available data database datasets load",
+    "pp_models": "InputError arrivals available choose data database datasets load testing",
     "pp_models.data": "counts dense ratings text_and_votes tf_idf with_votes Batch Data",
     "pp_models.datasets": "load synthetic",
     "pp_models.database": "Database",
+    "pp_models.testing": "check examine Failed Result",
     "pp_models.arrivals": "Arrivals feed",
-    "inference": "calibration_error coherence compare "
+    "inference": "calibration_error choose coherence compare "
     "correlation_figure diversity document_completion engines fit format_topics load "
     "log_evidence loo "
     "nearest_documents perplexity precision_recall_at predict_ratings predict_votes "
@@ -61,6 +62,9 @@ OPTIONS = {
         "--engines --reference --quick --budget --rows --data --out --overwrite --resume "
         "--seed --set --devices --quiet"
     ),
+    "check": "--data --set --quick",
+    "choose": "--data --grid --set --heldout --share --reference --words --out --overwrite --seed "
+    "--devices --quiet",
     "evaluate": "--data --measure --folds --top --words --seed --json",
     "reference": "--out --check --again --seed --overwrite --devices --quiet",
     "data convert": "--overwrite --min-df --max-df --stop-words --kind --quiet",

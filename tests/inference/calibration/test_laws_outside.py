@@ -24,14 +24,13 @@ DECLARATION = "the declaration is complete, and its parts fit together"
 DENSITY = "F is the log density of `generate`"
 PADDING = "padding, row order and batches change nothing in F"
 
-MIXTURE = '''"""Documents of one topic each: a mixture of multinomials."""
+MIXTURE = '''"""Documents of one kind each: a mixture of Poisson rates of words."""
 
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.special import gammaln
 from numpyro import distributions as dist, sample
 
 from pp_models import families as fam
@@ -43,37 +42,37 @@ from pp_models.eliminate import choose
 class Hyper(NamedTuple):
     num_components: Count = 2
     a: Positive = 1.3
-    b: Positive = 1.2
+    shape: Positive = 2.0
+    rate: Positive = 1.5
 
 
 def generate(hyper, data):
-    size = hyper.num_components
-    pi = sample("pi", dist.Dirichlet(jnp.full(size, hyper.a)))
-    topics = dist.Dirichlet(jnp.full((size, data.num_columns), hyper.b))
-    beta = sample("beta", topics.to_event(1))
+    size = hyper.num_components, data.num_columns
+    pi = sample("pi", dist.Dirichlet(jnp.full(size[0], hyper.a)))
+    beta = sample("beta", dist.Gamma(hyper.shape, hyper.rate).expand(size).to_event(2))
     with documents(data):
-        totals = jnp.broadcast_to(data.totals.astype(int)[:, None], (data.num_rows, size))
-        each = dist.MultinomialProbs(beta, totals, total_count_max=data.max_total)
-        rows = dist.MixtureSameFamily(dist.Categorical(probs=pi), each)
+        kinds = dist.Categorical(probs=pi)
+        rows = dist.MixtureSameFamily(kinds, dist.Poisson(beta).to_event(1))
         sample("counts", rows, obs=data.entries.dense(data.num_columns))
 
 
 def log_global(hyper, t):
     weights = fam.log_prior(fam.dirichlet, hyper.a, t["pi"])
-    return jnp.sum(weights) + jnp.sum(fam.log_prior(fam.dirichlet, hyper.b, t["beta"]))
+    rates = fam.log_prior(fam.gamma, fam.Pair(hyper.shape, -hyper.rate), t["beta"])
+    return jnp.sum(weights) + jnp.sum(rates)
 
 
 def log_local(hyper, t, batch, key=None):
-    words = batch.entries.dense(t["beta"].shape[1]) @ t["beta"].T
-    coefficient = gammaln(batch.totals + 1) - batch.log_factorials
-    return batch.sum(coefficient) + choose(t["pi"] + words, batch.mask, key)
+    log_rate, rate = t["beta"]
+    words = batch.entries.dense(rate.shape[1]) @ log_rate.T - jnp.sum(rate, 1)
+    return choose(t["pi"] + words, batch.mask, key) - batch.sum(batch.log_factorials)
 
 
 def init(key, hyper, data):
     shape = hyper.num_components, data.num_columns
-    scale = 2 * data.total / (shape[0] * shape[1])
-    noise = hyper.b + scale * jax.random.uniform(key, shape)
-    return {"pi": hyper.a + data.num_rows / shape[0] * jnp.ones(shape[0]), "beta": noise}
+    pi = hyper.a + data.num_rows / shape[0] * jnp.ones(shape[0])
+    noise = hyper.shape + 5 * jax.random.uniform(key, shape)
+    return {"pi": pi, "beta": fam.Pair(noise, jnp.full(shape, -hyper.rate - 5))}
 
 
 def predict(hyper, values):
@@ -82,12 +81,12 @@ def predict(hyper, values):
 
 def example(key):
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
-    topics = rng.dirichlet(np.full(6, 0.5), 2)
-    return Hyper(), counts(rng.multinomial(rng.integers(4, 12, 13), topics[np.arange(13) % 2]))
+    rates = rng.gamma(1.0, 2.0, (2, 6))
+    return Hyper(), counts(rng.poisson(rates[np.arange(13) % 2]))
 
 
 MODEL = Model.of(
-    globals(), families={"pi": fam.dirichlet, "beta": fam.dirichlet}, symmetry="permutation"
+    globals(), families={"pi": fam.dirichlet, "beta": fam.gamma}, symmetry="permutation"
 )
 '''
 
