@@ -6,6 +6,7 @@ is. Equalities hold to rounding, in double precision.
 
 import contextlib
 import functools
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -263,11 +264,10 @@ def padded_rows_change_no_solution(problem: Problem, natural: Any, model: Any = 
 
 def edges(problem: Problem) -> Iterator[tuple[str, Data, Any]]:
     """Name, data and hyper-parameters: a single row, one factor, huge counts, empty rows."""
-    model, data, hyper = problem.model, problem.data, problem.hyper
+    data, hyper = problem.data, problem.hyper
     yield "a single row", data.select(np.arange(1)), hyper
-    with contextlib.suppress(InputError):  # such as a number for each of more factors
-        one = check_fields(hyper._replace(**{number_of_factors(model): 1}))
-        yield "one factor", data, as_arrays(model.resolve(one, data))
+    if (one := _with_one_factor(problem)) is not None:
+        yield "one factor", data, one
     if data.kind == "counts":
         matrix = data.matrix.copy()
         matrix.data[:] = 2**23
@@ -275,6 +275,17 @@ def edges(problem: Problem) -> Iterator[tuple[str, Data, Any]]:
         empty = data.matrix.toarray()
         empty[::2] = 0
         yield "empty rows", Data("counts", matrix=type(data.matrix)(empty)), hyper
+
+
+def _with_one_factor(problem: Problem) -> Any:
+    """The hyper-parameters; None if they cannot be, as with a number for each of more factors."""
+    model = problem.model
+    size = number_of_factors(model)
+    with contextlib.suppress(InputError), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a rank above the number of factors, say
+        one = check_fields(problem.hyper._replace(**{size: 1}))
+        return as_arrays(model.resolve(one, problem.data))
+    return None
 
 
 def edges_are_finite(problem: Problem) -> None:
