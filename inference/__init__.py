@@ -14,6 +14,7 @@ _PLACES = {
     "run.stream": "stream",
     "io.fits": "load",
     "comparison.compare": "compare",
+    "evaluation.choose": "choose",
     "evaluation.completion": "document_completion perplexity",
     "evaluation.document_likelihood": "log_evidence",
     "evaluation.ranking": "precision_recall_at",

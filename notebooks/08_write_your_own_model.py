@@ -361,9 +361,11 @@ with jax.enable_x64(True):
 
 # %% [markdown]
 # Three more of the laws that `MODEL_CONTRACT.md` lists, a few lines each: documents may be split
-# into batches in any way; the guide has the declared families; padding counts nothing. With the
-# file in place, `PP_MODELS_PATH=folder make laws` runs all the shared tests of the repository over
-# it, Geweke's test of the Gibbs sampler included.
+# into batches in any way; the guide has the declared families; padding counts nothing.
+# `pp-models check my_model.py` runs these laws and others on a file, engine by engine, and
+# `pp_models.testing.check` does so in a test. In a clone of the repository,
+# `PP_MODELS_PATH=folder make laws` runs all shared tests over it, Geweke's test of the Gibbs
+# sampler included.
 
 # %%
 with jax.enable_x64(True):

@@ -16,32 +16,29 @@ from pp_models.models import VERSION, available, load
 
 __version__ = VERSION
 
-_LAZY = {name: f"data.{name}" for name in ("arrivals", "corpus", "database", "text")}
-_LAZY |= {"readers": "data.formats.readers"}
-_MODULES = ["base", "data", "datasets", "eliminate", "errors", "families", "model", "models"]
-_MODULES += ["sklearn"]
-# Names of `inference`, which another package on PyPI is called, too.
-_FITTED = {"load_fit": "load"} | {
-    name: name for name in ("compare", "engines", "explore", "fit", "stream")
-}
-__all__ = ["InputError", "arrivals", "available", "compare", "corpus", "data", "database"]
-__all__ += [
+# Short names of modules, and `inference`'s own names: another package on PyPI is called that, too.
+_LAZY = {name: f"pp_models.data.{name}" for name in ("arrivals", "corpus", "database", "text")}
+_LAZY |= {"readers": "pp_models.data.formats.readers", "testing": "inference.calibration.testing"}
+_MODULES = [
+    "base",
+    "data",
     "datasets",
-    "engines",
-    "explore",
-    "fit",
-    "load",
-    "load_fit",
-    "readers",
-    "stream",
-    "text",
+    "eliminate",
+    "errors",
+    "families",
+    "model",
+    "models",
+    "sklearn",
 ]
+_FITTED = {name: name for name in ("choose", "compare", "engines", "explore", "fit", "stream")}
+_FITTED |= {"load_fit": "load"}
+__all__ = ["InputError", "available", "data", "datasets", "load", *_FITTED, *_LAZY]
 
 
 def __getattr__(name: str) -> Any:
     """Load what imports JAX when it is first asked for: modules, and functions of `inference`."""
     if name in _LAZY:
-        return importlib.import_module(f"pp_models.{_LAZY[name]}")
+        return importlib.import_module(_LAZY[name])
     if name in _FITTED:
         return getattr(importlib.import_module("inference"), _FITTED[name])
     if name[:1] != "_" and importlib.util.find_spec(f"pp_models.{name}") is not None:

@@ -20,13 +20,14 @@ from inference.cli import main
 
 PUBLIC = {
     "pp_models": "InputError arrivals available compare corpus data database datasets engines "
-    "explore fit load load_fit readers stream text",
+    "choose explore fit load load_fit readers stream testing text",
     "pp_models.data": "as_data from_table counts dense ratings text_and_votes tf_idf "
     "with_votes Batch Data",
     "pp_models.datasets": "load synthetic",
     "pp_models.database": "Database",
+    "pp_models.testing": "check examine Failed Result",
     "pp_models.arrivals": "Arrivals feed",
-    "inference": "calibration_error coherence compare "
+    "inference": "calibration_error choose coherence compare "
     "correlation_figure diversity document_completion engines explore fit format_topics load "
     "log_evidence loo "
     "nearest_documents perplexity precision_recall_at predict_ratings predict_votes "
@@ -65,6 +66,9 @@ OPTIONS = {
     ),
     "evaluate": "--text-column --id-column --data --measure --folds --top --words --seed --json",
     "explore": "--data --out --open",
+    "check": "--data --set --quick",
+    "choose": "--data --grid --set --heldout --share --reference --words --out --overwrite --seed "
+    "--devices --quiet",
     "reference": "--out --check --again --seed --overwrite --devices --quiet",
     "data convert": "--text-column --id-column --overwrite --min-df --max-df --stop-words "
     "--kind --quiet",

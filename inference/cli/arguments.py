@@ -8,6 +8,7 @@ EPILOG = """examples:
   pp-models list
   pp-models check my_model.py
   pp-models compare lda --out results
+  pp-models choose lda --data corpus.npz --grid num_topics=10,20,40 --out chosen
   pp-models fit lda --data corpus.npz --engine svi --set num_topics=50 num_epochs=3 --out fitted
   pp-models topics fitted --rank relevance
   pp-models transform fitted --data new.npz --out new.csv
@@ -35,15 +36,14 @@ def parser() -> argparse.ArgumentParser:
     """Every command's `run` names a module of this package and a function in it."""
     about = "Fit and compare Bayesian factor and topic models."
     made = argparse.ArgumentParser("pp-models", None, about, EPILOG, formatter_class=RAW)
-    names = (
-        "list | check | fit | compare | reference | evaluate | data | topics | transform | explore"
-    )
+    names = "list | fit | topics | transform | explore | evaluate | choose | compare | check | data"
+    names += " | reference"
     commands = made.add_subparsers(title="commands", required=True, metavar=names)
     listing = commands.add_parser("list", help="the models and engines there are")
     listing.set_defaults(run="listing:run_list")
     for add in (_add_check, _add_fit, _add_compare, _add_reference, _add_evaluate):
         add(commands)
-    for add in (_add_data, _add_topics, _add_transform, _add_explore):
+    for add in (_add_data, _add_topics, _add_transform, _add_explore, _add_choose):
         add(commands)
     return made
 
@@ -80,13 +80,14 @@ def table_options(chosen: argparse.Namespace) -> dict[str, str]:
 
 
 def _add_check(commands: Any) -> None:
-    text = "hold a model's F to the density of its `generate`, term by term"
+    text = "hold a model to the shared laws, first its F to the density of its `generate`"
     command = commands.add_parser("check", help=text)
     command.set_defaults(run="check:run_check")
     _text(command, "model", "MODEL|FILE", "a model's name, or the file that declares it")
     text = "a data set's name or a file (default: the model's example)"
     _text(command, "--data", "NAME|PATH", text)
     _several(command, "--set", "NAME=VALUE", "hyper-parameters (default: the example's)")
+    _flag(command, "--quick", "compare F with `generate` and leave the other laws out")
 
 
 def _add_fit(commands: Any) -> None:
@@ -234,3 +235,26 @@ def _add_explore(commands: Any) -> None:
     _text(command, "--data", "NAME|PATH", text)
     _text(command, "--out", "FILE", "the page (default: explore.html in DIR)")
     _flag(command, "--open", "open the page in the browser")
+
+
+def _add_choose(commands: Any) -> None:
+    text = "compare numbers of factors, other hyper-parameters or engines on held-out data"
+    command = commands.add_parser("choose", help=text)
+    command.set_defaults(run="choose:run_choose")
+    _text(command, "model", "MODEL", "a model's name")
+    text = "a data set's name or a file; synthetic: draws from the model's prior"
+    _text(command, "--data", "NAME|PATH", text, required=True)
+    text = "values to compare, e.g. num_topics=10,20,40 or engine=cavi,svi; several make a grid"
+    _several(command, "--grid", "NAME=A,B,...", text)
+    text = "hyper-parameters and engine options that all have"
+    _several(command, "--set", "NAME=VALUE", text)
+    _text(command, "--heldout", "NAME|PATH", "what to score (default: a random part of the data)")
+    _text(command, "--share", "S", "size of that part (default: 0.2)", type=float, default=0.2)
+    text = "documents by which coherence is measured (default: the held-out ones)"
+    _text(command, "--reference", "NAME|PATH", text)
+    _number(command, "--words", "words of a topic, for coherence and diversity (default: 10)", 10)
+    _text(command, "--out", "DIR", "folder for choose.csv and choose.svg", required=True)
+    _flag(command, "--overwrite", "replace results that are already there")
+    _number(command, "--seed", "random seed of the split and the fits (default: 0)", 0)
+    _number(command, "--devices", "CPU devices to use (default: one per core)")
+    _flag(command, "--quiet", "no progress bars")

@@ -1,27 +1,50 @@
-"""`pp-models check`: whether a model's F is the density of its `generate`."""
+"""`pp-models check`: a model held to the shared laws, first of all its F to `generate`."""
 
 import argparse
-import os
-from pathlib import Path
+import sys
 from typing import Any
 
 import jax
 
+from inference.calibration import testing
 from inference.cli.settings import parse_setting, use_devices
 from pp_models import datasets
 from pp_models.errors import InputError
 from pp_models.model import Model, compare_joint, declare
 from pp_models.model.check import PIECES, ROUNDING
-from pp_models.models import load
 
 
 def run_check(chosen: argparse.Namespace) -> int:
-    """Compare the two, and print what was compared; a mismatch is an `InputError`."""
+    """Print what was compared, then a line for each law; 1 if one does not hold."""
     use_devices(None)
-    model = load(_name(chosen.model))
-    hyper, data = _problem(model, chosen.data, dict(parse_setting(text) for text in chosen.set))
-    model, hyper = declare(model, hyper, data)
-    found = compare_joint(model, hyper, data)
+    declaration, model = testing.declaration(chosen.model)
+    if model is None:
+        print(declaration)
+        return _failed([declaration])
+    given = dict(parse_setting(text) for text in chosen.set)
+    hyper, data = _problem(model, chosen.data, given)
+    variant, filled = declare(model, hyper, data)
+    try:
+        _tell(variant, compare_joint(variant, filled, data))
+    except InputError as error:
+        print(f"pp-models: {error}", file=sys.stderr)
+        return 1
+    if chosen.quick:
+        return 0
+    # Of a small problem, most of the time is compiling.
+    jax.config.update("jax_disable_most_optimizations", True)
+    print("The other laws, on the model's example:", declaration, sep="\n", flush=True)
+    with jax.enable_x64(True):
+        problem = testing.example_problem(model)
+    results = []
+    for result in testing.other_laws(problem):
+        results.append(result)
+        print(result, flush=True)
+    return _failed(results)
+
+
+def _tell(model: Model, found: Any) -> None:
+    """What was compared."""
     differences = found.differences
     print(f"{model.name}: F is the log density of `generate`.")
     where = f"{found.num_draws} draws of q at its start, on {found.num_rows} x {found.num_columns}"
@@ -29,20 +52,18 @@ def run_check(chosen: argparse.Namespace) -> int:
     for piece, sites in zip(PIECES, _sites(model), strict=True):
         print(f"  {piece:<10} differs by {differences[piece]:.1e} nats; sites: {sites}")
     print(f"  tolerance  {found.tolerance:.1e} nats: {ROUNDING:g} of the sum of the terms' sizes,")
-    print("             a million times what rounding leaves of it")
+    print("             a million times what rounding leaves of it", flush=True)
+
+
+def _failed(results: list[testing.Result]) -> int:
+    """The last line, and the exit status."""
+    broken = sum(one.holds is False for one in results)
+    tried = sum(one.holds is not None for one in results)
+    if broken:
+        print(f"{broken} of {tried} laws {'does' if broken == 1 else 'do'} not hold.")
+        return 1
+    print(f"All {tried} laws that apply hold.")
     return 0
-
-
-def _name(text: str) -> str:
-    """The name of a model; that of a file, whose folder joins PP_MODELS_PATH."""
-    file = Path(text)
-    if file.suffix != ".py":
-        return text
-    if not file.is_file():
-        raise InputError(f"There is no file {text}: name a model, or the file that declares it.")
-    folders = [str(file.resolve().parent), os.environ.get("PP_MODELS_PATH", "")]
-    os.environ["PP_MODELS_PATH"] = os.pathsep.join(filter(None, folders))
-    return file.stem
 
 
 def _problem(model: Model, name: str | None, given: dict[str, Any]) -> tuple[dict[str, Any], Any]:

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from inference.core.completion import COUNTS, Scale, complete_rows, has_topics, plan_for
-from inference.evaluation.scores import Score, check_vocabulary, ratio
+from inference.evaluation.scores import Score, check_vocabulary, ratio, warn_if_fitted
 from pp_models.data.types import Data
 from pp_models.errors import InputError, unknown
 from pp_models.model import check_count
@@ -37,9 +37,10 @@ def document_completion(
     >>> import inference, pp_models
     >>> data = pp_models.data.counts([[4, 3, 0, 0], [3, 5, 0, 1], [0, 0, 6, 2], [0, 1, 3, 4]])
     >>> fit = inference.fit("lda", data, engine="cavi", hyper={"num_topics": 2})
-    >>> score = inference.document_completion(fit, data)
+    >>> heldout = pp_models.data.counts([[2, 4, 0, 0], [0, 0, 3, 3]])
+    >>> score = inference.document_completion(fit, heldout)
     >>> score.num_tokens, score.value > -1.5
-    (array([7., 9., 8., 8.]), True)
+    (array([6., 6.]), True)
     """
     check_documents(fit, heldout, "document_completion")
     if folds < 2:
@@ -73,6 +74,7 @@ def check_documents(fit: Any, heldout: Any, what: str) -> None:
     check_vocabulary(fit, heldout)
     if heldout.total == 0:
         raise InputError("The held-out documents are empty: there is nothing to score.")
+    warn_if_fitted(fit, heldout)
 
 
 class Perplexity(NamedTuple):

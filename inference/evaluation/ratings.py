@@ -18,7 +18,7 @@ import numpy as np
 import scipy.sparse
 from scipy.stats import norm
 
-from inference.evaluation.scores import Measure, clustered
+from inference.evaluation.scores import Measure, clustered, warn_if_fitted
 from pp_models.data.types import Data
 from pp_models.errors import InputError
 
@@ -242,6 +242,7 @@ def score_ratings(
     _check_scale(interval, limits)
     if not isinstance(heldout, Data) or heldout.kind != "ratings":
         raise InputError("score_ratings needs held-out ratings: use pp_models.data.ratings.")
+    warn_if_fitted(fit, heldout)
     matrix = heldout.matrix.tocoo()
     users, items, truth = (np.asarray(x) for x in (*matrix.coords, matrix.data.astype(np.float64)))
     free = predict_ratings(fit, users, items, interval)

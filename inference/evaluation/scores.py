@@ -1,5 +1,6 @@
 """The results of evaluations: a value, its standard error, and the terms it is made of."""
 
+import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -72,4 +73,14 @@ def check_vocabulary(fit: Any, heldout: Data) -> None:
         raise InputError(
             "The held-out documents' words are not those that the model was fitted to, or are in "
             "another order: use the same vocabulary."
+        )
+
+
+def warn_if_fitted(fit: Any, heldout: Data) -> None:
+    """Say so if the data to be scored are those that the fit has seen."""
+    if heldout.hash == fit.provenance["hash"]:
+        warnings.warn(
+            "These are the data that were fitted, so the score says how well they are remembered: "
+            "score rows or ratings that were held out.",
+            stacklevel=3,
         )

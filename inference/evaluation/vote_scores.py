@@ -7,7 +7,7 @@ import numpy as np
 import scipy.sparse
 from scipy.stats import rankdata
 
-from inference.evaluation.scores import Measure, clustered
+from inference.evaluation.scores import Measure, clustered, warn_if_fitted
 from inference.evaluation.votes import predict_votes
 from pp_models.data.types import Data
 from pp_models.errors import InputError
@@ -98,6 +98,7 @@ def score_votes(
     """
     if not isinstance(heldout, Data) or heldout.kind != "text_and_votes":
         raise InputError("score_votes needs held-out votes: use pp_models.data.text_and_votes.")
+    warn_if_fitted(fit, heldout)
     shape = heldout.votes.shape
     none = scipy.sparse.csr_array(shape, dtype=np.float32)
     known = dataclasses.replace(heldout, votes=none) if observed is None else observed

@@ -11,6 +11,7 @@ from numpyro.distributions import biject_to
 
 import inference
 import pp_models
+from inference.calibration import engine_laws
 from inference.comparison import coordinates
 from inference.core import objective as obj
 from inference.core.posterior import full_bound
@@ -253,14 +254,7 @@ def test_bound_never_falls(problem):
         ("map", {"basis": "identity"}),
         ("map", {"basis": "log"}),
     ):
-        bounds = run(problem, engine, num_epochs=60, tolerance=0.0, **options).history["bound"]
-        assert len(bounds) == 60
-        assert np.all(np.diff(bounds) > -1e-9 * np.abs(bounds[1:])), (
-            engine,
-            options,
-            np.diff(bounds).min(),
-        )
-        assert bounds[-1] > bounds[0]
+        engine_laws.bound_rises(problem, engine, num_epochs=60, **options)
 
 
 def test_cavi_optimum_is_a_fixed_point(problem):
@@ -286,19 +280,7 @@ def test_full_batch_svi_with_rate_one_is_cavi(problem):
     """kappa = 0 makes rho = 1: with all rows in the batch, a step is a sweep, as long as global
     sites do not meet in the rows' part of F.
     """
-    local = {"num_local": 15, "local_tolerance": 0.0}
-    sweep = run(problem, "cavi", num_epochs=1, **local)
-    step = run(problem, "svi", num_epochs=1, batch_size=problem.data.num_rows, kappa=0.0, **local)
-    for site in (
-        problem.model.shared[:1] if problem.model.coupled == "rows" else problem.model.shared
-    ):
-        for a, b in zip(
-            jax.tree.leaves(sweep.posterior.natural(site)),
-            jax.tree.leaves(step.posterior.natural(site)),
-            strict=True,
-        ):
-            np.testing.assert_allclose(a, b, rtol=1e-10)
-    np.testing.assert_allclose(sweep.history["bound"], step.history["bound"], rtol=1e-10)
+    engine_laws.full_batch_is_a_sweep(problem)
 
 
 def test_svi_rates(problem):
