@@ -162,8 +162,6 @@ NAMED = {
     "inference/calibration/recipes.py": "how each stored reference posterior was made",
     "inference/run/fit.py": "the default engine",
     "inference/run/stream.py": "the default engine of streams",
-    "inference/cli/arguments.py": "the default engine",
-    "inference/evaluation/choose.py": "the default engine",
     "inference/calibration/engine_laws.py": "a law says that a step of one is a sweep of the other",
     "inference/report/figures/latent.py": "a kind of figure is called map",
     "pp_models/data/packaged.py": "lda is also a package of others, whose corpus is read",

@@ -222,6 +222,7 @@ def _add_transform(commands: Any) -> None:
     _text(command, "folder", "DIR", "what `fit --out` wrote")
     text = "new documents, rows, or ratings of the items fitted; columns are matched by name"
     _text(command, "--data", "NAME|PATH", text, required=True)
+    add_table_options(command)
     _text(command, "--out", "FILE", "CSV file to write (default: show the first rows)")
     _flag(command, "--sd", "add columns with standard deviations")
 
@@ -244,6 +245,7 @@ def _add_choose(commands: Any) -> None:
     _text(command, "model", "MODEL", "a model's name")
     text = "a data set's name or a file; synthetic: draws from the model's prior"
     _text(command, "--data", "NAME|PATH", text, required=True)
+    add_table_options(command)
     text = "values to compare, e.g. num_topics=10,20,40 or engine=cavi,svi; several make a grid"
     _several(command, "--grid", "NAME=A,B,...", text)
     text = "hyper-parameters and engine options that all have"

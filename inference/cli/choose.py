@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 
+from inference.cli.arguments import table_options
 from inference.cli.settings import load_data, make_folder, parse_setting, use_devices
 from inference.evaluation.choice import Choice, Row, label
 from inference.evaluation.choose import choose
@@ -35,7 +36,7 @@ def run_choose(chosen: argparse.Namespace) -> int:
         )
     data, _ = load_data(chosen, model, {})
     heldout, reference = (
-        None if name is None else datasets.load(name, model)
+        None if name is None else datasets.load(name, model, **table_options(chosen))
         for name in (chosen.heldout, chosen.reference)
     )
     make_folder(folder)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from inference.cli import shown
+from inference.cli.arguments import table_options
 from inference.core.transform import word_of
 from inference.io.fits import Fit
 from inference.io.tables import numbered
@@ -26,7 +27,7 @@ def run_transform(chosen: argparse.Namespace) -> int:
     if chosen.data == "synthetic":
         raise InputError("--data synthetic draws other topics than those fitted: give new data.")
     fit = shown.load_fit(chosen.folder)
-    data = _read(chosen.data, fit)
+    data = _read(chosen.data, fit, table_options(chosen))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         found = fit.transform(data, sd=chosen.sd)
@@ -50,11 +51,16 @@ def _tell(note: str) -> None:
     print(f"pp-models: {note}", file=sys.stderr)
 
 
-def _read(name: str, fit: Fit) -> Data:
-    """New rows. Texts are counted by the fitted words, which the rows then have."""
+def _read(name: str, fit: Fit, options: dict[str, str]) -> Data:
+    """New rows. Texts are counted by the fitted words, which the rows then have.
+
+    options: which columns of a table are texts and their names
+    """
     kind = fit.model.kind
     if not packaged.is_path(name):
         return datasets.load(name, fit.model)
+    if options:
+        return packaged.read(name, "counts", **options)
     path = Path(name)
     if kind == "ratings":
         return readers.read_ratings(path, complete=False)
@@ -82,14 +88,14 @@ def _preview(table: np.ndarray, names: Any, columns: list[str]) -> str:
     most_rows, most_columns = PREVIEW
     part, heads = table[:most_rows, :most_columns], columns[:most_columns]
     titles = [str(i) if names is None else str(names[i])[:30] for i in range(len(part))]
-    left = max(map(len, ["document", *titles]))
+    left = max(map(len, ["row", *titles]))
     widths = [max(len(head), 9) for head in heads]
 
     def line(title: str, cells: list[str]) -> str:
         padded = (f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
         return "  ".join([f"{title:<{left}}", *padded])
 
-    lines = [line("document", heads)]
+    lines = [line("row", heads)]
     lines += [
         line(title, [f"{x:.4g}" for x in row]) for title, row in zip(titles, part, strict=True)
     ]

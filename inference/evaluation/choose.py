@@ -29,13 +29,11 @@ from inference.evaluation.scores import Measure, ratio
 from inference.evaluation.splits import hold_out
 from inference.evaluation.topics import topics
 from inference.run.checks import check_suits
-from inference.run.fit import fit
+from inference.run.fit import default_engine, fit
 from pp_models.data.coerce import as_data
 from pp_models.data.types import Data
 from pp_models.errors import Diverged, InputError, TooLarge, unknown
 from pp_models.models import load
-
-DEFAULT_ENGINE = "cavi"
 
 
 class Candidate(NamedTuple):
@@ -51,7 +49,7 @@ class Candidate(NamedTuple):
 def choose(
     model: str,
     data: Any,
-    engine: str | list[str] = DEFAULT_ENGINE,
+    engine: str | list[str] | None = None,
     *,
     heldout: Any = None,
     share: float = 0.2,
@@ -89,7 +87,7 @@ def choose(
     {'num_topics': 2}
     """
     declared = load(model)
-    candidates = list(_candidates(declared, engine, settings))
+    candidates = list(_candidates(declared, engine or default_engine(declared.name), settings))
     given = data, heldout, reference
     training, heldout, reference = _split(declared.kind, given, share, seed)
     _check(model, training, heldout, candidates)

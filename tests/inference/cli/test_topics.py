@@ -100,7 +100,7 @@ def test_new_texts_are_labelled(fitted, tmp_path, capsys):
     assert max(float(a[1]), float(a[2])) > 0.9 and b[1:] == ["0.5", "0.5"]
     assert main(["transform", str(fitted), "--data", str(new), "--sd"]) == 0
     first, row = capsys.readouterr().out.splitlines()[:2]
-    assert first.split("  ")[0] == "document" and "topic 1 sd" in first
+    assert first.split("  ")[0] == "row" and "topic 1 sd" in first
     assert float(row.split()[1]) == pytest.approx(float(a[1]), abs=1e-3)
 
 
@@ -135,7 +135,7 @@ def test_ratings_say_how_well_they_are_fitted(tmp_path, capsys):
     assert "'pmf' has no topics or components" in capsys.readouterr().err
     (tmp_path / "new.csv").write_text("0,1,5\n0,2,1\n")
     assert main(["transform", str(out), "--data", str(tmp_path / "new.csv")]) == 0
-    assert capsys.readouterr().out.split()[:3] == ["document", "factor", "0"]
+    assert capsys.readouterr().out.split()[:3] == ["row", "factor", "0"]
 
 
 def test_large_tables_are_left_to_be_asked_for(texts, tmp_path, capsys, monkeypatch):
