@@ -14,6 +14,8 @@ from inference.report import markup
 ROOT = Path(__file__).parent.parent
 RETURNS = {
     "variational": "A distribution q, with `mean`, `sd`, `sample` and `log_density` of every site.",
+    "structured": "A distribution of the global sites, and of the rows given draws of them, with "
+    "`mean`, `sd` and `sample` of every site.",
     "point": "A point: the best value of every site. Its `sd` is zero.",
     "draws": "Draws of Markov chains, with diagnostics of how well they mixed.",
     "mixture": "A weighted mixture of distributions, one for each value of the hyper-parameters "

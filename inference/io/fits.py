@@ -107,7 +107,7 @@ class Fit:
         return self._bound if self._bound is not None and math.isfinite(self._bound) else None
 
     def _last_bound(self) -> float:
-        if self.posterior.has_density:
+        if self.posterior.has_bound:
             return float("nan") if self.data is None else self.posterior.bound()
         values = np.asarray(self.history.get("bound", ()), float)
         finite = values[np.isfinite(values)]
