@@ -247,7 +247,7 @@ def engine_page(name: str) -> str:
 
 
 def engines_index() -> str:
-    kinds = {"variational": "distribution"}
+    kinds = {"variational": "distribution", "structured": "distribution"}
     rows = []
     for name in registry.engines():
         kind = registry.load_engine(name).kind

@@ -27,4 +27,6 @@ def over_draws(function: Callable[[Any], Any], draws: Any) -> Any:
 
     starts = range(0, number, size)
     found = [function(jax.tree.map(lambda x, i=i: block(x, i), draws)) for i in starts]
-    return jax.tree.map(lambda *parts: np.concatenate(list(map(np.asarray, parts)))[:number], *found)
+    return jax.tree.map(
+        lambda *parts: np.concatenate(list(map(np.asarray, parts)))[:number], *found
+    )

@@ -34,7 +34,16 @@ from inference.core.summaries import summary_of
 from pp_models import families as fam
 from pp_models.model import Sites
 
-__all__ = ["KINDS", "Draws", "Mixture", "Point", "Posterior", "Structured", "Variational", "solve_rows"]
+__all__ = [
+    "KINDS",
+    "Draws",
+    "Mixture",
+    "Point",
+    "Posterior",
+    "Structured",
+    "Variational",
+    "solve_rows",
+]
 
 
 @partial(jax.jit, static_argnames=("family",))

@@ -167,8 +167,10 @@ class Structured(Posterior):
         self._bound = float(np.mean(bounds)), float(np.std(bounds) / np.sqrt(NUM_DRAWS - 1))
 
     def bound(self) -> float:
-        r"""An estimate of the structured bound on all rows, by `NUM_DRAWS` draws of the global sites;
-        `bound_error` is its standard error."""
+        """The structured bound on all rows, estimated by `NUM_DRAWS` draws of the global sites.
+
+        `bound_error` is its standard error.
+        """
         return self._judged()[0]
 
     def bound_error(self) -> float:

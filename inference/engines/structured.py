@@ -1,5 +1,5 @@
-r"""Structured stochastic variational inference (Hoffman & Blei 2014). The rows keep their dependence
-on the global sites, $q(\beta) \prod_n q(z_n \mid \beta)$.
+r"""Structured stochastic variational inference (Hoffman & Blei 2014). Rows keep their dependence on
+the global sites, $q(\beta) \prod_n q(z_n \mid \beta)$.
 
 $$ \mathcal{L} = \mathbb{E}_q\Big[\log p(\beta) - \log q(\beta) + \sum_n L_n(t(\beta))\Big], \qquad
 L_n(t) = \max_{q(z_n)} \; \mathbb{E}_{q(z_n)}\big[\log p(\mathrm{row}_n)\big] + H(q(z_n)) $$
@@ -37,6 +37,7 @@ $\mathcal{L}$ from the batch and its draws, without bias up to the rows' toleran
 all rows and 64 draws, with the standard error `fit.posterior.bound_error()`.
 """
 
+import math
 from functools import partial
 from typing import Any
 
@@ -147,7 +148,7 @@ def build(problem: obj.Problem, options: Any) -> Algorithm:
             'gradient="averaged".'
         )
     steps = options.num_epochs * -(-num_rows // options.batch_size)
-    first = {"exact": 0, "averaged": steps, "auto": steps // SHARE if able else steps}
+    first = {"exact": 0, "averaged": math.inf, "auto": steps // SHARE if able else math.inf}
 
     def step(key, state, batches):
         is_exact = state.step >= first[options.gradient]

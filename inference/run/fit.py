@@ -104,7 +104,10 @@ def _used_devices(engine: Engine, problem: Problem, any_will_do: bool) -> tuple[
     """One for each process if there are few rows. Chains and grids are always shared out."""
     if not engine.sharded:  # every process does everything
         return devices_.mine(problem.devices)[:1]
-    few = engine.kind in ("variational", "structured", "point") and problem.data.num_entries < FEW_ENTRIES
+    few = (
+        engine.kind in ("variational", "structured", "point")
+        and problem.data.num_entries < FEW_ENTRIES
+    )
     return devices_.one_each(problem.devices) if any_will_do and few else problem.devices
 
 

@@ -123,7 +123,7 @@ def half_at_least(old, new):
 
 
 def half_precision_at_least(old, new):
-    """The new rows, but the old one where a precision would fall below half along some direction."""
+    """The new rows; the old one where a precision would fall below half along some direction."""
     gap = linalg.cholesky(-2 * new.second + old.second)
     fine = jnp.all(jnp.isfinite(gap), axis=(1, 2))
     fine = fine & jnp.all(jnp.isfinite(new.second), axis=(1, 2))
