@@ -150,7 +150,7 @@ class Row(Agreement):
     """
 
     engine: str
-    kind: Literal["variational", "structured", "corrected", "point", "draws", "mixture"] | None = (
+    kind: Literal["variational", "conditional", "corrected", "point", "draws", "mixture"] | None = (
         None
     )
     error: str | None = None

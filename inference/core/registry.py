@@ -80,7 +80,7 @@ def load_compared(name: str) -> Engine:
 
 
 # The order in which engines are compared.
-KINDS = ("variational", "structured", "point", "mixture", "draws")
+KINDS = ("variational", "conditional", "point", "mixture", "draws")
 
 
 def default_reference(model: Any, hyper: Any = None, quick: bool = False) -> str | None:

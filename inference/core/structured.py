@@ -104,7 +104,7 @@ class Structured(Posterior):
             from `NUM_DRAWS` draws of the global sites
     """
 
-    kind, is_sampled, has_bound, needs_data = "structured", True, True, True
+    kind, is_sampled, has_bound, needs_data = "conditional", True, True, True
 
     def __init__(self, problem: obj.Problem, shared: Sites, rows: Any = None) -> None:
         super().__init__(problem)

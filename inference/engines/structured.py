@@ -94,10 +94,10 @@ def exact(
     found, center = obj.add(*found), obj.add(*center)
     rest = jax.tree.map(jnp.subtract, found, center)
     keys = dict(zip(shared, jax.random.split(key, len(shared)), strict=True))
-    moved = {
-        site: model.families[site].slope(keys[site], shared[site], drawn[site], rest[site])
-        for site in model.shared
-    }
+    moved = {}
+    for site in model.shared:
+        slope: Any = model.families[site].slope
+        moved[site] = slope(keys[site], shared[site], drawn[site], rest[site])
     return obj.add(center, moved)
 
 
@@ -123,7 +123,7 @@ def structured_step(problem, options, key, state, batches, is_exact) -> tuple[mb
     rows = RowOptions(options.num_local, options.local_tolerance)
     given = problem, state.hyper, shared, batches, rows, number
     center = mb.solve(*given).gradients if is_exact else None
-    gradients, bounds, solved = [], [], None
+    gradients, bounds, iterations = [], [], []
     for one in jax.random.split(key, options.num_draws):
         draw_key, key = jax.random.split(one)
         drawn = draw_statistics(model, draw_key, shared)
@@ -132,10 +132,11 @@ def structured_step(problem, options, key, state, batches, is_exact) -> tuple[mb
         own = exact(model, key, shared, drawn, found, center) if is_exact else obj.add(*found)
         gradients.append(own)
         bounds.append(solved.bound)
+        iterations.append(solved.iterations)
     new = mb.ascend(solved, shared, rate, shared, gradients=(_mean(gradients),))
     new = _inside(model, shared, new) if is_exact else new
     bound = _mean(bounds) if evaluate else None
-    return mb.State(new, state.hyper, state.step + 1), Info(bound, rate, solved.iterations)
+    return mb.State(new, state.hyper, state.step + 1), Info(bound, rate, _mean(iterations))
 
 
 def build(problem: obj.Problem, options: Any) -> Algorithm:
@@ -161,7 +162,7 @@ ENGINE = mb.engine(
     "structured",
     Options,
     build,
-    kind="structured",
+    kind="conditional",
     settle=partial(mb.fill_batches, num_updates=NUM_UPDATES),
     learns=False,
     suits=suits,

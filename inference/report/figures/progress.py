@@ -51,7 +51,7 @@ def bound_curve(fit: Any) -> tuple[np.ndarray, np.ndarray]:
     Steps that compile (the first, and early ones far longer than usual) count as usual ones.
     """
     if (
-        fit.posterior.kind not in ("variational", "structured", "mixture")
+        fit.posterior.kind not in ("variational", "conditional", "mixture")
         or "bound" not in fit.history
     ):
         return np.empty(0), np.empty(0)
