@@ -15,6 +15,8 @@ from pp_models.model.description import family_words
 ROOT = Path(__file__).parent.parent
 RETURNS = {
     "variational": "A distribution q, with `mean`, `sd`, `sample` and `log_density` of every site.",
+    "conditional": "A distribution of the global sites, and of the rows given draws of them, with "
+    "`mean`, `sd` and `sample` of every site.",
     "point": "A point: the best value of every site. Its `sd` is zero.",
     "draws": "Draws of Markov chains, with diagnostics of how well they mixed.",
     "mixture": "A weighted mixture of distributions, one for each value of the hyper-parameters "
@@ -245,7 +247,7 @@ def engine_page(name: str) -> str:
 
 
 def engines_index() -> str:
-    kinds = {"variational": "distribution"}
+    kinds = {"variational": "distribution", "conditional": "distribution"}
     rows = []
     for name in registry.engines():
         kind = registry.load_engine(name).kind

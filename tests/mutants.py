@@ -474,6 +474,13 @@ MUTANTS = (
         ('"tests/laws/test_samplers.py::test_geweke[gibbs-lda]"',),
     ),
     Mutant(
+        "inference/engines/structured.py",
+        "solved = mb.solve(*given, drawn=drawn, bound=evaluate)",
+        "solved = mb.solve(*given, bound=evaluate)",
+        "structured: rows are solved given the mean statistics, not given the draw",
+        (only("structured", "widths_are"),),
+    ),
+    Mutant(
         "inference/engines/cvb0.py",
         'summary="collapsed", weights="mean")',
         'summary="collapsed", weights="geometric")',

@@ -150,7 +150,9 @@ class Row(Agreement):
     """
 
     engine: str
-    kind: Literal["variational", "corrected", "point", "draws", "mixture"] | None = None
+    kind: Literal["variational", "conditional", "corrected", "point", "draws", "mixture"] | None = (
+        None
+    )
     error: str | None = None
     verdict: str = "failed"
     rule: str = "the engine raised an error"

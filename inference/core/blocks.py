@@ -10,8 +10,11 @@ import numpy as np
 SIZE = 64  # draws together; the last block is filled up with copies of its first draw
 
 
-def over_draws(function: Callable[[Any], Any], draws: Any) -> np.ndarray:
-    """function(draws) for a tree of arrays (n, ...), called with `SIZE` draws at a time, or one."""
+def over_draws(function: Callable[[Any], Any], draws: Any) -> Any:
+    """function(draws) for a tree of arrays (n, ...), called with `SIZE` draws at a time, or one.
+
+    The result may be a tree as well.
+    """
     number = len(jax.tree.leaves(draws)[0])
     size = SIZE if number > 1 else 1
 
@@ -24,4 +27,6 @@ def over_draws(function: Callable[[Any], Any], draws: Any) -> np.ndarray:
 
     starts = range(0, number, size)
     found = [function(jax.tree.map(lambda x, i=i: block(x, i), draws)) for i in starts]
-    return np.concatenate([np.asarray(part) for part in found])[:number]
+    return jax.tree.map(
+        lambda *parts: np.concatenate(list(map(np.asarray, parts)))[:number], *found
+    )

@@ -51,7 +51,7 @@ class Corrected(Variational):
     until: time (`time.perf_counter`) after which whatever takes long raises TooLarge
     """
 
-    kind, has_density = "corrected", False
+    kind, has_density, has_bound = "corrected", False, False
 
     def __init__(
         self, problem: obj.Problem, shared: Sites, local: Any = (), positions: Any = ()

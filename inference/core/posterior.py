@@ -37,10 +37,12 @@ class Stored(NamedTuple):
 class Posterior:
     """Base of all posteriors.
 
-    kind:        variational, point, draws or mixture; stored in files and shown in reports
+    kind:        variational, conditional, point, draws or mixture; stored in files and shown in reports
     has_spread:  whether it has standard deviations and draws; a point has none
     has_density: whether `log_density` is defined
     has_chains:  whether it holds `draws` of Markov chains, each with labels of its own
+    has_bound:   whether `bound` gives the bound on all rows, or an estimate of it
+    needs_data:  whether draws of local sites need the data
     is_sampled:  whether predictions are averages over draws; otherwise means (or moments) are used
     sample_stats: name -> (chains, draws) of a sampler
     """
@@ -48,6 +50,8 @@ class Posterior:
     kind = ""
     has_spread = True
     has_density = False
+    has_bound = False
+    needs_data = False
     has_chains = False
     is_sampled = False
 

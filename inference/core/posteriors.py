@@ -29,11 +29,21 @@ from inference.core.posterior import (
     rows_of_all,
     solve_rows,
 )
+from inference.core.structured import Structured
 from inference.core.summaries import summary_of
 from pp_models import families as fam
 from pp_models.model import Sites
 
-__all__ = ["KINDS", "Draws", "Mixture", "Point", "Posterior", "Variational", "solve_rows"]
+__all__ = [
+    "KINDS",
+    "Draws",
+    "Mixture",
+    "Point",
+    "Posterior",
+    "Structured",
+    "Variational",
+    "solve_rows",
+]
 
 
 @partial(jax.jit, static_argnames=("family",))
@@ -61,7 +71,7 @@ class Variational(Posterior):
     `positions`. Without any, rows are solved when first asked for.
     """
 
-    kind, has_density = "variational", True
+    kind, has_density, has_bound = "variational", True, True
 
     def __init__(
         self, problem: obj.Problem, shared: Sites, local: Any = (), positions: Any = ()
@@ -274,5 +284,5 @@ class Draws(Posterior):
 
 
 KINDS: dict[str, type[Posterior]] = {
-    one.kind: one for one in (Variational, Point, Mixture, Draws)
+    one.kind: one for one in (Variational, Structured, Point, Mixture, Draws)
 }  # in the order in which engines are compared

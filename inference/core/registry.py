@@ -79,7 +79,8 @@ def load_compared(name: str) -> Engine:
     return Engine(name, NO_OPTIONS, engine.build, "corrected", suits=engine.suits)
 
 
-KINDS = ("variational", "point", "mixture", "draws")  # the order in which engines are compared
+# The order in which engines are compared.
+KINDS = ("variational", "conditional", "point", "mixture", "draws")
 
 
 def default_reference(model: Any, hyper: Any = None, quick: bool = False) -> str | None:

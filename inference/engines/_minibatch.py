@@ -17,7 +17,7 @@ to climb as far as sweeps over all rows do. A batch of all rows has no noise and
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -69,6 +69,7 @@ class Setting(NamedTuple):
     summary: str = "mean"
     weights: str = "geometric"
     values: bool = False
+    drawn: bool = False
 
 
 def statistics(model: Model, values: Sites) -> Sites:
@@ -84,7 +85,7 @@ def solve_share(setting: Setting, common: Any, own: Any) -> Share:
         begin = obj.start_local(model, hyper, batch, summary)
     else:
         begin = statistics(model, start) if setting.values else obj.summarise(model, start, summary)
-    if summary not in ("mode", "log_mode"):
+    if summary not in ("mode", "log_mode") and not setting.drawn:
         shared = obj.summarise(model, shared, WEIGHTS[setting.weights])
     key = UNIFORM if setting.even else None
     part = obj.local_part(model, hyper, shared, batch, begin, options, summary, key)
@@ -125,18 +126,22 @@ class Solved(NamedTuple):
         return tuple(batch.positions for batch in self.batches)
 
 
-def solve(problem, hyper, shared, batches, rows, present=None, start=None, **setting) -> Solved:
+def solve(
+    problem, hyper, shared, batches, rows, present=None, start=None, drawn=None, **setting
+) -> Solved:
     r"""Run the rows of every device's batch to their fixed point.
 
     shared:  natural parameters of the global sites; of points, their statistics
     rows:    `RowOptions`
     present: number of rows of the data set, N; None leaves the rows unscaled
     start:   `Share.local` to begin with; None for the model's starting point
+    drawn:   statistics of a draw of the global sites, given which rows are solved; None for q's
     setting: fields of `Setting`; `even` spreads auxiliaries evenly ($\phi = 1/K$)
     """
     own = list(zip(batches, start or [None] * len(batches), strict=True))
-    static = Setting(problem.model, **setting)
-    given = solve_share, static, problem.devices, (hyper, shared, rows), own
+    static = Setting(problem.model, drawn=drawn is not None, **setting)
+    common = hyper, shared if drawn is None else drawn, rows
+    given = solve_share, static, problem.devices, common, own
     shares, parts = devices.run_and_gather(*given, fields=SUMS)
     gradients, sums = tuple(part[0] for part in parts), tuple(part[1:] for part in parts)
     solved = Solved(problem, hyper, batches, shares, gradients, sums)
@@ -255,12 +260,17 @@ def averaged(state: State, before: State, learns: bool) -> State:
 
 
 def algorithm(
-    problem: obj.Problem, step: Any, first: Any = None, averages: bool = False
+    problem: obj.Problem,
+    step: Any,
+    first: Any = None,
+    averages: bool = False,
+    answer: Callable[..., Any] = Variational,
 ) -> Algorithm:
     """An engine on batches. Its posterior solves rows when asked for them.
 
     first:    (natural parameters) -> state, for engines with a state of their own
     averages: whether the answer is the average over the last steps
+    answer:   (problem, natural parameters) -> its posterior
     """
 
     def init(key, start):
@@ -276,7 +286,7 @@ def algorithm(
         if averages and state.average is not None:
             shared, learned = state.average
             hyper = learned if problem.learn else hyper
-        return Variational(problem._replace(hyper=hyper), shared)
+        return answer(problem._replace(hyper=hyper), shared)
 
     return Algorithm(init, averaging_step if averages else step, posterior)
 

@@ -4,8 +4,10 @@ header            JSON as bytes: format version, model, engine, hyper-parameters
                   data hash and size
 history/NAME      the history's columns
 SITE/LEAF         natural parameters (variational), values (point), draws (draws) or the rows'
-                  factors at each grid point (mixture). A site with too many rows to solve only for
-                  this is left out and solved again from the data when asked for
+                  factors at each grid point (mixture). Of a structured posterior, natural
+                  parameters of the global sites, and means and widths of the others. A site with
+                  too many rows to solve only for this is left out and solved again from the data
+                  when asked for
 grid/NAME         log hyper-parameters, weights, log evidence and axes of a mixture
 sample_stats/NAME of a sampler
 more/NAME         widths and draws of a correction by linear response
@@ -105,10 +107,11 @@ class Fit:
     def bound(self) -> float:
         """The lower bound of the log evidence on all rows, computed when first asked for.
 
-        Of a point estimate or a grid, the objective of the last step, which is that of a batch
-        scaled up if the engine works on batches. nan for samplers, and for variational fits that
-        were loaded without data and stored before the bound was asked for. `history["bound"]` has
-        the bound of each step.
+        Of a structured posterior it is an estimate by draws, with the standard error
+        `posterior.bound_error()`. Of a point estimate or a grid, the objective of the last step,
+        which is that of a batch scaled up if the engine works on batches. nan for samplers, and for
+        distributions that were loaded without data and stored before the bound was asked for.
+        `history["bound"]` has the bound of each step.
         """
         if self._bound is None:
             self._bound = self._last_bound()
@@ -120,7 +123,7 @@ class Fit:
         return self._bound if self._bound is not None and math.isfinite(self._bound) else None
 
     def _last_bound(self) -> float:
-        if self.posterior.has_density:
+        if self.posterior.has_bound:
             return float("nan") if self.data is None else self.posterior.bound()
         values = np.asarray(self.history.get("bound", ()), float)
         finite = values[np.isfinite(values)]

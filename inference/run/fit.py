@@ -141,7 +141,10 @@ def _used_devices(engine: Engine, problem: Problem, any_will_do: bool) -> tuple[
     """One for each process if there are few rows. Chains and grids are always shared out."""
     if not engine.sharded:  # every process does everything
         return devices_.mine(problem.devices)[:1]
-    few = engine.kind in ("variational", "point") and problem.data.num_entries < FEW_ENTRIES
+    few = (
+        engine.kind in ("variational", "conditional", "point")
+        and problem.data.num_entries < FEW_ENTRIES
+    )
     return devices_.one_each(problem.devices) if any_will_do and few else problem.devices
 
 
@@ -186,6 +189,6 @@ def _run(
     found = run.as_fit(run.state, run.stopped)
     warn_of_answer(found.posterior)
     scheduled = hasattr(options, "kappa") and "rate" in found.history
-    if engine.rows == "batch" and engine.kind == "variational" and scheduled:
+    if engine.rows == "batch" and engine.kind in ("variational", "conditional") and scheduled:
         warn_of_rising(title, found.history, data.num_rows, options)
     return found

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax.scipy.special import betaln, gammaln, polygamma
 
+from pp_models.families import slopes
 from pp_models.families._gamma import log_gamma_draw
 from pp_models.families.base import Family, Pair, from_log, row_sum, tiny, unwrap
 from pp_models.families.margins import Margin, beta_quantile, shares
@@ -60,6 +61,8 @@ dirichlet = Family(
     regress=_regress,
     spread=_spread,
     margin=Margin(beta_quantile, shares),
+    slope=slopes.of_dirichlet,
+    inside=slopes.half_at_least,
 )
 
 
@@ -105,4 +108,6 @@ beta = Family(
     regress=_beta_regress,
     spread=lambda n, weights: dist.Beta(n.first, n.second).variance * weights,
     margin=Margin(beta_quantile),
+    slope=slopes.of_beta,
+    inside=slopes.half_at_least,
 )

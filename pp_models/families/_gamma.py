@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax.scipy.special import gammaln, polygamma
 
+from pp_models.families import slopes
 from pp_models.families.base import Family, Pair, from_log, row_sum, tiny, until_accepted, unwrap
 from pp_models.families.margins import Margin, gamma_quantile
 from pp_models.families.special import digamma
@@ -114,6 +115,8 @@ gamma = Family(
     base=Pair(-1.0, 0.0),
     regress=lambda n, weights: Pair(jnp.zeros_like(weights), weights),
     margin=Margin(gamma_quantile),
+    slope=slopes.of_gamma,
+    inside=slopes.half_at_least,
 )
 
 
@@ -139,4 +142,5 @@ gamma_tied = gamma._replace(
     natural=lambda d: _natural(d)._replace(second=_natural(d).second[..., :1]),
     regress=_tied_regress,
     spread=lambda n, weights: n.first / n.second**2 * weights,
+    slope=slopes.of_gamma_tied,
 )

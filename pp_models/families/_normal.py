@@ -8,7 +8,7 @@ import numpyro.distributions as dist
 from jax import lax
 from jax.scipy.linalg import solve_triangular
 
-from pp_models.families import linalg
+from pp_models.families import linalg, slopes
 from pp_models.families.base import Family, Pair, unwrap
 from pp_models.families.linalg import apply, log_det, outer, transpose
 from pp_models.families.margins import Margin, normal_quantile
@@ -120,6 +120,8 @@ normal = Family(
     separate=True,
     margin=Margin(normal_quantile),
     turning=Pair(1, 2),
+    slope=slopes.of_normal(normal_mean),
+    inside=slopes.half_precision_at_least,
 )
 
 
@@ -162,6 +164,7 @@ normal_tied = normal._replace(
     distribution=_tied_distribution,
     natural=lambda d: tie(_natural(d)),
     separate=False,
+    slope=slopes.of_normal(lambda n: _tied_location(n)[0]),
 )
 
 # A point with a curvature, and Newton steps ------------------------------------------------------
@@ -185,6 +188,7 @@ point = normal._replace(
     distribution=lambda n: dist.Delta(normal_mean(n), event_dim=1),
     natural=_point_natural,
     has_density=False,
+    slope=None,
 )
 
 # The longest move of a location in one Newton step. Exponentials are far from quadratic, so that

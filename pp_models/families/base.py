@@ -47,6 +47,11 @@ class Family(NamedTuple):
     regress: Callable[[Stats, jax.Array], Stats] | None = None
     # (natural, c) -> Cov(x) c under q. None if x is linear in t, as every statistic is.
     spread: Callable[[Stats, jax.Array], jax.Array] | None = None
+    # (key, natural, t, w) -> an estimate of the natural gradient of E f under q, from one draw t
+    # and the gradient w of f there (`slopes`). None if there is no formula.
+    slope: Callable[[jax.Array, Stats, Stats, Stats], Stats] | None = None
+    # (old, new) -> new natural parameters after a noisy step, kept inside the family.
+    inside: Callable[[Stats, Stats], Stats] = lambda old, new: new
     # How single numbers are drawn with another spread than q's. None: of the whole value only.
     margin: Margin | None = None
     # How many trailing axes of each statistic turn with the value, x -> x Q; None if none can.

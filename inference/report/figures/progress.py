@@ -50,7 +50,10 @@ def bound_curve(fit: Any) -> tuple[np.ndarray, np.ndarray]:
 
     Steps that compile (the first, and early ones far longer than usual) count as usual ones.
     """
-    if fit.posterior.kind not in ("variational", "mixture") or "bound" not in fit.history:
+    if (
+        fit.posterior.kind not in ("variational", "conditional", "mixture")
+        or "bound" not in fit.history
+    ):
         return np.empty(0), np.empty(0)
     bound = np.asarray(fit.history["bound"], float)
     steps = np.diff(np.asarray(fit.history["seconds"], float), prepend=0.0)

@@ -4,6 +4,7 @@ import importlib
 import pkgutil
 
 import jax
+import jax.flatten_util
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
@@ -366,3 +367,53 @@ def test_a_family_is_never_hidden_by_a_module():
     assert all(getattr(fam, name) is family for name, family in fam.FAMILIES.items())
     assert all(hasattr(fam, name) for name in fam.__all__)
     assert not {module.name for module in pkgutil.iter_modules(fam.__path__)} & set(fam.__all__)
+
+
+@pytest.mark.parametrize("name", sorted(n for n, f in fam.FAMILIES.items() if f.slope is not None))
+def test_slopes_of_draws_average_to_the_natural_gradient(name):
+    """With f = |t - c|^2 / 2 the expectation is known, (tr V + |mu - c|^2) / 2. Fisher times the
+    average over draws is its gradient in the natural parameter, to 5 standard errors; the mean of t
+    in place of draws is caught. With f linear and w fixed the average is w itself.
+    """
+    family, eta = fam.FAMILIES[name], natural(name)
+    flat, back = jax.flatten_util.ravel_pytree(eta)
+    near = jax.tree.map(lambda t: t - 0.7, family.mean(eta))
+
+    def expected(x):
+        mean = jax.flatten_util.ravel_pytree(family.mean(back(x)))[0]
+        spread = jnp.trace(jax.jacobian(lambda y: moments(y))(x))
+        return 0.5 * (spread + jnp.sum((mean - jax.flatten_util.ravel_pytree(near)[0]) ** 2))
+
+    def moments(x):
+        return jax.flatten_util.ravel_pytree(family.mean(back(x)))[0]
+
+    @jax.jit
+    def estimate(key):
+        draw_key, key = jax.random.split(key)
+        t = family.sample(draw_key, eta)
+        found = family.slope(key, eta, t, jax.tree.map(jnp.subtract, t, near))
+        return moments_along(found)
+
+    def moments_along(change):
+        return jax.flatten_util.ravel_pytree(jax.jvp(family.mean, (eta,), (change,))[1])[0]
+
+    number = 4_000
+    draws = np.asarray(jax.lax.map(estimate, jax.random.split(jax.random.key(5), number)))
+    error = draws.std(0) / np.sqrt(number) + 1e-9
+    truth = np.asarray(jax.grad(expected)(flat))
+    assert np.all(np.abs(draws.mean(0) - truth) < 5 * error)
+    fixed = moments_along(jax.tree.map(lambda t, c: t - c, family.mean(eta), near))
+    assert np.any(np.abs(np.asarray(fixed) - truth) > 8 * error)
+
+
+@pytest.mark.parametrize("name", sorted(n for n, f in fam.FAMILIES.items() if f.slope is not None))
+def test_a_noisy_step_stays_inside(name):
+    """Steps far outside leave a finite log normaliser; ordinary ones are not changed."""
+    family, eta = fam.FAMILIES[name], natural(name)
+    far = family.inside(eta, jax.tree.map(lambda x: -5 * x, eta))
+    assert np.all(np.isfinite(family.log_normalizer(far)))
+    for a, b in zip(*map(jax.tree.leaves, (far, family.mean(far))), strict=True):
+        assert np.all(np.isfinite(a)) and np.all(np.isfinite(b))
+    usual = jax.tree.map(lambda x: 0.9 * x, eta)
+    for a, b in zip(*map(jax.tree.leaves, (family.inside(eta, usual), usual)), strict=True):
+        np.testing.assert_array_equal(a, b)
