@@ -154,13 +154,7 @@ class Corrected(Variational):
     def _rights(self, function: Callable[[Any], Any]) -> Sites:
         """The functions' gradients with respect to the expected statistics, stacked."""
         model, place = self.problem.model, self._place
-        slopes = self._slopes(function)
-
-        def regress(site: str) -> Any:
-            family, natural = model.families[site], place.natural[site]
-            return jax.vmap(lambda c: fam.regression(family, natural, c))(slopes[site])
-
-        rights = {site: regress(site) for site in model.families}
+        rights = lr.regressions(model, place, self._slopes(function))
         return gauge.without_turns(model, place.mean, rights)
 
     def _slopes(self, function: Callable[[Any], Any]) -> Sites:
@@ -249,8 +243,7 @@ class Corrected(Variational):
         variance = gauge.diagonal(rights, self._respond(rights, lr.TOLERANCE)[0])
         shape = self._mean(site).shape
         units = jnp.eye(len(variance)).reshape(-1, *shape)
-        family, natural = self.problem.model.families[site], self._place.natural[site]
-        rest = jax.vmap(lambda unit: fam.unexplained(family, natural, unit))(units)
+        rest = lr.unexplained(self.problem.model, self._place, site, units)
         found = np.asarray(variance + rest).reshape(shape)
         rounding = 1e-9 * np.asarray(super().sd(site)) ** 2 + 1e-18 * self._mean(site) ** 2
         if negative := int(np.sum(found < -rounding)):

@@ -89,6 +89,24 @@ def without_points(model: Model, tree: Sites) -> Sites:
     }
 
 
+@partial(jax.jit, static_argnames=("model",))
+def regressions(model: Model, place: Place, slopes: Sites) -> Sites:
+    """Functionals b of the statistics from stacked gradients with respect to the sites' values."""
+
+    def of_site(site: str) -> Any:
+        family, natural = model.families[site], place.natural[site]
+        return jax.vmap(lambda c: fam.regression(family, natural, c))(slopes[site])
+
+    return {site: of_site(site) for site in model.families}
+
+
+@partial(jax.jit, static_argnames=("model", "site"))
+def unexplained(model: Model, place: Place, site: str, slopes: jax.Array) -> jax.Array:
+    """The variances under q that these regressions leave."""
+    family, natural = model.families[site], place.natural[site]
+    return jax.vmap(lambda c: fam.unexplained(family, natural, c))(slopes)
+
+
 def bound(model: Model, place: Place) -> jax.Array:
     """F(mu) + H(q)."""
     total = joint(model, place.hyper, place.mean, place.batch)
