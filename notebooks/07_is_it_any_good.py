@@ -801,7 +801,7 @@ right.axhline(0.9, color=COLOUR["gibbs"], lw=1)
 right.set(
     xlabel="mean off, in sd of Gibbs",
     ylabel="held by 90 % intervals",
-    title="Where means are off, width is no help",
+    title="Coverage falls where means are off",
     ylim=(0, 1),
 )
 left.legend(fontsize=8)
@@ -813,24 +813,31 @@ for name in widths:
     )
 
 # %% [markdown]
-# **What mean field misses**: a third of the width of topics, because it holds the allocations of
+# **What mean field misses**: four tenths of the width of topics, because it holds the allocations of
 # all words fixed while it looks at one. **What linear response mends**: the typical width, on the
-# left, and with it most of the coverage, on the right. **What it cannot**: it keeps the means of
-# mean field. Where these are off, mostly for words that a topic hardly has, an interval of the
-# right width is in the wrong place, and holds less than it says. Nor does it see the other
-# labelling, or any other mode. `corrected.notes` says when the widths are not to be trusted, and
+# left, and with it most of the coverage, on the right. **What it cannot**: it is linear, and it keeps
+# the means of mean field. Words that a topic hardly has stay too narrow (left, below 0.005): their
+# skew posterior is not described by small changes about a mean near zero. Where means are off by
+# most of an sd an interval of the right width is in the wrong place, and holds less than it says
+# (right). Nor does it see the other labelling, or any other mode. `corrected.notes` says when the
+# widths are not to be trusted, and
 # `docs/widths.md` has the figures for every model.
 
 # %% tags=["check"]
-# topics: two thirds of the width, then within 7 %; coverage gains more than 20 points and stays
-# short of 90 %, most of all where means are off; those are rare words
+# topics: six tenths of the width, then within 7 %; coverage gains more than 15 points and stays
+# short of 90 %, most of all where means are off; words below 0.005 stay below half of their width
 ratio = {name: np.median(x / reference_sd) for name, x in widths.items()}
-assert ratio["mean field"] < 0.75 and 0.93 < ratio["linear response"] < 1.07
+assert ratio["mean field"] < 0.7 and 0.93 < ratio["linear response"] < 1.07
 held = {name: np.mean(x) for name, x in holds.items()}
-assert held["mean field"] + 0.2 < held["linear response"] < 0.9
-far = off > np.median(off)
-assert holds["linear response"][far].mean() < holds["linear response"][~far].mean()
-assert np.median(probability[far]) < np.median(probability[~far])
+assert held["mean field"] + 0.15 < held["linear response"] < 0.87
+assert (
+    holds["linear response"][off < 0.5].mean()
+    > 0.86
+    > 0.8
+    > (holds["linear response"][off > 0.6].mean())
+)
+rare = probability < 0.005
+assert rare.any() and np.median((widths["linear response"] / reference_sd)[rare]) < 0.5
 assert corrected.notes == []
 
 # %% [markdown]
