@@ -601,6 +601,20 @@ MUTANTS = (
         "linear response without the curvature of F",
         (only("corrected", "gaussian"),),
     ),
+    Mutant(
+        "pp_models/elimination/passes.py",
+        "ratio = values / rate\n",
+        "ratio = values / lax.stop_gradient(rate)\n",
+        "linear response without that of the eliminated allocations",
+        (only("response", "eliminated"),),
+    ),
+    Mutant(
+        "inference/core/climb.py",
+        "jumped = _highest(",
+        "_ = _highest(",
+        "climbing: stay on a saddle",
+        (only("response", "saddle"),),
+    ),
 )
 
 

@@ -31,7 +31,7 @@ import scipy.stats
 from tqdm import tqdm
 
 from inference.calibration.recipes import COLUMNS, PRIORS
-from inference.core.registry import engines, load_engine
+from inference.core.registry import corrects, engines, load_compared, load_engine
 from inference.io import arviz
 from inference.run.fit import fit
 from pp_models import models as discovery
@@ -108,6 +108,7 @@ def calibrate(
 ) -> Calibration:
     """Fit data sets drawn from the prior by an engine, and rank the true values.
 
+    engine:    its name, with `+lr` for its fits with the widths of linear response
     num_rows, num_columns: of every data set (default: 20 x 10, or as the model needs)
     hyper:     of the prior; the rest are those of `PRIORS` and of the model's example
     options:   of the engine; the rest are its `calibrated`
@@ -153,13 +154,12 @@ def calibrate(
 
 
 def _engine_draw(model: Model, engine: str, options: Mapping[str, Any], num_draws: int) -> Draw:
-    chosen = load_engine(engine)
-    if chosen.kind == "point":
+    if load_compared(engine).kind == "point":
         raise InputError(
             f"Engine {engine!r} finds a point, which has no intervals to calibrate: use one with a "
             "posterior."
         )
-    every = {**chosen.calibrated, **options}
+    every = {**load_engine(corrects(engine) or engine).calibrated, **options}
     return functools.partial(draw_by, model, engine, every, num_draws)
 
 
@@ -172,17 +172,18 @@ def draw_by(
     hyper: Any,
     key: jax.Array,
 ) -> Mapping[str, Any]:
-    """Draws of an engine's posterior; those of a chain evenly spaced."""
+    """Draws of an engine's posterior or of its correction; those of a chain evenly spaced."""
     fit_key, sample_key = jax.random.split(key)
-    one = jax.local_devices()[:1]
-    found = fit(model.name, data, engine, hyper, fit_key, progress=False, devices=one, **options)
-    chains = found.posterior.chains(sample_key, num_draws)
+    one, own = jax.local_devices()[:1], corrects(engine) or engine
+    found = fit(model.name, data, own, hyper, fit_key, progress=False, devices=one, **options)
+    posterior = found.corrected() if corrects(engine) else found.posterior
+    chains = posterior.chains(sample_key, num_draws)
     return {site: np.asarray(x).reshape(-1, *x.shape[2:]) for site, x in chains.items()}
 
 
 def applies(model_name: str, engine: str) -> bool:
-    """Whether an engine has a posterior of this model to calibrate."""
-    model, chosen = discovery.load(model_name), load_engine(engine)
+    """Whether an engine, or its correction, has a posterior of this model to calibrate."""
+    model, chosen = discovery.load(model_name), load_compared(engine)
     proper = model.proper(model.example(jax.random.key(0))[0])
     return proper and chosen.kind != "point" and not chosen.suits(model)
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.special import ndtri
 
-from inference.core import gauge
+from inference.core import climb, gauge
 from inference.core import linear_response as lr
 from inference.core import objective as obj
 from inference.core import response_draws as draws_
@@ -27,7 +27,7 @@ PROBES = 200  # draws from which the widths of larger sites are estimated
 BLOCK = 2**22  # numbers of all right-hand sides that are solved for together
 FEW = 8  # right-hand sides that are solved for together in any case
 TINY = np.finfo(np.float64).tiny
-FINE = 1e-5  # residual where its error is not squared: covariances and sensitivities
+FINE = 1e-5  # residual where its error is not squared: sensitivities
 LEAST_DRAWS = 400  # made at a time: margins are drawn by the ranks among them
 LEAST_SHARE = 0.1  # of q's variance, for variances estimated from draws
 MOST_DRAWS = 1000  # that a comparison or a file is given: each costs some dozen sweeps
@@ -60,13 +60,13 @@ class Corrected(Variational):
         self.notes: list[str] = []
         self._widths: dict[str, Widths] = {}
         self._spectrum: draws_.Spectrum | None = None
-        self._ascent: lr.Ascent | None = None
-        self.settled, self.until = lr.SETTLED, math.inf
+        self._ascent: climb.Ascent | None = None
+        self.settled, self.until = climb.SETTLED, math.inf
         self._drawn: Values = {}
         self._known: tuple[float, ...] = ()  # the ascent's numbers, of a stored posterior
 
     @property
-    def ascent(self) -> lr.Ascent:
+    def ascent(self) -> climb.Ascent:
         """The maximum of the bound, found when first asked for. Means move there too."""
         if self._ascent is None:
             if self.problem.data is None:
@@ -80,10 +80,10 @@ class Corrected(Variational):
                 place = lr.place_at(model, lr.double(self.problem.hyper), natural, data.pack())
                 if self._known:
                     distance, is_maximum, gain, steps = self._known
-                    self._ascent = lr.Ascent(place, distance, bool(is_maximum), gain, int(steps))
+                    self._ascent = climb.Ascent(place, distance, bool(is_maximum), gain, int(steps))
                 else:
-                    self._ascent = lr.climb(model, place, self.settled, self._on_time)
-            self.notes += lr.doubts(model, self._ascent, self.settled)
+                    self._ascent = climb.climb(model, place, self.settled, self._on_time)
+            self.notes += climb.doubts(model, self._ascent, self.settled)
             found = jax.tree.map(np.asarray, self._ascent.place.natural)
             self._shared = {site: found[site] for site in model.shared}
             self._local = {site: found[site] for site in model.local}
@@ -101,15 +101,20 @@ class Corrected(Variational):
 
     # Functionals ------------------------------------------------------------------------------
 
-    def covariance(self, function: Callable[[Any], Any], tolerance: float = FINE) -> np.ndarray:
+    def covariance(
+        self, function: Callable[[Any], Any], tolerance: float = lr.TOLERANCE
+    ) -> np.ndarray:
         """The covariance of functions of the sites' values, linear about their means.
+
+        With s = Sigma (b - r) it is b's + r's up to the square of the residuals r.
 
         function: values of all sites, site -> array, -> one number or a vector
         """
         with jax.enable_x64(True):
             rights = self._rights(function)
-            shift = self._respond(rights, tolerance)
-            found = np.asarray(gauge.products(rights, shift)) + self._unexplained(function)
+            shift, rest = self._respond(rights, tolerance)
+            found = gauge.products(jax.tree.map(jnp.add, rights, rest), shift)
+            found = np.asarray(found) + self._unexplained(function)
         return 0.5 * (found + found.T)
 
     def _unexplained(self, function: Callable[[Any], Any]) -> np.ndarray:
@@ -131,7 +136,7 @@ class Corrected(Variational):
         """
         with jax.enable_x64(True):
             rights = self._rights(function)
-            shift = self._respond(rights, FINE)
+            shift, _ = self._respond(rights, FINE)
             return lr.sensitivities(self.problem.model, self._place, shift)
 
     def doubled(self, function: Callable[[Any], Any]) -> dict[str, np.ndarray]:
@@ -149,13 +154,7 @@ class Corrected(Variational):
     def _rights(self, function: Callable[[Any], Any]) -> Sites:
         """The functions' gradients with respect to the expected statistics, stacked."""
         model, place = self.problem.model, self._place
-        slopes = self._slopes(function)
-
-        def regress(site: str) -> Any:
-            family, natural = model.families[site], place.natural[site]
-            return jax.vmap(lambda c: fam.regression(family, natural, c))(slopes[site])
-
-        rights = {site: regress(site) for site in model.families}
+        rights = lr.regressions(model, place, self._slopes(function))
         return gauge.without_turns(model, place.mean, rights)
 
     def _slopes(self, function: Callable[[Any], Any]) -> Sites:
@@ -163,8 +162,8 @@ class Corrected(Variational):
         means = {site: jnp.asarray(self._mean(site)) for site in self.sites}
         return jax.jacrev(lambda values: jnp.ravel(jnp.asarray(function(values), float)))(means)
 
-    def _respond(self, rights: Sites, tolerance: float) -> Sites:
-        """Sigma b, some right-hand sides at a time. Doubts are noted."""
+    def _respond(self, rights: Sites, tolerance: float) -> tuple[Sites, Sites]:
+        """Sigma b and the residuals, some right-hand sides at a time. Doubts are noted."""
         number = len(jax.tree.leaves(rights)[0])
         parts = []
         for some, size in self._blocks(number):
@@ -173,7 +172,7 @@ class Corrected(Variational):
             model, watch = self.problem.model, self._on_time
             found = lr.respond(model, self._place, part, tolerance, watch=watch)
             self._judge(found, tolerance)
-            parts.append(found.shift)
+            parts.append((found.shift, found.rest))
         return jax.tree.map(lambda *x: jnp.concatenate(x)[:number], *parts)
 
     def _blocks(self, number: int) -> Iterator[tuple[np.ndarray, int]]:
@@ -241,11 +240,10 @@ class Corrected(Variational):
         if not self._mean(site).size:
             return Widths(np.zeros(self._mean(site).shape), 0.0)
         rights = self._rights(lambda values: values[site])
-        variance = gauge.diagonal(rights, self._respond(rights, lr.TOLERANCE))
+        variance = gauge.diagonal(rights, self._respond(rights, lr.TOLERANCE)[0])
         shape = self._mean(site).shape
         units = jnp.eye(len(variance)).reshape(-1, *shape)
-        family, natural = self.problem.model.families[site], self._place.natural[site]
-        rest = jax.vmap(lambda unit: fam.unexplained(family, natural, unit))(units)
+        rest = lr.unexplained(self.problem.model, self._place, site, units)
         found = np.asarray(variance + rest).reshape(shape)
         rounding = 1e-9 * np.asarray(super().sd(site)) ** 2 + 1e-18 * self._mean(site) ** 2
         if negative := int(np.sum(found < -rounding)):
@@ -379,7 +377,7 @@ class Corrected(Variational):
 
 
 def corrected(
-    found: Variational, settled: float = lr.SETTLED, max_seconds: float | None = None
+    found: Variational, settled: float = climb.SETTLED, max_seconds: float | None = None
 ) -> Corrected:
     """The same posterior at the maximum of its bound, with the widths of linear response.
 

@@ -86,6 +86,7 @@ def _pivot_inverse(model: Model, mean: Sites) -> jax.Array:
     return jnp.linalg.pinv(jax.lax.map(row, jnp.eye(number)), rtol=RANK)
 
 
+@partial(jax.jit, static_argnames=("model",))
 def without_turns(model: Model, mean: Sites, rights: Sites) -> Sites:
     """The stacked functionals b after alignment: orthogonal to every rotation."""
     number = number_of_turns(model, mean)
@@ -100,6 +101,7 @@ def without_turns(model: Model, mean: Sites, rights: Sites) -> Sites:
     return jax.vmap(one)(rights)
 
 
+@partial(jax.jit, static_argnames=("model",))
 def aligned(model: Model, mean: Sites, changes: Sites) -> Sites:
     """Stacked changes of the expected statistics without their rotation of the pivot site."""
     number = number_of_turns(model, mean)
@@ -143,6 +145,7 @@ def off_turns(
     return _less(residual, turn(model, natural, weights))
 
 
+@partial(jax.jit, static_argnames=("model",))
 def without_turning(model: Model, mean: Sites, natural: Sites, changes: Sites) -> Sites:
     """Stacked changes of the expected statistics off the rotations, in the norm of V^-1."""
     inverse = flat_inverse(model, mean, natural)

@@ -22,20 +22,18 @@ that leave the data as they are the bound is flat, and rounding would send the s
 residual is kept off them (`gauge`).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro
 
 from inference.core import gauge
 from inference.core import objective as obj
 from pp_models import families as fam
 from pp_models.data.batches import Batch
-from pp_models.errors import InputError
 from pp_models.model import Model, Sites
 from pp_models.model.density import joint
 
@@ -91,6 +89,24 @@ def without_points(model: Model, tree: Sites) -> Sites:
     }
 
 
+@partial(jax.jit, static_argnames=("model",))
+def regressions(model: Model, place: Place, slopes: Sites) -> Sites:
+    """Functionals b of the statistics from stacked gradients with respect to the sites' values."""
+
+    def of_site(site: str) -> Any:
+        family, natural = model.families[site], place.natural[site]
+        return jax.vmap(lambda c: fam.regression(family, natural, c))(slopes[site])
+
+    return {site: of_site(site) for site in model.families}
+
+
+@partial(jax.jit, static_argnames=("model", "site"))
+def unexplained(model: Model, place: Place, site: str, slopes: jax.Array) -> jax.Array:
+    """The variances under q that these regressions leave."""
+    family, natural = model.families[site], place.natural[site]
+    return jax.vmap(lambda c: fam.unexplained(family, natural, c))(slopes)
+
+
 def bound(model: Model, place: Place) -> jax.Array:
     """F(mu) + H(q)."""
     total = joint(model, place.hyper, place.mean, place.batch)
@@ -106,7 +122,7 @@ def inner(one: Sites, other: Sites) -> jax.Array:
     return sum(jax.tree.leaves(parts), jnp.zeros(()))
 
 
-def _add(one: Sites, factor: Any, other: Sites) -> Sites:
+def add(one: Sites, factor: Any, other: Sites) -> Sites:
     return jax.tree.map(lambda a, b: a + factor * b, one, other)
 
 
@@ -153,7 +169,7 @@ def improve(model: Model, place: Place, flat: jax.Array, tolerance: Any, now: Se
     least = jnp.where(_unfinished(now, tolerance), jnp.minimum(now.least, ratio), now.least)
     go = _unfinished(now._replace(least=least), tolerance)
     length = jnp.where(go, now.size / jnp.where(go, along, 1), 0)
-    residual = _off_turns(model, place, flat, _add(now.residual, -length, image))
+    residual = _off_turns(model, place, flat, add(now.residual, -length, image))
     steepest = fisher(model, place, residual)
     size = inner(residual, steepest)
     keep = jnp.where(go, size / jnp.where(go, now.size, 1), 0)
@@ -162,8 +178,8 @@ def improve(model: Model, place: Place, flat: jax.Array, tolerance: Any, now: Se
         return jax.tree.map(lambda a, b: jnp.where(go, b + keep * a, a), old, new)
 
     return Search(
-        _add(now.shift, length, now.direction),
-        _add(now.natural, length, now.image),
+        add(now.shift, length, now.direction),
+        add(now.natural, length, now.image),
         residual,
         turn(now.direction, steepest),
         turn(now.image, residual),
@@ -198,6 +214,9 @@ class Response(NamedTuple):
     least:     the least curvature met relative to V^-1: 1 minus the largest eigenvalue of F''V that
                was seen. At most 0 if the place is no maximum
     steps:     of the search
+    rest:      what is left of b, a change of the natural parameters
+    last:      the last direction, as such a change: where `least` is not positive, one along which
+               the bound is not concave
     """
 
     shift: Sites
@@ -205,6 +224,8 @@ class Response(NamedTuple):
     residual: np.ndarray
     least: np.ndarray
     steps: int
+    rest: Sites
+    last: Sites
 
     @property
     def is_maximum(self) -> np.ndarray:
@@ -231,7 +252,9 @@ def respond(
         steps, going = steps + 5, bool(np.any(np.asarray(unfinished)))
     first = np.maximum(np.asarray(search.first), np.finfo(float).tiny)
     residual = np.sqrt(np.maximum(np.asarray(search.size), 0) / first)
-    return Response(search.shift, search.natural, residual, np.asarray(search.least), steps)
+    least = np.asarray(search.least)
+    shift, natural, rest, last = search.shift, search.natural, search.residual, search.image
+    return Response(shift, natural, residual, least, steps, rest, last)
 
 
 def sensitivities(model: Model, place: Place, shifts: Sites) -> dict[str, np.ndarray]:
@@ -262,124 +285,3 @@ def _by_hyper(model, place, name, directions):
 
     value = getattr(place.hyper, name)
     return jax.vmap(lambda change: jax.jvp(slope, (value,), (change,))[1])(directions)
-
-
-# To the maximum --------------------------------------------------------------------------------
-
-MOVED = 0.5  # nats gained on the way to the maximum that are worth a note
-SETTLED = 0.01  # sd by which a functional's mean may be off the maximum's
-NEWTON_STEPS, DIRECTION_STEPS, DIRECTION_TOLERANCE = 40, 200, 1e-2
-FRACTIONS = tuple(0.5**i for i in range(12))
-
-
-class Ascent(NamedTuple):
-    """The end of `climb`.
-
-    distance: how far a functional's mean may be from that at the maximum, in its own sd, as far
-              as the solver's tolerance tells
-    gain:     nats by which the bound rose
-    steps:    Newton steps taken
-    """
-
-    place: Place
-    distance: float
-    is_maximum: bool
-    gain: float
-    steps: int
-
-
-@partial(jax.jit, static_argnames=("model",))
-def _slope(model, place):
-    """dF/dmu - eta: zero at a maximum."""
-    target = gradient(model, place, place.mean)
-    return without_points(model, jax.tree.map(jnp.subtract, target, place.natural))
-
-
-@partial(jax.jit, static_argnames=("model",))
-def _moved(model, place, change, fraction):
-    natural = _add(place.natural, fraction, change)
-    moved = place._replace(natural=natural, mean=obj.summarise(model, natural))
-    return moved, bound(model, moved)
-
-
-def climb(
-    model: Model, place: Place, settled: float = SETTLED, watch: Callable[[], Any] = tuple
-) -> Ascent:
-    r"""Newton's method on the bound, by the same conjugate gradients.
-
-    With the slope $g$ of the bound, $\Sigma g$ leads to its maximum. No functional's mean moves by
-    more than $(g^\top \Sigma g)^{1/2}$ of its own sd under $\Sigma$ on the way. If the bound is not
-    concave the search ends at the first direction of negative curvature, and the step is shortened
-    until the bound rises.
-    """
-    height = first = float(_moved(model, place, place.natural, 0.0)[1])
-    if not np.isfinite(height):
-        raise InputError("Linear response needs a finite bound, and this fit's is not: fit again.")
-    distance, is_maximum, steps = np.inf, False, 0
-    while steps < NEWTON_STEPS:
-        slope = jax.tree.map(lambda x: x[None], _slope(model, place))
-        found = respond(model, place, slope, DIRECTION_TOLERANCE, DIRECTION_STEPS, watch)
-        distance = float(np.sqrt(max(float(inner(slope, found.shift)), 0.0)))
-        is_maximum = bool(found.is_maximum[0])
-        if is_maximum and distance < settled:
-            break
-        change = found.natural if _any(found.natural) else slope
-        better = _line_search(model, place, jax.tree.map(lambda x: x[0], change), height)
-        if better is None:
-            break
-        place, height = better
-        steps += 1
-    return Ascent(place, distance, is_maximum, height - first, steps)
-
-
-def doubts(model: Model, ascent: Ascent, settled: float) -> Iterator[str]:
-    """Sentences on why the widths at the end of a climb may be wrong."""
-    if points := [site for site, family in model.families.items() if not family.has_density]:
-        yield f"q holds {' and '.join(points)} as a point: the widths are those given its value."
-    if not ascent.is_maximum and ascent.steps >= NEWTON_STEPS:
-        yield (
-            f"{ascent.steps} Newton steps raised the bound by {ascent.gain:,.1f} nats and did not "
-            "reach a maximum: fit longer. The corrected widths are not to be trusted."
-        )
-    elif not ascent.is_maximum:
-        yield (
-            "The bound has no maximum near this answer: it rises along some direction, and the "
-            "corrected widths are not to be trusted."
-        )
-    elif not ascent.distance <= settled:
-        yield (
-            f"The answer is up to {ascent.distance:.2g} sd from the maximum of its bound: means "
-            "and widths may be off."
-        )
-    if ascent.gain > MOVED:
-        yield (
-            "The fit was moved towards the maximum of its bound, which rose by "
-            f"{ascent.gain:,.1f} nats: means differ from the fit's."
-        )
-
-
-def _any(tree: Any) -> bool:
-    return any(bool(jnp.any(x != 0)) for x in jax.tree.leaves(tree))
-
-
-def _line_search(
-    model: Model, place: Place, change: Sites, height: float
-) -> tuple[Place, float] | None:
-    """The first of ever shorter steps that raises the bound and stays inside the families."""
-    for fraction in FRACTIONS:
-        moved, reached = _moved(model, place, change, fraction)
-        if float(reached) > height and _belongs(model, moved.natural):
-            return moved, float(reached)
-    return None
-
-
-def _belongs(model: Model, natural: Sites) -> bool:
-    """Whether every natural parameter is that of a distribution."""
-    with numpyro.validation_enabled():
-        try:
-            for site, eta in natural.items():
-                if jax.tree.leaves(eta)[0].size:  # the checks fail on arrays without numbers
-                    model.families[site].distribution(eta)
-        except ValueError:
-            return False
-    return True

@@ -99,8 +99,9 @@ def _bend(model, place, changes):
     return jax.vmap(partial(lr.curvature, model, place))(changes)
 
 
-def polynomial(of: Spectrum) -> tuple[np.ndarray, float, float]:
-    """Chebyshev coefficients of x^(-1/2) on an interval that holds the spectrum, and its ends."""
+def polynomial(of: Spectrum) -> tuple[np.ndarray, int, float, float]:
+    """Chebyshev coefficients of x^(-1/2) on an interval that holds the spectrum, zeros after them,
+    their number, and the interval's ends."""
     low, high = WIDER[0] * max(of.least, FLATTEST), WIDER[1] * of.most
 
     def root(x):
@@ -108,12 +109,16 @@ def polynomial(of: Spectrum) -> tuple[np.ndarray, float, float]:
 
     wanted = 0.5 * np.sqrt(high / low) * np.log(2 / ERROR)
     degree = int(np.clip(16 * np.ceil(wanted / 16), 16, MOST_TERMS))
-    return np.polynomial.chebyshev.chebinterpolate(root, degree), low, high
+    found = np.polynomial.chebyshev.chebinterpolate(root, degree)
+    return np.pad(found, (0, MOST_TERMS + 1 - len(found))), len(found), low, high
 
 
 @partial(jax.jit, static_argnames=("model",))
-def spread_out(model, place, changes, coefficients, low, high):
-    """(I - V F'')^(-1/2) of stacked changes, by the recurrence of Chebyshev's polynomials."""
+def spread_out(model, place, changes, coefficients, number, low, high):
+    """(I - V F'')^(-1/2) of stacked changes, by the recurrence of Chebyshev's polynomials.
+
+    number: of the coefficients that are not zero: an argument, so that one program does for all
+    """
 
     def scaled(change):
         bent = lr.fisher(model, place, lr.curvature(model, place, change))
@@ -129,7 +134,7 @@ def spread_out(model, place, changes, coefficients, low, high):
 
         now = scaled(change)
         total = jax.tree.map(lambda a, b: coefficients[0] * a + coefficients[1] * b, change, now)
-        return jax.lax.fori_loop(2, len(coefficients), term, (change, now, total))[2]
+        return jax.lax.fori_loop(2, number, term, (change, now, total))[2]
 
     return jax.vmap(one)(changes)
 

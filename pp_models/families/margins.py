@@ -10,7 +10,7 @@ import numpy as np
 from scipy.special import betaincinv, gammaincinv, ndtr
 
 WIDEST = 0.9  # of the largest variance that a number between 0 and 1 with its mean can have
-TINY = float(np.finfo(np.float32).tiny)
+TINY = 2.0**24 * float(np.finfo(np.float32).tiny)  # stays normal if divided by a sum of shares
 EXACT = 1e-12  # variance, relative to the largest, of a number that is known
 
 

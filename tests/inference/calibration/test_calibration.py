@@ -301,3 +301,44 @@ def test_engines_without_a_posterior_are_left_out():
         and not sbc.applies("ctm", "gibbs")
     )
     assert sbc.applies("lda", "gibbs") and sbc.applies("ctm", "nuts") and inference.engines()
+
+
+# Corrected widths ---------------------------------------------------------------------------------
+
+
+def test_corrections_have_rows_of_their_own(compiled):
+    """With one component there is nothing to correct: means and widths of the expected data are
+    those of q, up to its 199 draws. Nothing is compiled for the second data set. The engine's own
+    options go to its fit.
+    """
+    shared = {"hyper": {"num_components": 1}, "num_rows": 6, "progress": False}
+    shared["options"] = {"num_epochs": 5}
+    calibrate("bernoulli_mixture", "cavi+lr", 1, jax.random.key(0), **shared)
+    before = len(compiled)
+    found = calibrate("bernoulli_mixture", "cavi+lr", 2, jax.random.key(1), **shared)
+    assert len(compiled) == before > 0
+    assert found.engine == "cavi+lr" and not found.is_chain and found.num_draws == 199
+    own = calibrate("bernoulli_mixture", "cavi", 2, jax.random.key(1), **shared)
+    data = [group == "expected data" for group in own.groups]
+    np.testing.assert_allclose(found.scores[:, data], own.scores[:, data], atol=0.5)
+    assert "| cavi+lr |" in tables.coverage_table([found])
+
+
+def test_only_variational_fits_are_corrected():
+    assert sbc.applies("lda", "svi+lr") and not sbc.applies("nmf", "cavi+lr")
+    with pytest.raises(InputError, match="corrects variational fits"):
+        sbc.applies("lda", "gibbs+lr")
+    with pytest.raises(InputError, match="engine"):
+        calibrate("lda", "nothing+lr", 1, progress=False)
+
+
+@pytest.mark.slow
+def test_corrected_intervals_hold_more():
+    """LDA's word probabilities: 90 % intervals of mean field hold about 66 %, corrected ones about
+    88 %. 60 data sets: a standard error of 4 %.
+    """
+    shared = {"key": jax.random.key(4), "progress": False}
+    plain, wide = (calibrate("lda", name, 60, **shared) for name in ("cavi", "cavi+lr"))
+    entries = [name.startswith("expected (") for name in plain.names]
+    assert plain.coverage90[entries].mean() < 0.75
+    assert 0.82 < wide.coverage90[entries].mean() < 0.94

@@ -7,7 +7,7 @@ import pytest
 
 import inference
 import pp_models
-from inference.core import align, response_draws
+from inference.core import align, climb, response_draws
 from inference.core import linear_response as lr
 from inference.core.corrected import MOST_EXACT
 from inference.core.corrected import corrected as corrected_of
@@ -245,7 +245,7 @@ def test_an_unfinished_fit_is_moved_to_its_maximum(planted):
     moved = early.corrected()
     assert moved.ascent.gain > 1
     assert moved.ascent.steps > 0
-    assert moved.ascent.distance < lr.SETTLED
+    assert moved.ascent.distance < climb.SETTLED
     assert len(moved.notes) == 1
     assert "means differ" in moved.notes[0]
 
@@ -266,7 +266,7 @@ def test_a_climb_that_ends_early_is_told_from_a_saddle(monkeypatch):
     X = np.random.default_rng(0).poisson(1.0, (20, 6))
     few = {"num_topics": 2}, jax.random.key(0)
     fit = inference.fit("lda", pp_models.data.counts(X), "cavi", *few, num_epochs=1, progress=False)
-    monkeypatch.setattr(lr, "NEWTON_STEPS", 1)
+    monkeypatch.setattr(climb, "STEPS", 1)
     short = fit.corrected()
     assert not short.ascent.is_maximum
     assert any("did not reach a maximum" in note for note in short.notes)
