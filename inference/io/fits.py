@@ -35,7 +35,7 @@ from inference.core.posteriors import KINDS, Variational
 from inference.core.provenance import hash_of_names
 from inference.core.topics import Parts, parts_of, topics_of_posterior
 from inference.core.transform import transform, word_of
-from inference.io import archives, tables
+from inference.io import archives, exchange, tables
 from pp_models import models as discovery
 from pp_models.data.files import write_whole
 from pp_models.data.match import Fitted, match
@@ -188,7 +188,13 @@ class Fit:
         """The topics or, of a mixture, the components, with their shares of tokens or rows."""
         return parts_of(self.problem, self.posterior, self.row_totals)
 
-    def topics(self, num_words: int = 10, rank: str = "probability", relevance: float = 0.6) -> Any:
+    def topics(
+        self,
+        num_words: int = 10,
+        rank: str = "probability",
+        relevance: float = 0.6,
+        as_: str | None = None,
+    ) -> Any:
         """A table of the topics or components, the largest first: topic, share, words.
 
         A DataFrame where pandas is installed, else a list of plain rows. Shares are nan if the fit
@@ -197,7 +203,10 @@ class Fit:
         rank:      "probability", "relevance" or "lift", which put words that only this topic uses
                    further to the front
         relevance: the weight of the probability against the lift
+        as_:       "octis" or "topicwizard": what these tools take, in place of a table
         """
+        if as_ is not None:
+            return exchange.layout_of(as_)(self, num_words)
         parts = self.parts()
         rows = tables.topic_rows(parts, self.column_names, num_words, rank, relevance)
         return tables.topic_table(rows, parts.word)

@@ -193,3 +193,21 @@ def test_a_fit_that_is_one_row_wide_transforms():
     np.testing.assert_allclose(fit.transform(["only only"]), [[1.0]], rtol=1e-6)
     np.testing.assert_allclose(fit.topics()["share"], [1.0], rtol=1e-6)
     assert transform(fit.problem, fit.posterior, fit.options, data)[1] is None
+
+
+def test_topics_for_other_tools():
+    """OCTIS's dict and topicwizard's TopicData hold the fit's words, topics and proportions."""
+    data = pp_models.data.counts([[4, 3, 0], [0, 1, 6]], ["cat", "dog", "tax"], ["a", "b"])
+    fit = inference.fit("lda", data, num_topics=2, num_epochs=5, progress=False)
+    octis, wizard = fit.topics(2, as_="octis"), fit.topics(2, as_="topicwizard")
+    documents = np.asarray(fit.documents())
+    np.testing.assert_allclose(octis["topic-word-matrix"].sum(1), 1)
+    np.testing.assert_allclose(octis["topic-document-matrix"], documents.T)
+    best = np.argsort(-octis["topic-word-matrix"], axis=1)[:, :2]
+    assert octis["topics"] == [[data.column_names[v] for v in row] for row in best]
+    assert wizard["corpus"] == ["a", "b"] and list(wizard["vocab"]) == list(data.column_names)
+    np.testing.assert_allclose(wizard["document_topic_matrix"], documents)
+    assert wizard["topic_names"][0] == "0: " + ", ".join(octis["topics"][0])
+    assert wizard["transform"](data).shape == (2, 2)
+    with pytest.raises(InputError, match="layout"):
+        fit.topics(as_="octi")
