@@ -143,9 +143,11 @@ class Estimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         X = validate_data(self, X, reset=reset, **checks)
         names = getattr(self, "feature_names_in_", None)
         names = None if names is None else tuple(map(str, names))
-        if kind == "text_and_votes":
-            return data_.text_and_votes(X, _votes(X, y, self, reset), names)
-        if kind == "counts":
+        if kind == "text_and_votes" and (reset or y is not None):
+            if y is None:
+                raise ValueError(f"{type(self).__name__} requires y: the votes, rows x members.")
+            return data_.text_and_votes(X, y, names)
+        if kind in ("counts", "text_and_votes"):  # rows to transform need no votes
             return _counts(X, names)
         return as_data(X, kind) if kind == "ratings" else data_.dense(X, names)
 
@@ -225,16 +227,6 @@ def _counts(X: Any, names: Any) -> Any:
     weights = scipy.sparse.csr_array(parts, shape=matrix.shape)
     weights.eliminate_zeros()
     return rows_.Data("counts", matrix=weights, column_names=names)
-
-
-def _votes(X: Any, y: Any, estimator: Any, reset: bool) -> Any:
-    """The votes of a model of text and votes; of rows to transform none, all missing."""
-    if y is None and reset:
-        raise ValueError(f"{type(estimator).__name__} requires y: the votes, rows x members.")
-    if y is None:
-        members = estimator.fit_.num_members
-        return np.full((X.shape[0], members), np.nan)
-    return np.asarray(y, float).reshape(X.shape[0], -1)
 
 
 # Making the classes -------------------------------------------------------------------------------
