@@ -7,7 +7,9 @@
 import importlib
 import signal
 import sys
+import warnings
 from collections.abc import Sequence
+from typing import Any
 
 from inference.cli.arguments import parser as _parser
 from inference.core.interruption import terminable
@@ -16,11 +18,22 @@ from pp_models.errors import Diverged, InputError
 __all__ = ["_parser", "main"]
 
 
+_usual_format = warnings.formatwarning
+
+
+def _as_sentence(message: Any, category: Any, *where: Any, **more: Any) -> str:
+    """Warnings for users without the place in the code."""
+    if issubclass(category, UserWarning):
+        return f"pp-models: {message}\n"
+    return _usual_format(message, category, *where, **more)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status.
 
     0: success. 1: it went wrong. 2: bad input. 130: interrupted. 143: terminated.
     """
+    warnings.formatwarning = _as_sentence
     chosen = _parser().parse_args(arguments)
     chosen.arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:

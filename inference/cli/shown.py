@@ -13,6 +13,7 @@ from inference.core.completion import has_topics
 from inference.evaluation.ratings import score_ratings
 from inference.io import tables
 from inference.io.fits import Fit, load, stored_sites
+from inference.run.end_checks import quiet
 from pp_models.data.files import write_whole
 from pp_models.errors import InputError
 
@@ -88,7 +89,8 @@ def format_ratings(fit: Fit) -> str:
     """How far the fitted ratings are from their predictions, in a line; "" where that is long."""
     if fit.model.ratings is None or fit.data.num_entries > MOST_RATINGS:
         return ""
-    rmse = score_ratings(fit, fit.data).rmse
+    with quiet():  # the line says that these are the fitted ratings
+        rmse = score_ratings(fit, fit.data).rmse
     spread = float(np.std(fit.data.matrix.data, dtype=np.float64))
     told = f"RMSE {rmse:.4g}, and {spread:.4g} if all are predicted by their mean"
     return f"{fit.data.num_entries:,} fitted ratings: {told}"

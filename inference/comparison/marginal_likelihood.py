@@ -168,7 +168,7 @@ def check(fit: Any) -> None:
             "gibbs or nuts."
         )
     if fit.data is None:
-        raise InputError("This fit was loaded without its data: pass data= to inference.load.")
+        raise InputError("This fit was loaded without its data: pass data= to pp_models.load_fit.")
     if not model.proper(fit.hyper):
         raise InputError(f"The prior of {model.name} is improper: its data have no evidence.")
     rotates = model.rotation.sites and model.symmetry != "signed_permutation"

@@ -72,7 +72,7 @@ class Corrected(Variational):
             if self.problem.data is None:
                 raise InputError(
                     "Linear response needs the data, and this fit was loaded without them: pass "
-                    "data= to inference.load."
+                    "data= to pp_models.load_fit."
                 )
             model, data = self.problem.model, self.problem.data
             with jax.enable_x64(True):

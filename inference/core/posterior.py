@@ -165,7 +165,7 @@ def check_data(problem: obj.Problem) -> None:
     if problem.data is None:
         raise InputError(
             f"This fit was stored without {', '.join(problem.model.local)}, which have a row for "
-            "each row of the data: pass data= to inference.load."
+            "each row of the data: pass data= to pp_models.load_fit."
         )
 
 

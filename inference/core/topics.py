@@ -205,7 +205,7 @@ def _relevance(parts: Parts, weight: float) -> np.ndarray:
     if np.isnan(parts.share).any():
         raise InputError(
             "Relevance and lift compare topics by their shares of the tokens, and this fit was "
-            "stored without the rows' weights: pass data= to inference.load."
+            "stored without the rows' weights: pass data= to pp_models.load_fit."
         )
     if (parts.columns < 0).any():
         raise InputError(

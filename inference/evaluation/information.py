@@ -37,7 +37,7 @@ def _tree(fit: Any, num_draws: int) -> Any:
         told = f"LOO and WAIC need draws or a distribution, and {fit.engine} gives a point"
         raise InputError(f"{told}: use another engine.")
     if fit.data is None:
-        raise InputError("This fit was loaded without its data: pass data= to inference.load.")
+        raise InputError("This fit was loaded without its data: pass data= to pp_models.load_fit.")
     tree = arviz.convert(fit, num_draws, by_row=True)
     if not arviz.has_group(tree, "log_likelihood"):
         raise InputError(

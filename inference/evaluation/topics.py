@@ -38,7 +38,7 @@ def word_distributions(fit: Any) -> np.ndarray:
 
 def _totals(fit: Any) -> np.ndarray:
     if (totals := fit.row_totals) is None:
-        raise InputError("This fit was loaded without its data: pass data= to inference.load.")
+        raise InputError("This fit was loaded without its data: pass data= to pp_models.load_fit.")
     return totals
 
 

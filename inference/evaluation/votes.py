@@ -165,7 +165,7 @@ def _check(fit: Any, data: Any, rows: str | None) -> str:
     expands = rows == "nested" or (rows == "gaussian" and not posterior.has_spread)
     if fit.data is None and expands:
         told = f"rows={rows!r} needs the fitted votes, which this fit was loaded without"
-        raise InputError(f"{told}: pass data= to inference.load.")
+        raise InputError(f"{told}: pass data= to pp_models.load_fit.")
     words, members = fit.provenance["columns"], len(fit.posterior.mean(fit.model.votes.members))
     if (data.num_columns, data.num_members) != (words, members):
         raise InputError(

@@ -6,11 +6,12 @@ import numpy as np
 
 from inference.core import topics as core
 from pp_models.errors import InputError, unknown
+from pp_models.model import check_count
 
 
 def octis(fit: Any, num_words: int = 10) -> dict[str, Any]:
     """What OCTIS's measures take: lists of words, (K, words) and (K, documents) probabilities."""
-    parts, names = fit.parts(), _words(fit)
+    parts, names = _parts(fit, num_words), _words(fit)
     return {
         "topics": [[names[v] for v in best] for best in core.largest(parts.columns, num_words)],
         "topic-word-matrix": parts.columns,
@@ -21,12 +22,13 @@ def octis(fit: Any, num_words: int = 10) -> dict[str, Any]:
 def topicwizard(fit: Any, num_words: int = 10) -> dict[str, Any]:
     """What `topicwizard.visualize(topic_data=...)` takes. Documents stand under their names,
     because a fit has no texts; `num_words` name a topic. The counts stay a sparse matrix."""
-    if fit.data is None or fit.data.matrix is None:
+    parts, names = _parts(fit, num_words), _words(fit)
+    if fit.data is None:
         raise InputError(
             "topicwizard shows the documents' counts, which this fit was loaded without: pass "
-            "data= to load."
+            "data= to load_fit."
         )
-    parts, names, number = fit.parts(), _words(fit), fit.data.num_rows
+    number = fit.data.num_rows
     return {
         "corpus": list(fit.row_names or (f"document {d}" for d in range(number))),
         "vocab": np.asarray(names),
@@ -50,6 +52,17 @@ def layout_of(name: Any) -> Any:
     if name not in LAYOUTS:
         raise unknown("layout of topics", str(name), LAYOUTS)
     return LAYOUTS[name]
+
+
+def _parts(fit: Any, num_words: Any) -> Any:
+    """Topics of counts: what other tools take are distributions over words."""
+    check_count("num_words", num_words)
+    if fit.provenance["kind"] not in ("counts", "text_and_votes"):
+        raise InputError(
+            f"OCTIS and topicwizard take topics of counts, and {fit.model.name} explains "
+            f"{fit.provenance['kind']} data: use fit.topics() without as_."
+        )
+    return fit.parts()
 
 
 def _words(fit: Any) -> list[str]:

@@ -33,13 +33,13 @@ from inference.core.corrected import Corrected, corrected
 from inference.core.posterior import Posterior, Stored
 from inference.core.posteriors import KINDS, Variational
 from inference.core.provenance import hash_of_names
-from inference.core.topics import Parts, parts_of, topics_of_posterior
+from inference.core.topics import Parts, declared_topics, parts_of, topics_of_posterior
 from inference.core.transform import transform, word_of
 from inference.io import archives, exchange, tables
 from pp_models import models as discovery
+from pp_models.data.coerce import as_data
 from pp_models.data.files import write_whole
 from pp_models.data.match import Fitted, match
-from pp_models.data.types import Data
 from pp_models.errors import InputError
 from pp_models.model import as_arrays, declare, log_joint, value_shapes
 
@@ -217,6 +217,7 @@ class Fit:
         Of a mixture, the rows' probabilities of the components, which need the data.
         """
         if self.model.local:
+            declared_topics(self.model)
             values = topics_of_posterior(self.problem, self.posterior, self._known_totals())
             found = values.proportions
         else:
@@ -228,7 +229,7 @@ class Fit:
 
     def _known_data(self) -> Any:
         if self.data is None:
-            raise InputError("This fit was loaded without its data: pass data= to inference.load.")
+            raise InputError("This fit was loaded without data: pass data= to pp_models.load_fit.")
         return self.data
 
     def _known_totals(self) -> np.ndarray:
@@ -351,8 +352,11 @@ class _Shape(NamedTuple):
     num_columns: int
 
 
-def load(path: str | Path, data: Data | None = None) -> Fit:
-    """Read a fit. With `data`, which must be those fitted, everything works as before saving."""
+def load(path: str | Path, data: Any = None) -> Fit:
+    """Read a fit. With `data`, which must be those fitted, everything works as before saving.
+
+    data: in any form that `fit` takes; texts are counted by the fitted words
+    """
     path = Path(path)
     if not path.exists() and path.with_name(path.name + ".npz").exists():
         path = path.with_name(path.name + ".npz")
@@ -360,19 +364,21 @@ def load(path: str | Path, data: Data | None = None) -> Fit:
     with archives.usable(path, "fit"):
         about = header["data"]
         model = discovery.load(header["model"])
+        names = _names(archives.group(arrays, "names"), about)
+        data = None if data is None else as_data(data, about["kind"], names.get("columns"))
         if data is not None and data.hash != about["hash"]:
             raise InputError(
                 f"{path} was fitted to other data than these (their hashes differ): pass the "
                 "original data or none."
             )
         archives.check_sizes(header["hyper"] | {"columns": about["columns"]}, arrays)
-        known: Any = data or _Shape(about["kind"], about["rows"], about["columns"])
+        shape = _Shape(about["kind"], about["rows"], about["columns"])
+        known: Any = shape if data is None else data
         model, hyper = declare(model, header["hyper"], known)
         problem = obj.Problem(model, as_arrays(hyper), data, tuple(jax.local_devices()))
         leaves = {site: list(archives.group(arrays, site).values()) for site in model.families}
         grid, stats = (archives.group(arrays, name) for name in ("grid", "sample_stats"))
         more = archives.group(arrays, "more")
-        names = _names(archives.group(arrays, "names"), about)
         totals = archives.group(arrays, "data").get("totals")
         matches = totals is None or totals.shape == (about["rows"],)
         archives.require(matches, "it does not hold a total for each of its rows")

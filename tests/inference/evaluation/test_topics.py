@@ -246,7 +246,7 @@ def test_what_cannot_be_answered_is_refused_in_a_sentence(tmp_path):
         (lambda: inference.representative_documents(fit, 0, 0), "num must be"),
         (lambda: inference.top_words(fit, 0), "num_words must be"),
         (lambda: inference.format_topics(fit, rank="best"), "Unknown ranking of words 'best'"),
-        (lambda: inference.topics(forgetful), "pass data= to inference.load"),
+        (lambda: inference.topics(forgetful), "pass data= to pp_models.load_fit"),
     ):
         with pytest.raises(InputError, match=words):
             call()

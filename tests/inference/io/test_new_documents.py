@@ -211,3 +211,15 @@ def test_topics_for_other_tools():
     assert wizard["transform"](data).shape == (2, 2)
     with pytest.raises(InputError, match="layout"):
         fit.topics(as_="octi")
+
+
+def test_a_fit_is_loaded_with_its_texts(tmp_path):
+    """The texts that were fitted are counted by the fitted words again; others are refused by a
+    sentence that does not blame the file."""
+    texts = ["cat dog cat pet", "tax vote tax law", "pet dog"]
+    fit = inference.fit("lda", texts, num_topics=2, num_epochs=5, progress=False)
+    path = fit.save(tmp_path / "fit.npz")
+    again = inference.load(path, texts)
+    assert again.data.hash == fit.data.hash and np.isfinite(again.bound)
+    with pytest.raises(InputError, match="other data than these"):
+        inference.load(path, ["cat dog", "tax", "law"])
