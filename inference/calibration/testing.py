@@ -26,7 +26,7 @@ from inference.core.objective import Problem
 from inference.core.registry import engines, load_engine
 from pp_models.errors import InputError, unknown
 from pp_models.model import Model, as_arrays, check_declaration, compare_joint, declare
-from pp_models.models import available, load
+from pp_models.models import PACKAGE, available, declared, load
 
 __all__ = ["Failed", "Result", "check", "declaration", "examine", "example_problem", "other_laws"]
 
@@ -122,8 +122,11 @@ def find(model: str | Path) -> str:
         raise InputError(f"There is no file {model}: name a model, or the file that declares it.")
     folders = [str(file.resolve().parent), os.environ.get("PP_MODELS_PATH", "")]
     os.environ["PP_MODELS_PATH"] = os.pathsep.join(filter(None, folders))
-    if file.stem not in available():
+    found = declared(PACKAGE, "MODEL").get(file.stem)
+    if found is None:
         raise InputError(f"{file} declares no model: end it in MODEL = Model(...).")
+    if found.resolve() != file.resolve():
+        raise InputError(f"{file} has the name of the model in {found}: rename the file.")
     return file.stem
 
 

@@ -95,7 +95,10 @@ def rows(num_local: int, local_tolerance: float) -> Group:
 def rate(tau: float, kappa: float) -> Group:
     return {
         "tau": Option(tau, "delay of the learning rate (tau + t)^-kappa"),
-        "kappa": Option(kappa, "decay of the learning rate, above 0.5 and at most 1 to converge"),
+        "kappa": Option(
+            kappa,
+            "decay of the learning rate, at most 1; the classical conditions ask for more than 0.5",
+        ),
     }
 
 

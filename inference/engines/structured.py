@@ -56,7 +56,6 @@ from pp_models.model import Model, Sites
 
 NUM_UPDATES = 1000
 SHARE = 4  # of the steps, one part of so many is averaged before exact ones
-MOST_KAPPA = 0.7
 
 Options = opt.compose(
     opt.batches(NUM_UPDATES),

@@ -14,8 +14,9 @@ fit into memory and a sweep is quick.
 
 The answer is the average of the natural parameters over the last steps (`_minibatch`), unless a
 batch holds all rows. The noise of batches averages out, so that the rate falls slowly where a pass
-has few steps, and as many passes as sweeps of `cavi` end as high. Without averaging, the last step
-converges only for `kappa` above 0.5. A warning says if the bound still rose at the end.
+has few steps, and as many passes as sweeps of `cavi` end as high. Without averaging, the
+classical conditions for convergence ask for `kappa` above 0.5. A warning says if the bound still
+rose at the end.
 
 Factors that begin at noise are nearly equal, and rash steps leave some of them so: on long
 documents topics are lost. With `begin="trust"` the first twentieth of the steps are therefore those

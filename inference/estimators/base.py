@@ -6,10 +6,15 @@ posterior is `fit_`, with widths, draws and exports.
 
 X is rows x columns: counts of words, a dense or sparse matrix; ratings of users x items, NaN or
 not stored where missing; dense observations; for text and votes, counts as X and votes as y. Counts
-may be fractional, as scikit-learn's own LDA allows: tokens are then weighed, and $F$ is no longer
-the log density of a draw from the model. Samplers refuse them.
+may be fractional, as scikit-learn's own LDA allows: each token then has a weight, and $F$ is a
+weighted log likelihood. Samplers, `score` and `partial_fit` refuse fractions.
+
+A pickled estimator holds the fit without its data: `transform` works, `partial_fit` and
+`fit_.corrected()` do not.
 """
 
+import copy
+import dataclasses
 import functools
 import inspect
 import tempfile
@@ -56,6 +61,7 @@ class Estimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
     """The base of all estimators."""
 
     _model_name = ""
+    _fit: Any = None
     _stream: Any = None
 
     @property
@@ -82,29 +88,27 @@ class Estimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
                 f"Engine {engine.name!r} counts tokens, and X holds fractions: pass whole counts, "
                 "or leave engine out."
             )
-        self._stream = None
         options = dict(self.engine_options or {})
         if self.max_iter is not None:
             options[_iterations(engine)] = self.max_iter
         given = self._hyper(), self._key(), options
-        self.fit_ = _fitted(self._model_name, data, engine.name, *given, bool(self.verbose))
-        return self._done()
+        made = _fitted(self._model_name, data, engine.name, *given, bool(self.verbose))
+        return self._learned(made, None)
 
     @available_if(_can_stream)
     def partial_fit(self, X: Any, y: Any = None) -> "Estimator":
         """Append rows to those seen so far, all of which are kept, and learn from the new ones.
 
-        After `fit` the stream begins with the rows that were fitted, and learns anew.
+        After `fit` the stream begins with the rows that were fitted, and learns anew. The engine
+        must be one that follows streams; `max_iter` has no meaning here.
         """
-        first = not hasattr(self, "fit_")
+        first = not self.__sklearn_is_fitted__()
         data = self._data(X, y, reset=first)
+        following = self._stream or self._begin(None if first else self.fit_.data, data, first)
         if not _is_whole(data):
             raise InputError("partial_fit keeps whole counts, and X holds fractions: use fit.")
-        if self._stream is None:
-            self._stream = self._begin(None if first else self.fit_.data, data, first)
-        self._stream.partial_fit(data.matrix)
-        self.fit_ = self._stream.fit()
-        return self._done()
+        following.partial_fit(data.matrix)
+        return self._learned(None, following)
 
     def _begin(self, before: Any, data: Any, first: bool) -> Any:
         """A stream of the rows fitted before."""
@@ -113,16 +117,39 @@ class Estimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
                 "partial_fit goes on with the rows that were fitted, and this estimator was loaded "
                 "without them: use a new one."
             )
+        if before is not None and not _is_whole(before):
+            raise InputError(
+                "partial_fit keeps whole counts, and this estimator was fitted to fractions: use a "
+                "new one."
+            )
+        named = {} if self.engine is None else {"engine": self.engine}
         given = {"hyper": self._hyper(), "key": self._key(), "column_names": data.column_names}
+        given |= named | dict(self.engine_options or {})
         started = stream(self._model_name, data.num_columns, **given)
         if before is not None:
             started.append(before.matrix)
         return started
 
-    def _done(self) -> "Estimator":
-        self.n_iter_ = len(self.fit_.history["step"])
-        self._n_features_out = self.n_components
+    def _learned(self, made: Any, following: Any) -> "Estimator":
+        self._fit, self._stream, self._n_features_out = made, following, self.n_components
         return self
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return self._fit is not None or self._stream is not None
+
+    @property
+    def fit_(self) -> Any:
+        """The `Fit`. Of a stream it is made when it is asked for."""
+        if self._fit is None and self._stream is not None:
+            self._fit = self._stream.fit()
+        if self._fit is None:
+            raise AttributeError(f"This {type(self).__name__} is not fitted yet.")
+        return self._fit
+
+    @property
+    def n_iter_(self) -> int:
+        """The number of steps."""
+        return len(self.fit_.history["step"])
 
     def _key(self) -> jax.Array:
         """A JAX key from an int, a RandomState, or None, which differs from call to call."""
@@ -149,7 +176,9 @@ class Estimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
             return data_.text_and_votes(X, y, names)
         if kind in ("counts", "text_and_votes"):  # rows to transform need no votes
             return _counts(X, names)
-        return as_data(X, kind) if kind == "ratings" else data_.dense(X, names)
+        if kind == "ratings":
+            return dataclasses.replace(as_data(X, kind), column_names=names)
+        return data_.dense(X, names)
 
     # What was fitted ------------------------------------------------------------------------------
 
@@ -158,48 +187,52 @@ class Estimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         """(n_components, n_features): topics as distributions over the columns, expected rows of a
         mixture's components, or the items' locations.
         """
-        check_is_fitted(self, "fit_")
-        posterior = self.fit_.posterior
-        if (declared := self.fit_.model.ratings) is not None:
-            return np.asarray(posterior.mean(declared.sites[1]), np.float64).T
-        return np.asarray(parts_of(self.fit_.problem, posterior, None).columns)
+        check_is_fitted(self)
+        if self.fit_.model.ratings is not None:
+            return scores.item_means(self.fit_).T
+        return np.asarray(parts_of(self.fit_.problem, self.fit_.posterior, None).columns)
 
     def transform(self, X: Any) -> np.ndarray:
         """(rows, n_components) posterior means of the rows' weights."""
-        check_is_fitted(self, "fit_")
+        check_is_fitted(self)
         return np.asarray(self.fit_.transform(self._data(X)))
 
     def score(self, X: Any, y: Any = None) -> float:
         """How well held-out parts of the rows of X are predicted from their other parts; higher is
         better: `estimators.scores` says by what measure."""
-        check_is_fitted(self, "fit_")
+        check_is_fitted(self)
         return scores.score(self.fit_, self._data(X, y))
 
     def predict_ratings(self, users: Any, items: Any, probability: float = 0.9) -> Any:
         """Mean, sd, lower and upper end of the interval of these users' ratings of these items."""
-        check_is_fitted(self, "fit_")
+        check_is_fitted(self)
         from inference.evaluation.ratings import predict_ratings
 
         return predict_ratings(self.fit_, users, items, probability)
 
-    # Pickling, by the format of `Fit.save` --------------------------------------------------------
+    # Copies share the fit and its data. Pickles hold the file of `Fit.save` without the data -----
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Estimator":
+        shared = {"_fit": self.fit_ if self.__sklearn_is_fitted__() else None, "_stream": None}
+        made = type(self).__new__(type(self))
+        own = {name: x for name, x in vars(self).items() if name not in shared}
+        made.__dict__ = copy.deepcopy(own, memo) | shared
+        return made
 
     def __getstate__(self) -> dict[str, Any]:
-        state = dict(super().__getstate__())
-        if "_stream" in state:
-            state["_stream"] = None
-        if "fit_" in state:
+        state = {**super().__getstate__(), "_stream": None}
+        if self.__sklearn_is_fitted__():
             with tempfile.TemporaryDirectory() as folder:
-                state["fit_"] = state["fit_"].save(Path(folder) / "fit.npz").read_bytes()
+                state["_fit"] = self.fit_.save(Path(folder) / "fit.npz").read_bytes()
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         state = dict(state)
-        if isinstance(stored := state.get("fit_"), bytes):
+        if isinstance(stored := state.get("_fit"), bytes):
             with tempfile.TemporaryDirectory() as folder:
                 path = Path(folder) / "fit.npz"
                 path.write_bytes(stored)
-                state["fit_"] = fits.load(path)
+                state["_fit"] = fits.load(path)
         super().__setstate__(state)
 
 

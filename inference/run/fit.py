@@ -188,7 +188,8 @@ def _run(
         advance(run, batches, step_key)
     found = run.as_fit(run.state, run.stopped)
     warn_of_answer(found.posterior)
-    scheduled = hasattr(options, "kappa") and "rate" in found.history
-    if engine.rows == "batch" and engine.kind in ("variational", "conditional") and scheduled:
+    scheduled = engine.rows == "batch" and hasattr(options, "kappa") and "rate" in found.history
+    whole = len(found.history["step"]) == num_steps  # nothing that was asked for ended it early
+    if engine.kind in ("variational", "conditional") and scheduled and whole:
         warn_of_rising(title, found.history, data.num_rows, options)
     return found

@@ -273,3 +273,9 @@ def test_files_are_found_beside_those_of_PP_MODELS_PATH(write, tmp_path):
     assert str(other) in os.environ["PP_MODELS_PATH"]
     with pytest.raises(InputError, match="There is no file"):
         testing.find(str(other / "none.py"))
+
+
+def test_an_edited_copy_is_not_taken_for_the_original(write):
+    """A file named like one of our models would never be read: it is refused."""
+    with pytest.raises(InputError, match=r"has the name of the model in .*: rename the file"):
+        testing.find(write(SOURCE, "lda"))

@@ -1,7 +1,9 @@
 """scikit-learn's users: estimators keep its rules, and work in its pipelines and searches."""
 
+import copy
 import io
 import pickle
+import warnings
 
 import jax
 import joblib
@@ -9,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse
+from scipy.special import digamma, softmax
 from sklearn.base import clone
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import LogisticRegression
@@ -25,8 +28,9 @@ NAMES = [class_name(name) for name in pp_models.available()]
 FEW = {"n_components": 2, "max_iter": 20}
 # What scikit-learn checks and we do not keep, with the reason.
 EXPECTED = {
+    "check_fit_score_takes_y": "score deals out whole tokens; scikit-learn passes fractions",
     "check_n_features_in_after_fitting": "partial_fit keeps whole counts; scikit-learn passes "
-    "fractions"
+    "fractions",
 }
 QUICK = [  # checks of scikit-learn that compile few programs
     "check_estimator_cloneable",
@@ -139,7 +143,8 @@ def test_a_fitted_estimator_is_stored_in_our_format(fitted):
     made, frame = fitted
     kept = io.BytesIO()
     joblib.dump(made, kept)
-    assert isinstance(made.__getstate__()["fit_"], bytes)
+    assert isinstance(made.__getstate__()["_fit"], bytes)
+    assert copy.deepcopy(made).fit_.data is made.fit_.data
     again = joblib.load(io.BytesIO(kept.getvalue()))
     np.testing.assert_allclose(again.transform(frame), made.transform(frame), atol=1e-6)
     assert again.get_feature_names_out().tolist() == ["lda0", "lda1"]
@@ -148,17 +153,33 @@ def test_a_fitted_estimator_is_stored_in_our_format(fitted):
     assert pickle.loads(pickle.dumps(pp_models.sklearn.LDA())).get_params()["n_components"] == 10
 
 
+def weights(topics, counts, alpha):
+    """Means of q(theta) at X 12's fixed point, given the parameters of q(beta), in NumPy."""
+    log_beta = digamma(topics) - digamma(topics.sum(1, keepdims=True))
+    gamma = np.full((len(counts), len(topics)), alpha + counts.sum(1, keepdims=True) / len(topics))
+    for _ in range(2000):
+        phi = softmax(digamma(gamma)[:, :, None] + log_beta, axis=1)
+        gamma = alpha + np.einsum("dv,dkv->dk", counts, phi)
+    return gamma / gamma.sum(1, keepdims=True)
+
+
 def test_fractions_are_weights(fitted):
-    """Counts divided by two weigh half: for rows given topics, as if alpha were twice as large.
-    Samplers, which count tokens, refuse them."""
+    """A count of 1.5 enters X 12 as 1.5: rows are at that fixed point. Samplers, `score` and
+    `partial_fit`, which deal with whole tokens, refuse fractions."""
     made, frame = fitted
-    half, alpha = frame / 2, float(made.fit_.hyper.alpha)
-    weights = made.transform(half)
-    total = frame.sum(axis=1).to_numpy()[:, None] / 2
-    counted = weights * (total + 2 * alpha) - alpha  # expected tokens of each topic
-    np.testing.assert_allclose(counted.sum(1), total[:, 0], rtol=1e-4)
+    half = frame / 8
+    topics = np.asarray(made.fit_.posterior.natural("beta"), float)
+    found = made.transform(half)
+    expected = weights(topics, half.to_numpy(), float(made.fit_.hyper.alpha))
+    np.testing.assert_allclose(found, expected, atol=1e-3)
+    assert np.abs(found - made.transform(frame)).max() > 1e-2
+    for use in (lambda: made.score(half), lambda: clone(made).partial_fit(half)):
+        with pytest.raises(InputError, match="fractions"):
+            use()
     with pytest.raises(InputError, match="fractions"):
         pp_models.sklearn.LDA(n_components=2, engine="gibbs").fit(half)
+    with pytest.raises(InputError, match="fitted to fractions"):
+        clone(made).fit(half).partial_fit(frame)
 
 
 def test_rows_are_learned_in_portions():
@@ -185,6 +206,12 @@ def test_ratings_are_predicted_with_intervals():
     assert np.sqrt(np.mean((found.mean - X[~seen]) ** 2)) < 0.5 * X.std()
     assert np.all((found.lower < found.mean) & (found.mean < found.upper))
     assert made.components_.shape == (2, 15)
+    known = np.where(seen, X, np.nan)
+    drawn = clone(made).set_params(engine="gibbs", max_iter=200).fit(known)
+    offset = drawn.fit_.hyper.offset
+    for one in (made, drawn):  # draws have rotations of their own, and one common one here
+        rebuilt = one.transform(known) @ one.components_ + offset
+        assert np.sqrt(np.mean((rebuilt - X)[seen] ** 2)) < 0.5 * X.std()
     assert -X.std() < made.score(np.where(seen, X, np.nan)) < 0
 
 
@@ -196,5 +223,10 @@ def test_votes_are_y():
     votes[coordinates.coords] = coordinates.data
     made = pp_models.sklearn.LGNMFVotes(**FEW).fit(data.matrix, votes)
     assert made.transform(data.matrix).shape == (data.num_rows, 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # these votes were fitted
+        assert -2 < made.score(data.matrix, votes) < 0
+    with pytest.raises(InputError, match="as y"):
+        made.score(data.matrix)
     with pytest.raises(ValueError, match="requires y"):
         clone(made).fit(data.matrix)

@@ -114,4 +114,5 @@ def test_fits_that_end_early_say_so(engine):
     with warnings.catch_warnings():
         warnings.filterwarnings("error", ".*had not converged")
         inference.fit(*given, progress=False, bound_every=0, **slow)
+        inference.fit(*given, progress=False, tolerance=0.5, **slow)  # ends at its tolerance
         inference.fit(*given, progress=False)
