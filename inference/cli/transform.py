@@ -10,6 +10,7 @@ import numpy as np
 
 from inference.cli import shown
 from inference.cli.arguments import table_options
+from inference.cli.evaluate import NO_TEXTS
 from inference.core.transform import word_of
 from inference.io.fits import Fit
 from inference.io.tables import numbered
@@ -57,13 +58,16 @@ def _read(name: str, fit: Fit, options: dict[str, str]) -> Data:
     options: which columns of a table are texts and their names
     """
     kind = fit.model.kind
+    if options and kind == "ratings":
+        raise InputError(NO_TEXTS)
     if not packaged.is_path(name):
         return datasets.load(name, fit.model)
     if options:
         return packaged.read(name, "counts", **options)
     path = Path(name)
     if kind == "ratings":
-        return readers.read_ratings(path, complete=False)
+        beside = readers.names(path, own=True)  # of indices, which may leave gaps
+        return readers.read_ratings(path, complete=beside == (None, None))
     if not (kind == "counts" or (kind == "text_and_votes" and not _has_votes(path))):
         return datasets.load(name, fit.model)
     names = fit.column_names

@@ -25,12 +25,14 @@ from inference.core.registry import engines, load_engine, load_with_options
 from inference.evaluation.choice import Choice, Row, label
 from inference.evaluation.coherence import coherence, diversity
 from inference.evaluation.heldout import UNITS, RowScores, row_scores
+from inference.evaluation.ratings import warn_of_unknown
 from inference.evaluation.scores import Measure, ratio
 from inference.evaluation.splits import hold_out
 from inference.evaluation.topics import topics
 from inference.run.checks import check_suits
 from inference.run.fit import default_engine, fit
 from pp_models.data.coerce import as_data
+from pp_models.data.rated import match_ratings
 from pp_models.data.types import Data
 from pp_models.errors import Diverged, InputError, TooLarge, unknown
 from pp_models.models import load
@@ -120,6 +122,10 @@ def _split(kind: str, given: tuple[Any, Any, Any], share: float, seed: int) -> l
             raise InputError(f"share must be between 0 and 1, not {share!r}.")
         split = hold_out(data, share, seed)
         data, heldout = split.training, split.heldout
+    elif data.kind == heldout.kind == "ratings":
+        all_of_them, shape = heldout, (data.num_rows, data.num_columns)
+        heldout, dropped = match_ratings(all_of_them, data.row_names, data.column_names, shape)
+        warn_of_unknown(dropped, all_of_them)
     return [data, heldout, heldout if reference is None and kind == "counts" else reference]
 
 

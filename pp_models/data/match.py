@@ -2,7 +2,8 @@
 
 Words and items that were not fitted are left out and counted. Words that the new rows do not use
 are columns of zeros; columns of dense rows must all be there. Without names on both sides the
-columns are taken to be the same, in the same order.
+columns are taken to be the same, in the same order. Items without names are whole numbers: see
+`ids.match_ids`.
 """
 
 import collections
@@ -15,6 +16,7 @@ import scipy.sparse
 
 from pp_models.data import text
 from pp_models.data.coerce import as_data
+from pp_models.data.ids import match_ids
 from pp_models.data.rows import Data
 from pp_models.data.types import count_matrix, named
 from pp_models.errors import InputError
@@ -129,7 +131,8 @@ def count_texts(documents: Sequence[str], fitted: Fitted, row_names: Any = None)
             "The fit does not know the names of its words, by which texts are counted: pass "
             f"counts of its {fitted.num_columns} words."
         )
-    places = _places(fitted.column_names)
+    _check_distinct(fitted.column_names)
+    places = {word: place for place, word in enumerate(fitted.column_names)}
     unknown: collections.Counter[str] = collections.Counter()
     rows, columns = [], []
     for i, document in enumerate(documents):
@@ -155,25 +158,29 @@ def count_texts(documents: Sequence[str], fitted: Fitted, row_names: Any = None)
 
 def _by_name(data: Data, fitted: Fitted) -> Matched:
     old, new = fitted.column_names, data.column_names
-    if old is None or new is None:
-        return Matched(_same_size(data, fitted))
-    if old == new:
+    if old == new and data.num_columns == fitted.num_columns:
         return Matched(data)
-    places = _places(old)
-    target = np.array([places.get(name, -1) for name in new], int)
+    if data.kind != "ratings" and (old is None or new is None):
+        _check_size(data, fitted)
+        return Matched(data)
+    if old is not None and new is not None:
+        _check_distinct(old)
+    target = match_ids(new, old, data.num_columns, fitted.num_columns)
     known = target >= 0
-    if new and old and not known.any():
+    if len(known) and fitted.num_columns and not known[_used(data)].any():
+        numbers = f"the numbers 0 to {fitted.num_columns - 1}"
+        theirs = _shown(new or [str(i) for i in np.flatnonzero(_used(data))])
         raise InputError(
-            f"No {UNITS[fitted.kind][1]} of the new rows was fitted: theirs are {_shown(new)}, "
-            f"those fitted {_shown(old)}."
+            f"No {UNITS[fitted.kind][1]} of the new rows was fitted: theirs are {theirs}, those "
+            f"fitted {_shown(old) if old else numbers}."
         )
-    repeated = collections.Counter(name for name, kept in zip(new, known, strict=True) if kept)
+    repeated = collections.Counter(n for n, kept in zip(new or (), known, strict=False) if kept)
     twice = [name for name, number in repeated.items() if number > 1]
     if data.kind in ("ratings", "dense") and twice:
         raise InputError(f"The new rows have {twice[0]!r} more than once: keep one of them.")
     if data.kind == "dense":
-        return _dense_columns(data, old, target)
-    shape = data.num_rows, len(old)
+        return _dense_columns(data, old or (), target)
+    shape = data.num_rows, fitted.num_columns
     coordinates = data.matrix[:].tocoo()
     kept = known[coordinates.coords[1]]
     cells = coordinates.coords[0][kept], target[coordinates.coords[1][kept]]
@@ -186,6 +193,14 @@ def _by_name(data: Data, fitted: Fitted) -> Matched:
     columns = len(np.unique(coordinates.coords[1][lost]))
     reindexed = Data(data.kind, _canonical(matrix), data.votes, None, old, data.row_names)
     return Matched(reindexed, _note(fitted.kind, missing, total - missing, columns))
+
+
+def _used(data: Data) -> np.ndarray:
+    """Whether each column counts where it is asked if any is known: items, if they are rated."""
+    used = np.full(data.num_columns, data.kind != "ratings")
+    if data.kind == "ratings":
+        used[data.matrix[:].tocoo().coords[1]] = True
+    return used
 
 
 def _canonical(matrix: Any) -> Any:
@@ -208,15 +223,9 @@ def _dense_columns(data: Data, old: tuple[str, ...], target: np.ndarray) -> Matc
     return Matched(found, note)
 
 
-def _same_size(data: Data, fitted: Fitted) -> Data:
+def _check_size(data: Data, fitted: Fitted) -> None:
     if data.num_columns == fitted.num_columns:
-        return data
-    if data.kind == "ratings" and data.num_columns < fitted.num_columns:  # items of low numbers
-        shape = data.num_rows, fitted.num_columns
-        parts = data.matrix.data, data.matrix.indices, data.matrix.indptr
-        names = fitted.column_names
-        matrix = scipy.sparse.csr_array(parts, shape=shape)
-        return dataclasses.replace(data, matrix=matrix, column_names=names)
+        return
     what = UNITS[fitted.kind][1]
     raise InputError(
         f"The fit has {fitted.num_columns} {what}s, but the new rows have {data.num_columns}, and "
@@ -225,15 +234,13 @@ def _same_size(data: Data, fitted: Fitted) -> Data:
     )
 
 
-def _places(names: Sequence[str]) -> dict[str, int]:
-    places = {name: place for place, name in enumerate(names)}
-    if len(places) < len(names):
+def _check_distinct(names: Sequence[str]) -> None:
+    if len(set(names)) < len(names):
         name = collections.Counter(names).most_common(1)[0][0]
         raise InputError(
             f"The fit has {name!r} more than once, so that names do not tell its columns apart: "
             "give the same columns in the same order, without names."
         )
-    return places
 
 
 def _shown(names: Sequence[str]) -> str:

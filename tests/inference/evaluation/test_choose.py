@@ -226,6 +226,16 @@ def test_scoring_the_data_that_were_fitted_warns(chosen):
     inference.document_completion(fit, corpus(seed=1))
 
 
+def test_held_out_ratings_are_matched_by_name():
+    """To the users and items of the data, before anything is fitted."""
+    users, items = np.repeat(["al", "bob"], 2), np.tile(["Heat", "Up"], 2)
+    data = pp_models.data.as_data((users, items, np.arange(4.0)), "ratings")
+    new = pp_models.data.ratings(["bob", "dee"], ["Up", "Up"], [5.0, 1.0])
+    with pytest.warns(UserWarning, match="1 of 2 ratings are of users or items not fitted"):
+        _, heldout, _ = choosing._split("ratings", (data, new, None), 0.2, 0)
+    assert heldout.row_names == data.row_names and heldout.matrix.toarray()[1, 1] == 5
+
+
 def test_the_command_prints_a_table_and_writes_it(tmp_path, capsys):
     """`pp-models choose`: a line for each candidate, the table, choose.csv and choose.svg."""
     path, out = tmp_path / "corpus.npz", tmp_path / "out"

@@ -94,8 +94,34 @@ def test_ratings_of_known_items():
     entries = found.data.matrix.tocoo()
     assert [*zip(*entries.coords, entries.data, strict=True)] == [(0, 2, 5.0), (1, 0, 3.0)]
     assert match(ratings([0], [1], [2.0]), items).data.num_columns == 3
-    with pytest.raises(InputError, match="The fit has 3 items"):
+    with pytest.raises(InputError, match="theirs are '4', those fitted 'Alien', 'Brazil'"):
         match(ratings([0], [4], [2.0]), items)
+
+
+def rated_items(new, fitted):
+    """Where the new ratings are found, and the note."""
+    found = match(new, fitted)
+    assert found.data.num_columns == fitted.num_columns
+    return found.data.matrix.tocoo().coords[1].tolist(), found.note
+
+
+@pytest.mark.filterwarnings("ignore:.*begin at 1")
+def test_items_that_are_whole_numbers_keep_their_meaning():
+    """An item 3 is the fitted item 3, on whichever side whole numbers have become names."""
+    counted, from_one = Fitted("ratings", 8), Fitted("ratings", 3, ("1", "2", "3"))
+    left_out = "1 of 2 ratings (50.0 %) is of 1 item that was not fitted"
+    assert rated_items((["a", "a"], [3, 5], [5.0, 1.0]), counted) == ([3, 5], "")
+    assert rated_items((["a", "a"], [3, 10**20], [5.0, 1.0]), counted) == ([3], left_out)
+    assert rated_items(ratings([0, 0], [3, 8], [5.0, 1.0]), counted) == ([3], left_out)
+    assert rated_items(ratings([0, 0], [1, 2], [5.0, 1.0]), from_one) == ([0, 1], "")
+    even = Fitted("ratings", 3, ("0", "2", "4"))
+    assert rated_items((["a", "b"], [0, 1], [5.0, 1.0]), even) == ([0], left_out)
+    for new, words in (
+        ((["a"], ["Alien"], [1.0]), "theirs are 'Alien', those fitted the numbers 0 to 7"),
+        (ratings([0], [9], [1.0], shape=(1, 10)), "theirs are '9', those fitted the numbers"),
+    ):
+        with pytest.raises(InputError, match=words):
+            match(new, counted)
 
 
 def test_dense_columns_must_all_be_there():
