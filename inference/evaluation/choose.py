@@ -93,6 +93,7 @@ def choose(
     given = data, heldout, reference
     training, heldout, reference = _split(declared.kind, given, share, seed)
     _check(model, training, heldout, candidates)
+    _check_names(training, {"held-out data": heldout, "documents of the reference": reference})
     keep_programs()
     wishes = {"max_seconds": max_seconds, "progress": progress, "key": key}
     rows, scores, fits = [], [], []
@@ -136,7 +137,7 @@ def _candidates(model: Any, engine: Any, settings: Mapping[str, Any]) -> Iterato
     """All combinations of the listed values, each once."""
     names = engine if isinstance(engine, list) else [engine]
     found = {name: load_engine(name) for name in dict.fromkeys(names)}
-    _check_names(model, found, settings)
+    _check_settings(model, found, settings)
     lists = {name: x for name, x in {"engine": engine, **settings}.items() if isinstance(x, list)}
     for name, values in lists.items():
         if not values:
@@ -162,7 +163,7 @@ def _candidates(model: Any, engine: Any, settings: Mapping[str, Any]) -> Iterato
             yield Candidate(varied, chosen, hyper, options)
 
 
-def _check_names(model: Any, found: Mapping[str, Engine], settings: Mapping[str, Any]) -> None:
+def _check_settings(model: Any, found: Mapping[str, Engine], settings: Mapping[str, Any]) -> None:
     """Refuse what is neither a hyper-parameter nor an option of one of the engines."""
     known = {*model.Hyper._fields, *(name for x in found.values() for name in x.Options._fields)}
     for name in settings:
@@ -193,6 +194,18 @@ def _check(model: str, training: Data, heldout: Data, candidates: list[Candidate
                 f"There is no held-out score of {model}: its rows have sites of their own, and "
                 "dense rows are scored by global sites alone."
             )
+
+
+def _check_names(training: Data, others: Mapping[str, Data | None]) -> None:
+    """Refuse data whose columns are others than those to fit, or in another order."""
+    names = training.column_names
+    for what, data in others.items():
+        if data is None or None in (names, data.column_names) or data.column_names == names:
+            continue
+        raise InputError(
+            f"The columns of the {what} have other names than those to fit, or another order: "
+            "count texts by the same words (vocabulary=data.column_names), else reorder them."
+        )
 
 
 # One candidate ------------------------------------------------------------------------------------

@@ -119,6 +119,23 @@ def test_counts_are_matched_by_their_names(fitted, tmp_path, capsys):
     np.testing.assert_allclose(values, wanted, atol=1e-5)
 
 
+def test_a_column_of_texts_is_counted_by_the_fitted_words(fitted, tmp_path, capsys):
+    """As texts elsewhere: rows without known words are ordinary, and what is lost is counted."""
+    texts = ["a dog and a cat", "the yak", "of the"]
+    lines = [f"{name},{text}\n" for name, text in zip("abc", texts, strict=True)]
+    (tmp_path / "new.csv").write_text("".join(["who,speech\n", *lines]))
+    table = tmp_path / "out.csv"
+    named = ["--text-column", "speech", "--id-column", "who"]
+    arguments = ["transform", str(fitted), "--data", str(tmp_path / "new.csv"), *named]
+    assert main([*arguments, "--out", str(table)]) == 0
+    assert "1 of 3 tokens (33.3 %) is of 1 word that was not fitted" in capsys.readouterr().err
+    with pytest.warns(UserWarning, match="1 of 3 tokens"):
+        wanted = inference.load(fitted / "fit.npz").transform(texts)
+    assert [row[0] for row in read(table)[1:]] == ["a", "b", "c"]
+    values = np.array([row[1:] for row in read(table)[1:]], float)
+    np.testing.assert_allclose(values, wanted, atol=1e-5)
+
+
 def test_ratings_say_how_well_they_are_fitted(tmp_path, capsys):
     """No topics: the RMSE beside that of the mean rating; new users are described by factors."""
     rng = np.random.default_rng(0)
