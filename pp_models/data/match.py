@@ -8,17 +8,16 @@ columns are taken to be the same, in the same order. Items without names are who
 
 import collections
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse
 
-from pp_models.data import text
-from pp_models.data.coerce import as_data
+from pp_models.data.coerce import Converted, check_distinct, convert, count_known
 from pp_models.data.ids import match_ids
 from pp_models.data.rows import Data
-from pp_models.data.types import count_matrix, named
+from pp_models.data.types import count_matrix
 from pp_models.errors import InputError
 
 UNITS = {  # kind of data -> what is counted, and what its columns are
@@ -49,39 +48,39 @@ class Matched(NamedTuple):
 def match(value: Any, fitted: Fitted) -> Matched:
     """New rows in whatever form `as_data` takes, with the columns of a fit."""
     if fitted.kind in ("counts", "text_and_votes"):
+        value = list(value) if isinstance(value, Iterator) else value
         if (documents := texts_of(value)) is not None:
             found = count_texts(documents, fitted, _index_of(value))
             return found._replace(data=_with_members(found.data, fitted))
         value = _counted(value)
     pair = isinstance(value, tuple) and len(value) == 2  # of text and votes
     kind = "counts" if fitted.kind == "text_and_votes" and not pair else fitted.kind
-    data = as_data(value, kind, fitted.column_names)
-    if data.kind not in {kind, fitted.kind}:
+    made = convert(value, kind, fitted.column_names)
+    if made.data.kind not in {kind, fitted.kind}:
         raise InputError(
-            f"The fit is of {fitted.kind} data, but the new rows are {data.kind}: make them with "
-            f"pp_models.data.{fitted.kind}."
+            f"The fit is of {fitted.kind} data, but the new rows are {made.data.kind}: make them "
+            f"with pp_models.data.{fitted.kind}."
         )
-    found = _by_name(data, fitted)
-    note = found.note or _note_of_words(value, data, fitted)
-    return Matched(_with_members(found.data, fitted), note)
+    found = _by_name(_widened(made, fitted), fitted)
+    return Matched(_with_members(found.data, fitted), found.note or _note_of_words(made))
 
 
-def _note_of_words(value: Any, data: Data, fitted: Fitted) -> str:
-    """What is lost of words that `as_data` counted by the fitted ones: those it finds without."""
-    names = fitted.column_names
-    if isinstance(value, Data) or data.kind != "counts" or names is None:
+def _widened(made: Converted, fitted: Fitted) -> Data:
+    """Words that are numbers: the last fitted ones need not occur."""
+    data = made.data
+    if not made.numbered or fitted.column_names or data.num_columns >= fitted.num_columns:
+        return data
+    matrix = data.matrix.copy()
+    matrix.resize(data.num_rows, fitted.num_columns)
+    return dataclasses.replace(data, matrix=matrix)
+
+
+def _note_of_words(made: Converted) -> str:
+    """What was lost where only the fitted words were counted."""
+    if not made.tokens:
         return ""
-    try:
-        own = data if data.column_names != names else as_data(value, "counts")
-    except InputError:  # there are no other words
-        return ""
-    if own.column_names is None:
-        return ""
-    known = np.isin(np.array(own.column_names, str), np.array(names, str))
-    tokens = own.matrix[:].sum(0, dtype=np.float64)
-    lost = tokens[~known]
-    note = _note("counts", float(lost.sum()), data.total, int(np.count_nonzero(lost)))
-    return note and f"{note}, stop words aside"
+    note = _note("counts", made.tokens, made.data.total, made.words)
+    return f"{note}, stop words aside" if made.of_texts else note
 
 
 def _counted(value: Any) -> Any:
@@ -109,7 +108,7 @@ def _with_members(data: Data, fitted: Fitted) -> Data:
 # Texts ----------------------------------------------------------------------------------------
 
 
-def texts_of(value: Any) -> list[str] | None:
+def texts_of(value: Any) -> list[Any] | None:
     """The documents of a list, array or series of texts; None for anything else."""
     if not isinstance(value, list | tuple) and len(getattr(value, "shape", ())) != 1:
         return None
@@ -124,33 +123,15 @@ def _index_of(value: Any) -> Any:
     return None if plain else list(index)
 
 
-def count_texts(documents: Sequence[str], fitted: Fitted, row_names: Any = None) -> Matched:
+def count_texts(documents: Sequence[Any], fitted: Fitted, row_names: Any = None) -> Matched:
     """Counts of exactly the fitted words. English stop words that were not fitted are no loss."""
     if fitted.column_names is None:
         raise InputError(
             "The fit does not know the names of its words, by which texts are counted: pass "
             f"counts of its {fitted.num_columns} words."
         )
-    _check_distinct(fitted.column_names)
-    places = {word: place for place, word in enumerate(fitted.column_names)}
-    unknown: collections.Counter[str] = collections.Counter()
-    rows, columns = [], []
-    for i, document in enumerate(documents):
-        if not isinstance(document, str):
-            told = f"Document {i} is {type(document).__name__}, not a string"
-            raise InputError(f"{told}: decode it, or leave it out.")
-        words = text.words(document)
-        known = [places[word] for word in words if word in places]
-        unknown.update(w for w in words if w not in places and w not in text.STOP_WORDS)
-        rows.append(np.full(len(known), i))
-        columns.append(np.array(known, int))
-    cells = np.concatenate(rows), np.concatenate(columns)
-    shape = len(documents), fitted.num_columns
-    entries = scipy.sparse.coo_array((np.ones(len(cells[0]), np.int64), cells), shape=shape)
-    names = named(shape, fitted.column_names, row_names)
-    data = Data("counts", matrix=count_matrix(entries), **names)
-    note = _note("counts", unknown.total(), data.total, len(unknown))
-    return Matched(data, note and f"{note}, stop words aside")
+    made = count_known(documents, fitted.column_names, row_names)
+    return Matched(made.data, _note_of_words(made))
 
 
 # Columns by name ------------------------------------------------------------------------------
@@ -164,7 +145,7 @@ def _by_name(data: Data, fitted: Fitted) -> Matched:
         _check_size(data, fitted)
         return Matched(data)
     if old is not None and new is not None:
-        _check_distinct(old)
+        check_distinct(old)
     target = match_ids(new, old, data.num_columns, fitted.num_columns)
     known = target >= 0
     if len(known) and fitted.num_columns and not known[_used(data)].any():
@@ -232,15 +213,6 @@ def _check_size(data: Data, fitted: Fitted) -> None:
         f"without names on both sides none can be told: give the same {what}s in the same order, "
         "or column names."
     )
-
-
-def _check_distinct(names: Sequence[str]) -> None:
-    if len(set(names)) < len(names):
-        name = collections.Counter(names).most_common(1)[0][0]
-        raise InputError(
-            f"The fit has {name!r} more than once, so that names do not tell its columns apart: "
-            "give the same columns in the same order, without names."
-        )
 
 
 def _shown(names: Sequence[str]) -> str:
