@@ -92,8 +92,7 @@ def choose(
     candidates = list(_candidates(declared, engine or default_engine(declared.name), settings))
     given = data, heldout, reference
     training, heldout, reference = _split(declared.kind, given, share, seed)
-    _check(model, training, heldout, candidates)
-    _check_names(training, {"held-out data": heldout, "documents of the reference": reference})
+    _check(model, training, (heldout, reference), candidates)
     keep_programs()
     wishes = {"max_seconds": max_seconds, "progress": progress, "key": key}
     rows, scores, fits = [], [], []
@@ -178,13 +177,20 @@ def _check_settings(model: Any, found: Mapping[str, Engine], settings: Mapping[s
         raise unknown("hyper-parameter or option", name, known)
 
 
-def _check(model: str, training: Data, heldout: Data, candidates: list[Candidate]) -> None:
-    """Refuse every candidate that cannot be fitted, before the first one is."""
+def _check(
+    model: str, training: Data, others: tuple[Data, Data | None], candidates: list[Candidate]
+) -> None:
+    """Refuse every candidate that cannot be fitted, before the first one is.
+
+    others: the held-out data and the documents of the reference
+    """
+    heldout, reference = others
     if heldout.kind != training.kind or heldout.num_columns != training.num_columns:
         raise InputError(
             f"The held-out data are {heldout.kind} with {heldout.num_columns} columns, those to "
             f"fit {training.kind} with {training.num_columns}: use one kind and vocabulary."
         )
+    _check_names(training, {"held-out data": heldout, "documents of the reference": reference})
     for candidate in candidates:
         engine, _ = load_with_options(candidate.engine, candidate.options)
         problem = make_problem(model, training, candidate.hyper)
