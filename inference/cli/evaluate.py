@@ -12,7 +12,8 @@ from inference.io.fits import Fit, load
 from pp_models import datasets
 from pp_models.data import packaged, text
 from pp_models.data.files import write_whole
-from pp_models.data.formats.readers import read_ratings
+from pp_models.data.formats.readers import names, read_ratings
+from pp_models.data.ids import are_whole
 from pp_models.data.rated import match_ratings
 from pp_models.data.types import Data
 from pp_models.errors import InputError
@@ -61,16 +62,22 @@ def _heldout(chosen: argparse.Namespace, fit: Fit) -> Data:
         return load_alike(chosen.data, fit.model, options, fit.column_names)
     if options:
         raise InputError(NO_TEXTS)
-    if not packaged.is_path(chosen.data):
-        found = datasets.load(chosen.data, fit.model)
-    else:
-        found = read_ratings(Path(chosen.data), complete=False)
+    found = _ratings(chosen.data, fit)
     shape = fit.provenance["rows"], fit.provenance["columns"]
     data, dropped = match_ratings(found, fit.row_names, fit.column_names, shape)
     if dropped:
         told = f"{dropped} of {found.num_entries} ratings are of users or items not fitted"
         print(f"pp-models: {told}: they are left out.", file=sys.stderr)
     return data
+
+
+def _ratings(name: str, fit: Fit) -> Data:
+    """Ratings; whole numbers are indices where users or items that have names are counted."""
+    if not packaged.is_path(name):
+        return datasets.load(name, fit.model)
+    known = fit.row_names or (), fit.column_names or ()
+    counted = names(name, own=True) != (None, None) or not all(map(are_whole, known))
+    return read_ratings(Path(name), complete=not counted)
 
 
 def load_alike(

@@ -75,6 +75,11 @@ def _refuse_missing(missing: np.ndarray, what: str) -> None:
         raise InputError(f"{told}: drop ratings without a {what}.")
 
 
+def are_whole(names: tuple[str, ...]) -> bool:
+    """Whether all names are whole numbers."""
+    return all(map(_WHOLE.fullmatch, names))
+
+
 def match_ids(
     names: tuple[str, ...] | None, known: tuple[str, ...] | None, size: int, known_size: int
 ) -> np.ndarray:
@@ -84,7 +89,7 @@ def match_ids(
            too, if all the known names are whole numbers, else they count the known ones
     known: names of the known ids; None if they are whole numbers below `known_size`
     """
-    if names is None and (known is None or not all(map(_WHOLE.fullmatch, known))):
+    if names is None and (known is None or not are_whole(known)):
         indices = np.arange(size)
         return np.where(indices < known_size, indices, -1)
     asked = map(str, range(size)) if names is None else names

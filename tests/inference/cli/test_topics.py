@@ -169,9 +169,12 @@ def check_whole_numbers(out, folder, capsys):
     assert float(value) == pytest.approx(np.asarray(wanted).item(), rel=1e-3)
     assert "1 of 3 ratings (33.3 %) is of 1 item that was not fitted" in noted
     assert main(["evaluate", str(out), "--data", str(folder / "new.csv")]) == 0
-    (folder / "more.csv").write_text("0,1,5\n50,60,3\n")
+    (folder / "more.csv").write_text("0,1,5\n90000000,60,3\n")
     assert main(["evaluate", str(out), "--data", str(folder / "more.csv")]) == 0
     assert "1 of 2 ratings are of users or items not fitted" in capsys.readouterr().err
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PP_MODELS_DATA", str(folder))
+        assert main(["evaluate", str(out), "--data", "ratings"]) == 0, "a data set by its name"
     for command, words in (
         (["transform", "--data", "new.csv", "--text-column", "item"], "Ratings have no columns"),
         (["evaluate", "--data", "no-such-set"], "Unknown data set 'no-such-set'"),
