@@ -11,10 +11,10 @@ from typing import Any
 import jax
 
 from inference.cli.arguments import table_options
+from inference.cli.evaluate import load_alike
 from inference.cli.settings import load_data, make_folder, parse_setting, use_devices
 from inference.evaluation.choice import Choice, Row, label
 from inference.evaluation.choose import choose
-from pp_models import datasets
 from pp_models.data.files import write_whole
 from pp_models.errors import InputError
 from pp_models.models import load
@@ -36,7 +36,7 @@ def run_choose(chosen: argparse.Namespace) -> int:
         )
     data, _ = load_data(chosen, model, {})
     heldout, reference = (
-        None if name is None else datasets.load(name, model, **table_options(chosen))
+        None if name is None else load_alike(name, model, table_options(chosen), data.column_names)
         for name in (chosen.heldout, chosen.reference)
     )
     make_folder(folder)

@@ -12,10 +12,13 @@ from inference.io.fits import Fit, load
 from pp_models import datasets
 from pp_models.data import packaged, text
 from pp_models.data.files import write_whole
-from pp_models.data.formats.readers import read_ratings
+from pp_models.data.formats.readers import names, read_ratings
+from pp_models.data.ids import are_whole
 from pp_models.data.rated import match_ratings
 from pp_models.data.types import Data
 from pp_models.errors import InputError
+
+NO_TEXTS = "Ratings have no columns of texts: leave --text-column out."
 
 
 def run_evaluate(chosen: argparse.Namespace) -> int:
@@ -54,19 +57,37 @@ def run_evaluate(chosen: argparse.Namespace) -> int:
 
 def _heldout(chosen: argparse.Namespace, fit: Fit) -> Data:
     """The data, with the words of the fit, or its users and items."""
-    options: dict[str, Any] = dict(table_options(chosen))
-    if fit.model.kind == "ratings":
-        if options:
-            raise InputError("Ratings have no columns of texts: leave --text-column out.")
-        found = read_ratings(Path(chosen.data), complete=False)
-        data, dropped = match_ratings(found, fit.row_names, fit.column_names)
-        if dropped:
-            told = f"{dropped} of {found.num_entries} ratings are of users or items not fitted"
-            print(f"pp-models: {told}: they are left out.", file=sys.stderr)
-        return data
-    if fit.column_names is not None and (options or _is_raw(chosen.data)):
-        options["vocabulary"] = fit.column_names
-    return datasets.load(chosen.data, fit.model, **options)
+    options = table_options(chosen)
+    if fit.model.kind != "ratings":
+        return load_alike(chosen.data, fit.model, options, fit.column_names)
+    if options:
+        raise InputError(NO_TEXTS)
+    found = _ratings(chosen.data, fit)
+    shape = fit.provenance["rows"], fit.provenance["columns"]
+    data, dropped = match_ratings(found, fit.row_names, fit.column_names, shape)
+    if dropped:
+        told = f"{dropped} of {found.num_entries} ratings are of users or items not fitted"
+        print(f"pp-models: {told}: they are left out.", file=sys.stderr)
+    return data
+
+
+def _ratings(name: str, fit: Fit) -> Data:
+    """Ratings; whole numbers are indices where users or items that have names are counted."""
+    if not packaged.is_path(name):
+        return datasets.load(name, fit.model)
+    known = fit.row_names or (), fit.column_names or ()
+    counted = names(name, own=True) != (None, None) or not all(map(are_whole, known))
+    return read_ratings(Path(name), complete=not counted)
+
+
+def load_alike(
+    name: str, model: Any, options: dict[str, str], columns: tuple[str, ...] | None
+) -> Data:
+    """Data in which texts are counted by these words. options: which columns are texts, names."""
+    found: dict[str, Any] = dict(options)
+    if columns is not None and (options or _is_raw(name)):
+        found["vocabulary"] = columns
+    return datasets.load(name, model, **found)
 
 
 def _is_raw(place: str) -> bool:

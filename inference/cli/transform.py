@@ -10,12 +10,13 @@ import numpy as np
 
 from inference.cli import shown
 from inference.cli.arguments import table_options
+from inference.cli.evaluate import NO_TEXTS, load_alike
 from inference.core.transform import word_of
 from inference.io.fits import Fit
 from inference.io.tables import numbered
 from pp_models import datasets
 from pp_models.data import match, packaged, text
-from pp_models.data.formats import readers
+from pp_models.data.formats import readers, tables
 from pp_models.data.types import Data
 from pp_models.errors import InputError
 
@@ -57,21 +58,24 @@ def _read(name: str, fit: Fit, options: dict[str, str]) -> Data:
     options: which columns of a table are texts and their names
     """
     kind = fit.model.kind
+    if options and kind == "ratings":
+        raise InputError(NO_TEXTS)
+    names = fit.column_names
     if not packaged.is_path(name):
-        return datasets.load(name, fit.model)
-    if options:
-        return packaged.read(name, "counts", **options)
+        return load_alike(name, fit.model, options, names)
     path = Path(name)
     if kind == "ratings":
-        return readers.read_ratings(path, complete=False)
-    if not (kind == "counts" or (kind == "text_and_votes" and not _has_votes(path))):
-        return datasets.load(name, fit.model)
-    names = fit.column_names
-    if names is None or not text.is_text(path):
+        beside = readers.names(path, own=True)  # of indices, which may leave gaps
+        return readers.read_ratings(path, complete=beside == (None, None))
+    if not (kind == "counts" or (kind == "text_and_votes" and (options or not _has_votes(path)))):
+        return datasets.load(name, fit.model, **options)
+    if not options and (names is None or not text.is_text(path)):
         return packaged.read(name, "counts")
-    fitted = match.Fitted("counts", len(names), names)
-    rows = text.blocks(path, vocabulary=names)[2]
-    found = match.count_texts(list(text.documents(path)), fitted, rows)
+    rows = text.blocks(path, **options, vocabulary=names or ())[2]
+    column = options.get("text_column")
+    texts = text.documents(path) if column is None else tables.texts(path, column)
+    fitted = match.Fitted("counts", fit.provenance["columns"], names)
+    found = match.count_texts(list(texts), fitted, rows)
     if found.note:
         _tell(f"transform: {found.note}")
     return found.data

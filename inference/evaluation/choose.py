@@ -25,12 +25,14 @@ from inference.core.registry import engines, load_engine, load_with_options
 from inference.evaluation.choice import Choice, Row, label
 from inference.evaluation.coherence import coherence, diversity
 from inference.evaluation.heldout import UNITS, RowScores, row_scores
+from inference.evaluation.ratings import warn_of_unknown
 from inference.evaluation.scores import Measure, ratio
 from inference.evaluation.splits import hold_out
 from inference.evaluation.topics import topics
 from inference.run.checks import check_suits
 from inference.run.fit import default_engine, fit
 from pp_models.data.coerce import as_data
+from pp_models.data.rated import match_ratings
 from pp_models.data.types import Data
 from pp_models.errors import Diverged, InputError, TooLarge, unknown
 from pp_models.models import load
@@ -90,7 +92,7 @@ def choose(
     candidates = list(_candidates(declared, engine or default_engine(declared.name), settings))
     given = data, heldout, reference
     training, heldout, reference = _split(declared.kind, given, share, seed)
-    _check(model, training, heldout, candidates)
+    _check(model, training, (heldout, reference), candidates)
     keep_programs()
     wishes = {"max_seconds": max_seconds, "progress": progress, "key": key}
     rows, scores, fits = [], [], []
@@ -120,6 +122,10 @@ def _split(kind: str, given: tuple[Any, Any, Any], share: float, seed: int) -> l
             raise InputError(f"share must be between 0 and 1, not {share!r}.")
         split = hold_out(data, share, seed)
         data, heldout = split.training, split.heldout
+    elif data.kind == heldout.kind == "ratings":
+        all_of_them, shape = heldout, (data.num_rows, data.num_columns)
+        heldout, dropped = match_ratings(all_of_them, data.row_names, data.column_names, shape)
+        warn_of_unknown(dropped, all_of_them)
     return [data, heldout, heldout if reference is None and kind == "counts" else reference]
 
 
@@ -130,7 +136,7 @@ def _candidates(model: Any, engine: Any, settings: Mapping[str, Any]) -> Iterato
     """All combinations of the listed values, each once."""
     names = engine if isinstance(engine, list) else [engine]
     found = {name: load_engine(name) for name in dict.fromkeys(names)}
-    _check_names(model, found, settings)
+    _check_settings(model, found, settings)
     lists = {name: x for name, x in {"engine": engine, **settings}.items() if isinstance(x, list)}
     for name, values in lists.items():
         if not values:
@@ -156,7 +162,7 @@ def _candidates(model: Any, engine: Any, settings: Mapping[str, Any]) -> Iterato
             yield Candidate(varied, chosen, hyper, options)
 
 
-def _check_names(model: Any, found: Mapping[str, Engine], settings: Mapping[str, Any]) -> None:
+def _check_settings(model: Any, found: Mapping[str, Engine], settings: Mapping[str, Any]) -> None:
     """Refuse what is neither a hyper-parameter nor an option of one of the engines."""
     known = {*model.Hyper._fields, *(name for x in found.values() for name in x.Options._fields)}
     for name in settings:
@@ -171,13 +177,20 @@ def _check_names(model: Any, found: Mapping[str, Engine], settings: Mapping[str,
         raise unknown("hyper-parameter or option", name, known)
 
 
-def _check(model: str, training: Data, heldout: Data, candidates: list[Candidate]) -> None:
-    """Refuse every candidate that cannot be fitted, before the first one is."""
+def _check(
+    model: str, training: Data, others: tuple[Data, Data | None], candidates: list[Candidate]
+) -> None:
+    """Refuse every candidate that cannot be fitted, before the first one is.
+
+    others: the held-out data and the documents of the reference
+    """
+    heldout, reference = others
     if heldout.kind != training.kind or heldout.num_columns != training.num_columns:
         raise InputError(
             f"The held-out data are {heldout.kind} with {heldout.num_columns} columns, those to "
             f"fit {training.kind} with {training.num_columns}: use one kind and vocabulary."
         )
+    _check_names(training, {"held-out data": heldout, "documents of the reference": reference})
     for candidate in candidates:
         engine, _ = load_with_options(candidate.engine, candidate.options)
         problem = make_problem(model, training, candidate.hyper)
@@ -187,6 +200,18 @@ def _check(model: str, training: Data, heldout: Data, candidates: list[Candidate
                 f"There is no held-out score of {model}: its rows have sites of their own, and "
                 "dense rows are scored by global sites alone."
             )
+
+
+def _check_names(training: Data, others: Mapping[str, Data | None]) -> None:
+    """Refuse data whose columns are others than those to fit, or in another order."""
+    names = training.column_names
+    for what, data in others.items():
+        if data is None or None in (names, data.column_names) or data.column_names == names:
+            continue
+        raise InputError(
+            f"The columns of the {what} have other names than those to fit, or another order: "
+            "count texts by the same words (vocabulary=data.column_names), else reorder them."
+        )
 
 
 # One candidate ------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import numpy as np
 from scipy.special import logsumexp
 
 from inference.evaluation.completion import document_completion
-from inference.evaluation.ratings import score_ratings
+from inference.evaluation.ratings import known_ratings, score_ratings
 from inference.evaluation.scores import Measure, mean, ratio
 from inference.evaluation.vote_scores import score_votes
 from inference.io import arviz
@@ -55,6 +55,8 @@ def heldout_score(fit: Any, heldout: Data | None) -> tuple[float | None, float |
 
 def row_scores(fit: Any, heldout: Data) -> RowScores | None:
     """The same score row by row; None if there is nothing to score."""
+    if heldout.kind == "ratings":
+        heldout = known_ratings(fit, heldout)
     found = _scored(fit, heldout)
     if found is None:
         return None

@@ -9,6 +9,7 @@ For a Markov chain these are averages over draws. For a point estimate the varia
 """
 
 import dataclasses
+import warnings
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ import scipy.sparse
 from scipy.stats import norm
 
 from inference.evaluation.scores import Measure, clustered, warn_if_fitted
+from pp_models.data.rated import match_ratings
 from pp_models.data.types import Data
 from pp_models.errors import InputError
 
@@ -235,15 +237,34 @@ def _clipped(found: Prediction, limits: tuple[float, float] | None) -> Predictio
     return Prediction(mean, found.sd, lower, upper)
 
 
+def known_ratings(fit: Any, heldout: Data) -> Data:
+    """The ratings whose users and items were fitted, with the indices that these have there."""
+    shape = fit.provenance["rows"], fit.provenance["columns"]
+    found, dropped = match_ratings(heldout, fit.row_names, fit.column_names, shape)
+    warn_of_unknown(dropped, heldout)
+    return found
+
+
+def warn_of_unknown(dropped: int, heldout: Data) -> None:
+    """Say how many held-out ratings are left out because they cannot be predicted."""
+    if dropped:
+        told = f"{dropped} of {heldout.num_entries} ratings are of users or items not fitted"
+        warnings.warn(f"{told}: they are left out.", stacklevel=4)
+
+
 def score_ratings(
     fit: Any, heldout: Data, interval: float = 0.9, limits: tuple[float, float] | None = None
 ) -> RatingScore:
-    """Score predictions of held-out ratings; the density is that before clipping to limits."""
+    """Score predictions of held-out ratings; the density is that before clipping to limits.
+
+    Users and items are matched by their names; those that were not fitted are left out with a
+    warning.
+    """
     _check_scale(interval, limits)
     if not isinstance(heldout, Data) or heldout.kind != "ratings":
         raise InputError("score_ratings needs held-out ratings: use pp_models.data.ratings.")
     warn_if_fitted(fit, heldout)
-    matrix = heldout.matrix.tocoo()
+    matrix = known_ratings(fit, heldout).matrix.tocoo()
     users, items, truth = (np.asarray(x) for x in (*matrix.coords, matrix.data.astype(np.float64)))
     free = predict_ratings(fit, users, items, interval)
     shown = _clipped(free, limits)

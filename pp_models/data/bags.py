@@ -13,23 +13,22 @@ from pp_models.errors import InputError
 Names = tuple[str, ...] | None
 
 
-def matrix_of(value: Any, columns: Names = None, dictionary: Any = None) -> tuple[Any, Names]:
+def matrix_of(value: Any, dictionary: Any = None) -> tuple[Any, Names]:
     """The counts of bags of words, and the words; (value, None) if it is something else.
 
     A document is a list of pairs (number of a word, count), as gensim has them, a dict or Counter
     of counts by word, or a list of words.
 
-    columns:    count exactly these words, in this order, and drop others
     dictionary: names the numbers: a gensim Dictionary, or a dict of words by number
     """
     found = _documents(value)
     first = next((one for one in found if len(one)), None)
     if isinstance(first, Mapping):
-        return _by_word([list(one.items()) for one in found], columns)
+        return _by_word([list(one.items()) for one in found])
     if _is_pair(first):
-        return _by_number(found, columns, dictionary)
+        return _by_number(found, dictionary)
     if first is not None and all(isinstance(word, str) for word in first):
-        return _by_word([list(collections.Counter(one).items()) for one in found], columns)
+        return _by_word([list(collections.Counter(one).items()) for one in found])
     return value, None
 
 
@@ -55,7 +54,7 @@ def _is_pair(document: Any) -> bool:
     return isinstance(first, list | tuple) and len(first) == 2
 
 
-def _by_number(documents: Any, columns: Names, dictionary: Any) -> tuple[Any, Names]:
+def _by_number(documents: Any, dictionary: Any) -> tuple[Any, Names]:
     rows = np.repeat(np.arange(len(documents)), [len(one) for one in documents])
     pairs = list(itertools.chain.from_iterable(documents))
     bad = next((x for x in pairs if not isinstance(x, list | tuple) or len(x) != 2), None)
@@ -78,7 +77,7 @@ def _by_number(documents: Any, columns: Names, dictionary: Any) -> tuple[Any, Na
         raise InputError(f"{told}: pass the dictionary that made it.")
     shape = len(documents), size if words is None else len(words)
     matrix = scipy.sparse.coo_array((counts, (rows, numbers)), shape=shape)
-    return (matrix, words) if columns is None or words is None else pick(matrix, words, columns)
+    return matrix, words
 
 
 def _words(dictionary: Any) -> tuple[str, ...]:
@@ -95,7 +94,7 @@ def _words(dictionary: Any) -> tuple[str, ...]:
     return tuple(map(str, dictionary))
 
 
-def _by_word(documents: Any, columns: Names) -> tuple[Any, Names]:
+def _by_word(documents: Any) -> tuple[Any, Names]:
     """Counts of documents that are lists of (word, count); words are sorted."""
     known = sorted({word for one in documents for word, _ in one}, key=str)
     places = {word: place for place, word in enumerate(known)}
@@ -107,8 +106,7 @@ def _by_word(documents: Any, columns: Names) -> tuple[Any, Names]:
         told = f"The counts of words must be numbers ({str(error).splitlines()[0]})"
         raise InputError(f"{told}: pass a dict of word and count for each document.") from error
     matrix = scipy.sparse.coo_array((counts, (rows, numbers)), shape=(len(documents), len(known)))
-    words = tuple(map(str, known))
-    return (matrix, words) if columns is None else pick(matrix, words, columns)
+    return matrix, tuple(map(str, known))
 
 
 def pick(matrix: Any, names: Sequence[str], columns: tuple[str, ...]) -> tuple[Any, Names]:

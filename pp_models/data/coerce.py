@@ -15,9 +15,10 @@ What has one meaning is converted. Where several things can be meant, the error 
 
 import os
 import warnings
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse
@@ -44,8 +45,28 @@ def as_data(value: Any, kind: str = "counts", columns: tuple[str, ...] | None = 
     >>> as_data(["A cat sat.", "The cat and the dog."]).column_names
     ('cat', 'dog', 'sat')
     """
+    return convert(value, kind, columns).data
+
+
+class Converted(NamedTuple):
+    """Data, and what is lost of their words if only those of a fit are counted.
+
+    tokens, words: how many tokens are left out, and of how many words
+    of_texts: stop words are not among them
+    numbered: words are numbers; how many there are beyond the last that occurs is not known
+    """
+
+    data: Data
+    tokens: float = 0.0
+    words: int = 0
+    of_texts: bool = False
+    numbered: bool = False
+
+
+def convert(value: Any, kind: str, columns: Columns) -> Converted:
+    """What `as_data` makes of a value, and what is lost."""
     if isinstance(value, Data):
-        return value
+        return Converted(value)
     if kind not in KINDS:
         raise unknown("kind of data", str(kind), KINDS)
     columns = None if columns is None else tuple(columns)
@@ -54,18 +75,22 @@ def as_data(value: Any, kind: str = "counts", columns: tuple[str, ...] | None = 
     if isinstance(value, str) and kind != "counts":
         fix = "what is in a file or data set is read by pp_models.datasets.load(name, model)"
         raise InputError(f"{value[:100]!r} is a string, not {kind}: {fix}.")
+    if isinstance(value, Iterator):
+        value = list(value)  # it can be looked at only once
     if kind == "counts":
         return _counts(value, columns)
-    if kind == "ratings":
-        return rated.as_ratings(value)
-    return dense(value) if kind == "dense" else _text_and_votes(value, columns)
+    if kind == "text_and_votes":
+        return _text_and_votes(value, columns)
+    return Converted(rated.as_ratings(value) if kind == "ratings" else dense(value))
 
 
-def _read(path: Path, kind: str, columns: Columns) -> Data:
+def _read(path: Path, kind: str, columns: Columns) -> Converted:
     from pp_models.data import packaged  # which reads databases, too
 
-    exactly = {"vocabulary": columns} if columns is not None and text.is_text(path) else {}
-    return packaged.read(path, kind, **exactly)
+    if columns is None or kind != "counts" or not text.is_text(path):
+        return Converted(packaged.read(path, kind))
+    rows = text.blocks(path, vocabulary=columns)[2]
+    return count_known(list(text.documents(path)), columns, rows)
 
 
 def from_table(
@@ -149,7 +174,7 @@ def _table(value: Any) -> Table | None:
 # Counts -------------------------------------------------------------------------------------------
 
 
-def _counts(value: Any, columns: Columns) -> Data:
+def _counts(value: Any, columns: Columns) -> Converted:
     if isinstance(value, tuple) and len(value) == 2 and not isinstance(value[0], str):
         return _named_counts(*value, columns)
     if isinstance(value, list | tuple) and len(value) == 0:
@@ -163,8 +188,20 @@ def _counts(value: Any, columns: Columns) -> Data:
     if _are_texts(value):
         documents, rows = frames.texts_of(value)
         return _words(documents, rows, columns)
-    matrix, words = bags.matrix_of(value, columns)
-    return _checked(matrix, words, None, columns is not None)
+    matrix, words = bags.matrix_of(value)
+    return _bag(matrix, words, columns)._replace(numbered=words is None and matrix is not value)
+
+
+def _bag(matrix: Any, words: Columns, columns: Columns) -> Converted:
+    """Counts of bags of words: of all their words, or of exactly these."""
+    if columns is None or words is None:
+        return Converted(_checked(matrix, words, None, columns is not None))
+    every = count_matrix(matrix).tocoo()
+    tokens = np.bincount(every.coords[1], every.data, len(words)).astype(np.float64)
+    lost = tokens[~np.isin(np.array(words, str), np.array(columns, str))]
+    picked, _ = bags.pick(every, words, columns)
+    data = _checked(picked, columns, None, True)
+    return Converted(data, float(lost.sum()), int(np.count_nonzero(lost)))
 
 
 def _checked(matrix: Any, columns: Any, rows: Any, may_be_empty: bool) -> Data:
@@ -192,18 +229,47 @@ def _are_texts(value: Any) -> bool:
     return bool(some) and all(isinstance(one, str | bytes) for one in present)
 
 
-def _words(documents: list[str], rows: Any, columns: Columns) -> Data:
+def _words(documents: list[str], rows: Any, columns: Columns) -> Converted:
     """Texts as counts of all their words, or of exactly these."""
     if columns is None:
-        return text.count(documents, row_names=rows)
-    if foreign := [word for word in columns if text.words(word) != [word.lower()]]:
+        return Converted(text.count(documents, row_names=rows))
+    return count_known(documents, columns, rows)
+
+
+def count_known(documents: Iterable[Any], columns: tuple[str, ...], rows: Any = None) -> Converted:
+    """Counts of exactly these words. English stop words that are not among them are no loss."""
+    check_distinct(columns)
+    if foreign := [word for word in columns if text.words(word) != [word]]:
         told = f"{len(foreign)} of {len(columns)} columns of the fit are no words that are found"
         fix = "count them as before the fit, and pass (matrix, names)"
         warnings.warn(f"{told} in texts, such as {foreign[0]!r}: {fix}.", stacklevel=4)
-    return _checked(text.known_words(documents, columns), columns, rows, True)
+    places = {word: place for place, word in enumerate(columns)}
+    unknown: Counter[str] = Counter()
+    sizes, cells = [], [np.zeros(0, np.int64)]
+    for document in frames.checked_texts(documents):
+        words = text.words(document)
+        found = [places[word] for word in words if word in places]
+        unknown.update(w for w in words if w not in places and w not in text.STOP_WORDS)
+        sizes.append(len(found))
+        cells.append(np.array(found, np.int64))
+    tokens = np.concatenate(cells)
+    entries = np.ones(len(tokens), np.int64), (np.repeat(np.arange(len(sizes)), sizes), tokens)
+    matrix = scipy.sparse.coo_array(entries, shape=(len(sizes), len(columns)))
+    data = _checked(matrix, columns, rows, True)
+    return Converted(data, unknown.total(), len(unknown), of_texts=True)
 
 
-def _counted_table(table: Table, columns: Columns) -> Data:
+def check_distinct(names: Sequence[str]) -> None:
+    """Refuse a fit whose columns are not told apart by their names."""
+    if len(set(names)) < len(names):
+        name = Counter(names).most_common(1)[0][0]
+        raise InputError(
+            f"The fit has {name!r} more than once, so that names do not tell its columns apart: "
+            "give the same columns in the same order, without names."
+        )
+
+
+def _counted_table(table: Table, columns: Columns) -> Converted:
     """A table of texts, or of counts."""
     texts, numbers = table.places(frames.TEXT), table.places(frames.NUMBER)
     triple = places_of(table.names, ROWS, COLUMNS, VALUES) if len(table.names) <= 4 else None
@@ -217,29 +283,29 @@ def _counted_table(table: Table, columns: Columns) -> Data:
         documents = frames.checked_texts(table.column(place), table.names[place])
         return _words(documents, table.rows, columns)
     if len(numbers) < len(table.names):
-        return _cells(table, "counts")  # which says what is wrong
+        return Converted(_cells(table, "counts"))  # which says what is wrong
     names = table.names if table.labelled else None
-    return _checked(table.matrix(), names, table.rows, columns is not None)
+    return Converted(_checked(table.matrix(), names, table.rows, columns is not None))
 
 
-def _named_counts(value: Any, names: Any, columns: Columns) -> Data:
+def _named_counts(value: Any, names: Any, columns: Columns) -> Converted:
     """(matrix, vectoriser), (texts, vectoriser), (matrix, names) or (bag of words, dictionary)."""
     vectoriser = hasattr(names, "get_feature_names_out")
     if _are_texts(value) and vectoriser:
         documents, rows = frames.texts_of(value)
-        return text.count(documents, row_names=rows, vectoriser=names)
+        return Converted(text.count(documents, row_names=rows, vectoriser=names))
     table = frames.table_of(value) if not isinstance(value, list | tuple) else None
     matrix, rows = (value, None) if table is None else (table.matrix(), table.rows)
     if vectoriser:
-        return _checked(matrix, names.get_feature_names_out(), rows, columns is not None)
+        words = names.get_feature_names_out()
+        return Converted(_checked(matrix, words, rows, columns is not None))
     if isinstance(names, Mapping) or hasattr(names, "token2id"):
-        bag, words = bags.matrix_of(value, columns, names)
-        return _checked(bag, words, None, columns is not None)
+        return _bag(*bags.matrix_of(value, names), columns)
     if isinstance(value, list) and isinstance(names, list) and not _are_texts(names):
         return _counts([value, names], columns)  # two documents
     if _are_texts(names) and not isinstance(names, str):
         bag, _ = bags.matrix_of(matrix)
-        return _checked(bag, list(names), rows, columns is not None)
+        return Converted(_checked(bag, list(names), rows, columns is not None))
     told = (
         f"A pair of {type(value).__name__} and {type(names).__name__} is not understood as counts"
     )
@@ -250,15 +316,16 @@ def _named_counts(value: Any, names: Any, columns: Columns) -> Data:
 # Text and votes -----------------------------------------------------------------------------------
 
 
-def _text_and_votes(value: Any, columns: Columns) -> Data:
+def _text_and_votes(value: Any, columns: Columns) -> Converted:
     if not isinstance(value, list | tuple) or len(value) != 2:
         told = f"Text and votes are a pair (text, votes), not a {type(value).__name__}"
         raise InputError(f"{told}: pass both, or (None, votes) for votes alone.")
-    words = None if value[0] is None else as_data(value[0], "counts", columns)
+    found = None if value[0] is None else convert(value[0], "counts", columns)
     matrix, _, bills = frames.of_numbers(value[1], "Votes")
     votes = np.asarray(matrix, np.float64)
-    if words is None:
-        return text_and_votes(None, votes, row_names=bills)
+    if found is None:
+        return Converted(text_and_votes(None, votes, row_names=bills))
+    words = found.data
     if bills is not None and words.row_names is not None and bills != words.row_names:
         places = {name: place for place, name in enumerate(bills)}
         if len(places) < len(bills) or sorted(bills) != sorted(words.row_names):
@@ -266,4 +333,5 @@ def _text_and_votes(value: Any, columns: Columns) -> Data:
             raise InputError(f"{told}: give both the same rows, or drop the index of one.")
         votes = votes[[places[name] for name in words.row_names]]
     names = words.row_names if words.row_names is not None else bills
-    return text_and_votes(words.matrix, votes, words.column_names, names)
+    data = text_and_votes(words.matrix, votes, words.column_names, names)
+    return found._replace(data=data)

@@ -75,16 +75,26 @@ def _refuse_missing(missing: np.ndarray, what: str) -> None:
         raise InputError(f"{told}: drop ratings without a {what}.")
 
 
-def match_ids(names: tuple[str, ...] | None, known: tuple[str, ...] | None, size: int) -> Any:
+def are_whole(names: tuple[str, ...]) -> bool:
+    """Whether all names are whole numbers."""
+    return all(map(_WHOLE.fullmatch, names))
+
+
+def match_ids(
+    names: tuple[str, ...] | None, known: tuple[str, ...] | None, size: int, known_size: int
+) -> np.ndarray:
     """Where each of these ids is among the known ones, -1 for one that is not.
 
     names: of the ids; None if they are whole numbers from 0, as many as `size`. These are names,
            too, if all the known names are whole numbers, else they count the known ones
+    known: names of the known ids; None if they are whole numbers below `known_size`
     """
-    if names is None and (known is None or not all(map(_WHOLE.fullmatch, known))):
-        return np.arange(size)
+    if names is None and (known is None or not are_whole(known)):
+        indices = np.arange(size)
+        return np.where(indices < known_size, indices, -1)
     asked = map(str, range(size)) if names is None else names
-    places = {name: place for place, name in reversed(list(enumerate(known or ())))}
     if known is None:
-        return np.array([int(name) if _WHOLE.fullmatch(name) else -1 for name in asked], np.int64)
+        numbers = (int(name) if _WHOLE.fullmatch(name) else -1 for name in asked)
+        return np.array([one if 0 <= one < known_size else -1 for one in numbers], np.int64)
+    places = {name: place for place, name in reversed(list(enumerate(known)))}
     return np.array([places.get(name, -1) for name in asked], np.int64)

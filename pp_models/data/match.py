@@ -2,21 +2,22 @@
 
 Words and items that were not fitted are left out and counted. Words that the new rows do not use
 are columns of zeros; columns of dense rows must all be there. Without names on both sides the
-columns are taken to be the same, in the same order.
+columns are taken to be the same, in the same order. Items without names are whole numbers: see
+`ids.match_ids`.
 """
 
 import collections
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse
 
-from pp_models.data import text
-from pp_models.data.coerce import as_data
+from pp_models.data.coerce import Converted, check_distinct, convert, count_known
+from pp_models.data.ids import match_ids
 from pp_models.data.rows import Data
-from pp_models.data.types import count_matrix, named
+from pp_models.data.types import count_matrix
 from pp_models.errors import InputError
 
 UNITS = {  # kind of data -> what is counted, and what its columns are
@@ -47,39 +48,39 @@ class Matched(NamedTuple):
 def match(value: Any, fitted: Fitted) -> Matched:
     """New rows in whatever form `as_data` takes, with the columns of a fit."""
     if fitted.kind in ("counts", "text_and_votes"):
+        value = list(value) if isinstance(value, Iterator) else value
         if (documents := texts_of(value)) is not None:
             found = count_texts(documents, fitted, _index_of(value))
             return found._replace(data=_with_members(found.data, fitted))
         value = _counted(value)
     pair = isinstance(value, tuple) and len(value) == 2  # of text and votes
     kind = "counts" if fitted.kind == "text_and_votes" and not pair else fitted.kind
-    data = as_data(value, kind, fitted.column_names)
-    if data.kind not in {kind, fitted.kind}:
+    made = convert(value, kind, fitted.column_names)
+    if made.data.kind not in {kind, fitted.kind}:
         raise InputError(
-            f"The fit is of {fitted.kind} data, but the new rows are {data.kind}: make them with "
-            f"pp_models.data.{fitted.kind}."
+            f"The fit is of {fitted.kind} data, but the new rows are {made.data.kind}: make them "
+            f"with pp_models.data.{fitted.kind}."
         )
-    found = _by_name(data, fitted)
-    note = found.note or _note_of_words(value, data, fitted)
-    return Matched(_with_members(found.data, fitted), note)
+    found = _by_name(_widened(made, fitted), fitted)
+    return Matched(_with_members(found.data, fitted), found.note or _note_of_words(made))
 
 
-def _note_of_words(value: Any, data: Data, fitted: Fitted) -> str:
-    """What is lost of words that `as_data` counted by the fitted ones: those it finds without."""
-    names = fitted.column_names
-    if isinstance(value, Data) or data.kind != "counts" or names is None:
+def _widened(made: Converted, fitted: Fitted) -> Data:
+    """Words that are numbers: the last fitted ones need not occur."""
+    data = made.data
+    if not made.numbered or fitted.column_names or data.num_columns >= fitted.num_columns:
+        return data
+    matrix = data.matrix.copy()
+    matrix.resize(data.num_rows, fitted.num_columns)
+    return dataclasses.replace(data, matrix=matrix)
+
+
+def _note_of_words(made: Converted) -> str:
+    """What was lost where only the fitted words were counted."""
+    if not made.tokens:
         return ""
-    try:
-        own = data if data.column_names != names else as_data(value, "counts")
-    except InputError:  # there are no other words
-        return ""
-    if own.column_names is None:
-        return ""
-    known = np.isin(np.array(own.column_names, str), np.array(names, str))
-    tokens = own.matrix[:].sum(0, dtype=np.float64)
-    lost = tokens[~known]
-    note = _note("counts", float(lost.sum()), data.total, int(np.count_nonzero(lost)))
-    return note and f"{note}, stop words aside"
+    note = _note("counts", made.tokens, made.data.total, made.words)
+    return f"{note}, stop words aside" if made.of_texts else note
 
 
 def _counted(value: Any) -> Any:
@@ -107,7 +108,7 @@ def _with_members(data: Data, fitted: Fitted) -> Data:
 # Texts ----------------------------------------------------------------------------------------
 
 
-def texts_of(value: Any) -> list[str] | None:
+def texts_of(value: Any) -> list[Any] | None:
     """The documents of a list, array or series of texts; None for anything else."""
     if not isinstance(value, list | tuple) and len(getattr(value, "shape", ())) != 1:
         return None
@@ -122,32 +123,15 @@ def _index_of(value: Any) -> Any:
     return None if plain else list(index)
 
 
-def count_texts(documents: Sequence[str], fitted: Fitted, row_names: Any = None) -> Matched:
+def count_texts(documents: Sequence[Any], fitted: Fitted, row_names: Any = None) -> Matched:
     """Counts of exactly the fitted words. English stop words that were not fitted are no loss."""
     if fitted.column_names is None:
         raise InputError(
             "The fit does not know the names of its words, by which texts are counted: pass "
             f"counts of its {fitted.num_columns} words."
         )
-    places = _places(fitted.column_names)
-    unknown: collections.Counter[str] = collections.Counter()
-    rows, columns = [], []
-    for i, document in enumerate(documents):
-        if not isinstance(document, str):
-            told = f"Document {i} is {type(document).__name__}, not a string"
-            raise InputError(f"{told}: decode it, or leave it out.")
-        words = text.words(document)
-        known = [places[word] for word in words if word in places]
-        unknown.update(w for w in words if w not in places and w not in text.STOP_WORDS)
-        rows.append(np.full(len(known), i))
-        columns.append(np.array(known, int))
-    cells = np.concatenate(rows), np.concatenate(columns)
-    shape = len(documents), fitted.num_columns
-    entries = scipy.sparse.coo_array((np.ones(len(cells[0]), np.int64), cells), shape=shape)
-    names = named(shape, fitted.column_names, row_names)
-    data = Data("counts", matrix=count_matrix(entries), **names)
-    note = _note("counts", unknown.total(), data.total, len(unknown))
-    return Matched(data, note and f"{note}, stop words aside")
+    made = count_known(documents, fitted.column_names, row_names)
+    return Matched(made.data, _note_of_words(made))
 
 
 # Columns by name ------------------------------------------------------------------------------
@@ -155,25 +139,29 @@ def count_texts(documents: Sequence[str], fitted: Fitted, row_names: Any = None)
 
 def _by_name(data: Data, fitted: Fitted) -> Matched:
     old, new = fitted.column_names, data.column_names
-    if old is None or new is None:
-        return Matched(_same_size(data, fitted))
-    if old == new:
+    if old == new and data.num_columns == fitted.num_columns:
         return Matched(data)
-    places = _places(old)
-    target = np.array([places.get(name, -1) for name in new], int)
+    if data.kind != "ratings" and (old is None or new is None):
+        _check_size(data, fitted)
+        return Matched(data)
+    if old is not None and new is not None:
+        check_distinct(old)
+    target = match_ids(new, old, data.num_columns, fitted.num_columns)
     known = target >= 0
-    if new and old and not known.any():
+    if len(known) and fitted.num_columns and not known[_used(data)].any():
+        numbers = f"the numbers 0 to {fitted.num_columns - 1}"
+        theirs = _shown(new or [str(i) for i in np.flatnonzero(_used(data))])
         raise InputError(
-            f"No {UNITS[fitted.kind][1]} of the new rows was fitted: theirs are {_shown(new)}, "
-            f"those fitted {_shown(old)}."
+            f"No {UNITS[fitted.kind][1]} of the new rows was fitted: theirs are {theirs}, those "
+            f"fitted {_shown(old) if old else numbers}."
         )
-    repeated = collections.Counter(name for name, kept in zip(new, known, strict=True) if kept)
+    repeated = collections.Counter(n for n, kept in zip(new or (), known, strict=False) if kept)
     twice = [name for name, number in repeated.items() if number > 1]
     if data.kind in ("ratings", "dense") and twice:
         raise InputError(f"The new rows have {twice[0]!r} more than once: keep one of them.")
     if data.kind == "dense":
-        return _dense_columns(data, old, target)
-    shape = data.num_rows, len(old)
+        return _dense_columns(data, old or (), target)
+    shape = data.num_rows, fitted.num_columns
     coordinates = data.matrix[:].tocoo()
     kept = known[coordinates.coords[1]]
     cells = coordinates.coords[0][kept], target[coordinates.coords[1][kept]]
@@ -186,6 +174,14 @@ def _by_name(data: Data, fitted: Fitted) -> Matched:
     columns = len(np.unique(coordinates.coords[1][lost]))
     reindexed = Data(data.kind, _canonical(matrix), data.votes, None, old, data.row_names)
     return Matched(reindexed, _note(fitted.kind, missing, total - missing, columns))
+
+
+def _used(data: Data) -> np.ndarray:
+    """Whether each column counts where it is asked if any is known: items, if they are rated."""
+    used = np.full(data.num_columns, data.kind != "ratings")
+    if data.kind == "ratings":
+        used[data.matrix[:].tocoo().coords[1]] = True
+    return used
 
 
 def _canonical(matrix: Any) -> Any:
@@ -208,32 +204,15 @@ def _dense_columns(data: Data, old: tuple[str, ...], target: np.ndarray) -> Matc
     return Matched(found, note)
 
 
-def _same_size(data: Data, fitted: Fitted) -> Data:
+def _check_size(data: Data, fitted: Fitted) -> None:
     if data.num_columns == fitted.num_columns:
-        return data
-    if data.kind == "ratings" and data.num_columns < fitted.num_columns:  # items of low numbers
-        shape = data.num_rows, fitted.num_columns
-        parts = data.matrix.data, data.matrix.indices, data.matrix.indptr
-        names = fitted.column_names
-        matrix = scipy.sparse.csr_array(parts, shape=shape)
-        return dataclasses.replace(data, matrix=matrix, column_names=names)
+        return
     what = UNITS[fitted.kind][1]
     raise InputError(
         f"The fit has {fitted.num_columns} {what}s, but the new rows have {data.num_columns}, and "
         f"without names on both sides none can be told: give the same {what}s in the same order, "
         "or column names."
     )
-
-
-def _places(names: Sequence[str]) -> dict[str, int]:
-    places = {name: place for place, name in enumerate(names)}
-    if len(places) < len(names):
-        name = collections.Counter(names).most_common(1)[0][0]
-        raise InputError(
-            f"The fit has {name!r} more than once, so that names do not tell its columns apart: "
-            "give the same columns in the same order, without names."
-        )
-    return places
 
 
 def _shown(names: Sequence[str]) -> str:

@@ -143,14 +143,20 @@ def of_matrix(table: Table) -> Data:
 
 
 def match_ratings(
-    data: Data, row_names: tuple[str, ...] | None, column_names: tuple[str, ...] | None
+    data: Data,
+    row_names: tuple[str, ...] | None,
+    column_names: tuple[str, ...] | None,
+    shape: tuple[int, int],
 ) -> tuple[Data, int]:
     """Ratings with the indices that these users and items have, and how many are of others.
 
-    Names are None where users or items are whole numbers from 0.
+    shape: how many users and items are known. Names are None where they are whole numbers from 0
     """
-    rows = match_ids(data.row_names, row_names, data.num_rows)
-    columns = match_ids(data.column_names, column_names, data.num_columns)
+    same = data.row_names == row_names and data.column_names == column_names
+    if same and (data.num_rows, data.num_columns) == tuple(shape):
+        return data, 0
+    rows = match_ids(data.row_names, row_names, data.num_rows, shape[0])
+    columns = match_ids(data.column_names, column_names, data.num_columns, shape[1])
     entries = data.matrix.tocoo()
     users, items = rows[entries.row], columns[entries.col]
     kept = (users >= 0) & (items >= 0)
@@ -159,8 +165,5 @@ def match_ratings(
         such = f", such as {of[0][0]!r}," if of else ""
         told = f"None of the {len(kept)} ratings is of a user{such} and an item that were fitted"
         raise InputError(f"{told}: use the ids of the data that were fitted.")
-    sizes = users.max() + 1, items.max() + 1
-    named = [len(one) if one is not None else 0 for one in (row_names, column_names)]
-    shape = max(int(sizes[0]), named[0]), max(int(sizes[1]), named[1])
     found = ratings(users[kept], items[kept], entries.data[kept], shape, row_names, column_names)
     return found, int(np.sum(~kept))

@@ -93,12 +93,6 @@ def count(documents: Any, row_names: Any = None, **options: Any) -> Data:
     return counts(_stacked(matrices), column_names=columns, row_names=row_names)
 
 
-def known_words(documents: list[str], columns: tuple[str, ...]) -> Any:
-    """The counts of exactly these words as a matrix, which may be all zero."""
-    matrices, _ = _counted(lambda: iter(documents), Options(vocabulary=columns))
-    return _stacked(matrices)
-
-
 def blocks(
     path: str | Path, text_column: str | None = None, id_column: str | None = None, **options: Any
 ) -> tuple[Iterator[Any], Any, Any]:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import inference
+import pp_models
 from inference.cli import main, shown
 
 PETS = "the cat and the dog chase the pet cat; a dog and a cat are pets"
@@ -118,6 +119,23 @@ def test_counts_are_matched_by_their_names(fitted, tmp_path, capsys):
     np.testing.assert_allclose(values, wanted, atol=1e-5)
 
 
+def test_a_column_of_texts_is_counted_by_the_fitted_words(fitted, tmp_path, capsys):
+    """As texts elsewhere: rows without known words are ordinary, and what is lost is counted."""
+    texts = ["a dog and a cat", "the yak", "of the"]
+    lines = [f"{name},{text}\n" for name, text in zip("abc", texts, strict=True)]
+    (tmp_path / "new.csv").write_text("".join(["who,speech\n", *lines]))
+    table = tmp_path / "out.csv"
+    named = ["--text-column", "speech", "--id-column", "who"]
+    arguments = ["transform", str(fitted), "--data", str(tmp_path / "new.csv"), *named]
+    assert main([*arguments, "--out", str(table)]) == 0
+    assert "1 of 3 tokens (33.3 %) is of 1 word that was not fitted" in capsys.readouterr().err
+    with pytest.warns(UserWarning, match="1 of 3 tokens"):
+        wanted = inference.load(fitted / "fit.npz").transform(texts)
+    assert [row[0] for row in read(table)[1:]] == ["a", "b", "c"]
+    values = np.array([row[1:] for row in read(table)[1:]], float)
+    np.testing.assert_allclose(values, wanted, atol=1e-5)
+
+
 def test_ratings_say_how_well_they_are_fitted(tmp_path, capsys):
     """No topics: the RMSE beside that of the mean rating; new users are described by factors."""
     rng = np.random.default_rng(0)
@@ -136,6 +154,33 @@ def test_ratings_say_how_well_they_are_fitted(tmp_path, capsys):
     (tmp_path / "new.csv").write_text("0,1,5\n0,2,1\n")
     assert main(["transform", str(out), "--data", str(tmp_path / "new.csv")]) == 0
     assert capsys.readouterr().out.split()[:3] == ["row", "factor", "0"]
+    check_whole_numbers(out, tmp_path, capsys)
+
+
+def check_whole_numbers(out, folder, capsys):
+    """Ids that leave gaps: a row for each user that there is, and items that were fitted."""
+    (folder / "gaps.csv").write_text("99,3,5\n99,5,1\n99,70,1\n")
+    assert main(["transform", str(out), "--data", str(folder / "gaps.csv")]) == 0
+    said, noted = capsys.readouterr()
+    fit = inference.load(out / "fit.npz")
+    wanted = fit.transform(pp_models.data.ratings([0, 0], [3, 5], [5.0, 1.0], shape=(1, 6)))
+    user, value = said.splitlines()[-1].split()
+    assert len(said.splitlines()) == 2 and user == "99"
+    assert float(value) == pytest.approx(np.asarray(wanted).item(), rel=1e-3)
+    assert "1 of 3 ratings (33.3 %) is of 1 item that was not fitted" in noted
+    assert main(["evaluate", str(out), "--data", str(folder / "new.csv")]) == 0
+    (folder / "more.csv").write_text("0,1,5\n90000000,60,3\n")
+    assert main(["evaluate", str(out), "--data", str(folder / "more.csv")]) == 0
+    assert "1 of 2 ratings are of users or items not fitted" in capsys.readouterr().err
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PP_MODELS_DATA", str(folder))
+        assert main(["evaluate", str(out), "--data", "ratings"]) == 0, "a data set by its name"
+    for command, words in (
+        (["transform", "--data", "new.csv", "--text-column", "item"], "Ratings have no columns"),
+        (["evaluate", "--data", "no-such-set"], "Unknown data set 'no-such-set'"),
+    ):
+        assert main([command[0], str(out), *command[1:]]) == 2
+        assert words in capsys.readouterr().err
 
 
 def test_large_tables_are_left_to_be_asked_for(texts, tmp_path, capsys, monkeypatch):

@@ -8,6 +8,7 @@ import pytest
 
 import inference
 import pp_models
+from inference.cli import choose as commands
 from inference.cli import main
 from inference.evaluation import choose as choosing
 from inference.evaluation.choice import Choice, Row
@@ -224,6 +225,54 @@ def test_scoring_the_data_that_were_fitted_warns(chosen):
     with pytest.warns(UserWarning, match="the data that were fitted"):
         inference.precision_recall_at(fit, fit.data, 2)
     inference.document_completion(fit, corpus(seed=1))
+
+
+def test_held_out_ratings_are_matched_by_name():
+    """To the users and items of the data, before anything is fitted."""
+    users, items = np.repeat(["al", "bob"], 2), np.tile(["Heat", "Up"], 2)
+    data = pp_models.data.as_data((users, items, np.arange(4.0)), "ratings")
+    new = pp_models.data.ratings(["bob", "dee"], ["Up", "Up"], [5.0, 1.0])
+    with pytest.warns(UserWarning, match="1 of 2 ratings are of users or items not fitted"):
+        _, heldout, _ = choosing._split("ratings", (data, new, None), 0.2, 0)
+    assert heldout.row_names == data.row_names and heldout.matrix.toarray()[1, 1] == 5
+
+
+def test_words_in_another_order_are_refused_before_the_first_fit(monkeypatch):
+    """Held-out documents and those of the reference."""
+    monkeypatch.setattr(choosing, "fit", None)
+    data = corpus()
+    other = pp_models.data.counts(data.matrix, NAMES[::-1])
+    for given, words in (
+        ({"heldout": other}, "columns of the held-out data have other names"),
+        ({"reference": other}, "columns of the documents of the reference have other names"),
+    ):
+        with pytest.raises(InputError, match=words):
+            inference.choose("lda", data, num_topics=[1, 2], progress=False, **given)
+
+
+def test_the_command_counts_held_out_texts_by_the_words_to_fit(tmp_path, monkeypatch):
+    """Of --heldout and --reference, raw or in a column of a table."""
+    seen = []
+
+    def choose(*arguments, heldout, reference, **_):
+        seen.append((arguments[1].column_names, heldout, reference))
+        raise InputError("It is enough.")
+
+    monkeypatch.setattr(commands, "choose", choose)
+    (tmp_path / "a.docs").write_text("the cat sat\na dog sat\n")
+    (tmp_path / "b.docs").write_text("a cat and a zebra\n")
+    (tmp_path / "a.csv").write_text("id,speech\nx,the cat sat\ny,a dog sat\n")
+    (tmp_path / "b.csv").write_text("id,speech\nz,a cat and a zebra\n")
+    for end, options in ((".docs", []), (".csv", ["--text-column", "speech"])):
+        a, b = (str(tmp_path / f"{name}{end}") for name in "ab")
+        command = ["choose", "lda", "--data", a, "--heldout", b, "--reference", b, *options]
+        more = ["--grid", "num_topics=1,2", "--out", str(tmp_path / "out")]
+        assert main([*command, *more]) == 2
+    for words, *others in seen:
+        assert words == ("cat", "dog", "sat")
+        for other in others:
+            assert other.column_names == words and other.matrix.toarray().tolist() == [[1, 0, 0]]
+    assert len(seen) == 2
 
 
 def test_the_command_prints_a_table_and_writes_it(tmp_path, capsys):

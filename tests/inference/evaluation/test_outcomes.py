@@ -7,6 +7,7 @@ from sklearn import metrics
 
 import inference
 import pp_models
+from inference.evaluation.heldout import row_scores
 from pp_models.errors import InputError
 
 
@@ -164,3 +165,26 @@ def test_ratings_measures():
     assert (
         other.rmse > found.rmse and other.mae > found.mae and other.log_density < found.log_density
     )
+
+
+def test_held_out_ratings_are_matched_by_name():
+    """Users and items in another order are those of these names; unknown ones are left out with a
+    warning, also those that are whole numbers beyond the fitted ones.
+    """
+    users, items = np.repeat(["al", "bob", "cy"], 3), np.tile(["Heat", "Jaws", "Up"], 3)
+    known = pp_models.data.as_data((users, items, np.arange(9.0)), "ratings")
+    options = {"progress": False, "num_epochs": 2}
+    fit = inference.fit("pmf", known, "map", {"rank": 1}, **options)
+    new = pp_models.data.ratings(["bob", "al"], ["Up", "Heat"], [5.0, 3.0])
+    wanted = inference.predict_ratings(fit, [0, 1], [0, 2]).mean
+    np.testing.assert_allclose(
+        inference.score_ratings(fit, new).errors, [3 - wanted[0], 5 - wanted[1]], rtol=1e-5
+    )
+    more = pp_models.data.ratings(["bob", "dee"], ["Up", "Heat"], [5.0, 3.0])
+    with pytest.warns(UserWarning, match="1 of 2 ratings are of users or items not fitted"):
+        assert row_scores(fit, more).sizes.tolist() == [0, 1, 0]
+    plain = pp_models.data.ratings(*known.matrix.tocoo().coords, np.arange(9.0))
+    counted = inference.fit("pmf", plain, "map", {"rank": 1}, **options)
+    with pytest.warns(UserWarning, match="1 of 2 ratings are"):
+        beyond = pp_models.data.ratings([0, 50], [1, 60], [3.0, 3.0])
+        assert inference.score_ratings(counted, beyond).num_ratings == 1
