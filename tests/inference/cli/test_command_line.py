@@ -78,7 +78,7 @@ def test_fit_then_evaluate(corpus, tmp_path, capsys):
     assert summary["model"] == "lda" and summary["steps"] <= 20 and np.isfinite(summary["bound"])
     assert inference.load(out / "fit.npz").posterior.mean("beta").shape == (3, 20)
     assert sorted(file.name for file in out.iterdir()) == [
-        *("document_topics.csv", "fit.npz", "summary.json", "topics.csv")
+        *("document_topics.csv", "explore.html", "fit.npz", "summary.json", "topics.csv")
     ]
     capsys.readouterr()
     assert main(["evaluate", str(out), "--data", str(corpus)]) == 0
