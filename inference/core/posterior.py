@@ -36,7 +36,8 @@ class Stored(NamedTuple):
 class Posterior:
     """Base of all posteriors.
 
-    kind:        variational, conditional, point, draws or mixture; stored in files and shown in reports
+    kind:        variational, conditional, point, draws or mixture; stored in files and shown in
+                 reports
     has_spread:  whether it has standard deviations and draws; a point has none
     has_density: whether `log_density` is defined
     has_chains:  whether it holds `draws` of Markov chains, each with labels of its own
