@@ -73,8 +73,8 @@ class Engine(NamedTuple):
 
     Options:   NamedTuple of options with defaults (`core.options`)
     build:     (problem, options) -> Algorithm
-    kind:      what it returns: variational, conditional (rows given draws of global sites), point, draws,
-               or mixture (a grid of hyper-parameters)
+    kind:      what it returns: variational, conditional (rows given draws of global sites), point,
+               draws, or mixture (a grid of hyper-parameters)
     rows:      what a step is given: "all" rows, a random "batch" of them, the batches of one fixed
                "partition" in turn, rows of a growing "stream", or "none" (it packs its own)
     sharded:   whether its rows are dealt out to all devices
