@@ -15,9 +15,9 @@ $$ \eta \leftarrow (1 - \rho_t)\,\eta + \rho_t \Big(\eta_{\mathrm{prior}}
 `gradient="averaged"` (SSVI-A) takes $\hat g_n = \partial L_n / \partial t$ at the draw, the
 expected statistics of the row given $\beta$. Its fixed point is
 $\eta = \eta_{\mathrm{prior}} + \mathbb{E}_q[\sum_n \partial L_n / \partial t]$. It ignores that
-$L_n$ bends, so its means are better than those of mean field and its widths are not.
-`gradient="exact"` (SSVI) estimates the natural gradient of $\mathcal{L}$ without bias: with
-$\bar g$ the statistics at $\mathbb{E}_q[t]$,
+$L_n$ bends, so its widths are no better than those of mean field.
+`gradient="exact"` (SSVI) estimates the natural gradient of $\mathcal{L}$ itself: with $\bar g$ the
+statistics at $\mathbb{E}_q[t]$,
 
 $$ \hat g_n = \bar g_n + V^{-1} \Big(\frac{\partial t}{\partial \eta}\Big)^{\!\top}
 \Big(\frac{\partial L_n}{\partial t} - \bar g_n\Big), \qquad V = \operatorname{Cov}_q(t), $$

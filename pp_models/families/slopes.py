@@ -20,14 +20,24 @@ from pp_models.families.base import Pair
 from pp_models.families.special import digamma
 
 TINY_DRAW = -20.0  # log x below which the first term of the series of the distribution is exact
+LARGE_SHAPE = 100.0  # above it, (x / shape)^(1/3) is normal to 2e-4 of the slope at three sd
 
 
 def log_gamma_slope(shape, log_x):
-    """d log x / d shape of a Gamma(shape, 1) draw x at its place in the distribution."""
-    small = log_x < TINY_DRAW
-    x = jnp.exp(jnp.where(small, 0.0, log_x))
+    """d log x / d shape of a Gamma(shape, 1) draw x at its place in the distribution.
+
+    Of large shapes by Wilson and Hilferty's normal approximation: JAX's own function loses its
+    digits there in single precision, and is slow.
+    """
+    large, small = shape > LARGE_SHAPE, log_x < TINY_DRAW
+    a = jnp.where(large, shape, LARGE_SHAPE)
+    root = jnp.exp((jnp.where(large, log_x, jnp.log(a)) - jnp.log(a)) / 3)
+    normal = 3 * jnp.sqrt(a) * (root - 1 + 1 / (9 * a))
+    by_root = 1 / a + (1 / (3 * a**2) - normal / (2 * a**1.5)) / root
     series = (digamma(shape + 1) - log_x) / shape
-    return jnp.where(small, series, jax.lax.random_gamma_grad(shape, x) / x)
+    x = jnp.exp(jnp.where(small | large, 0.0, log_x))
+    implicit = jax.lax.random_gamma_grad(jnp.where(small | large, 1.0, shape), x) / x
+    return jnp.where(large, by_root, jnp.where(small, series, implicit))
 
 
 def _excess(shape, own):
