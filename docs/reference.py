@@ -34,6 +34,7 @@ GROUPS: dict[str, tuple[str, list[str]]] = {
             "document_completion perplexity log_evidence precision_recall_at coherence diversity",
             "split_ratings score_ratings score_votes score_probabilities calibration_error loo",
             "waic evaluation.scores.Score evaluation.scores.Measure",
+            "choose evaluation.choice.Choice",
         ),
     ),
     "Reading topics": (
@@ -64,7 +65,7 @@ GROUPS: dict[str, tuple[str, list[str]]] = {
     ),
     "Models": (
         "Finding models, and the fields of a declaration.",
-        _names("pp_models", "available load model.Model InputError"),
+        _names("pp_models", "available load model.Model InputError testing.check testing.examine"),
     ),
     "Engines": (
         "The fields of an engine.",

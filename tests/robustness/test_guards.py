@@ -8,6 +8,7 @@ import pytest
 import inference
 import pp_models
 from inference.cli import main
+from inference.core import registry
 from inference.core.registry import load_engine, make_options
 from inference.run import fit as fitting
 from inference.run import guards
@@ -39,7 +40,7 @@ def spoiled(monkeypatch, at, spoil):
 
         return engine._replace(build=build)
 
-    monkeypatch.setattr(fitting, "load_engine", load)
+    monkeypatch.setattr(registry, "load_engine", load)
 
 
 def with_nan(state):

@@ -951,8 +951,7 @@ def bombs(folder: Path, gigabytes: int) -> list[tuple[str, str]]:
         ("fit", "claims-fit.npz"),
     ]
     return [(kind, str(folder / name)) for kind, name in out] + [
-        ("ratings", str(folder / name))
-        for name in ("packed.npz", "claims.npz", "claims.npy", "claims.csv")
+        ("ratings", str(folder / name)) for name in ("packed.npz", "claims.npz", "claims.npy")
     ]
 
 

@@ -21,7 +21,7 @@ import inference
 import pp_models
 from inference.calibration import files
 from inference.comparison import agreement, compare, loop, marginal_likelihood, record, results
-from inference.core import align
+from inference.core import align, registry
 from inference.core.posteriors import Draws
 from inference.core.registry import default_engines
 from inference.evaluation import heldout
@@ -642,7 +642,7 @@ def test_a_budget_is_dealt_out(run, monkeypatch):
         ({"engines": ["cavi"], "options": {"cavi": {"num_epoch": 3}}}, "num_epochs"),
         ({"engines": ["gibbs"]}, "at least one other"),
         ({"engines": ["cavi"], "reference": "map"}, "no sampler"),
-        ({"data": np.ones((3, 3))}, "pp_models.data.counts"),
+        ({"data": np.full((3, 3), 0.5)}, "whole numbers"),
         ({"hyper": {"num_topic": 3}}, "num_topics"),
         ({"budget": 0}, "budget"),
         ({"rows": 0}, "rows"),
@@ -756,7 +756,7 @@ def test_what_was_warned_of_before_an_interruption_is_told(tmp_path, monkeypatch
     class Killed(BaseException):
         pass
 
-    steps, fit, load = [], fitting.fit, fitting.load_engine
+    steps, fit, load = [], fitting.fit, registry.load_engine
 
     def build(problem, options):
         algorithm = load("cavi").build(problem, options)
@@ -772,7 +772,7 @@ def test_what_was_warned_of_before_an_interruption_is_told(tmp_path, monkeypatch
         return algorithm._replace(step=step)
 
     monkeypatch.setattr(
-        fitting,
+        registry,
         "load_engine",
         lambda name: load(name)._replace(build=build) if name == "cavi" else load(name),
     )

@@ -13,6 +13,7 @@ import pytest
 
 import inference
 import pp_models
+from inference.core import registry
 from inference.core.engine import Algorithm
 from inference.core.registry import load_engine
 from inference.engines import nuts
@@ -53,7 +54,7 @@ def clock(monkeypatch):
 
         return engine._replace(build=build)
 
-    monkeypatch.setattr(fitting, "load_engine", slowed)
+    monkeypatch.setattr(registry, "load_engine", slowed)
     monkeypatch.setattr(loop, "time", types.SimpleNamespace(perf_counter=lambda: hands.now))
     return hands
 

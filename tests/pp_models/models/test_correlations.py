@@ -98,7 +98,9 @@ class Placed:
             has_chains,
             values,
         )
-        self.problem, self.data = SimpleNamespace(hyper=None), SimpleNamespace(totals=np.ones(4))
+        self.problem = SimpleNamespace(hyper=None, model=self.model)
+        self.data = SimpleNamespace(totals=np.ones(4))
+        self.row_totals, self.sites = self.data.totals, list(values)
 
     def mean(self, site):
         return self.values[site]
