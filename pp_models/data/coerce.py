@@ -24,7 +24,7 @@ import numpy as np
 import scipy.sparse
 
 from pp_models.data import bags, frames, rated, text
-from pp_models.data.formats.tables import COLUMNS, ROWS, VALUES, places_of
+from pp_models.data.formats.tables import COLUMNS, ROWS, VALUES, places_of, plain
 from pp_models.data.frames import Table
 from pp_models.data.rows import KINDS
 from pp_models.data.types import Data, count_matrix, counts, dense, named, text_and_votes
@@ -285,7 +285,21 @@ def _counted_table(table: Table, columns: Columns) -> Converted:
     if len(numbers) < len(table.names):
         return Converted(_cells(table, "counts"))  # which says what is wrong
     names = table.names if table.labelled else None
-    return Converted(_checked(table.matrix(), names, table.rows, columns is not None))
+    matrix = table.matrix()
+    _refuse_ids(matrix, names)
+    return Converted(_checked(matrix, names, table.rows, columns is not None))
+
+
+def _refuse_ids(matrix: Any, names: Columns) -> None:
+    """A first column that numbers the rows is no word, though its numbers could be counts."""
+    if names is None or plain(names[0]) not in ("id", "docid", "rowid", "index", "unnamed"):
+        return
+    column = scipy.sparse.csr_array(matrix)[:, [0]].toarray()
+    if 1 < len(column) == len(np.unique(column)):
+        raise InputError(
+            f"The column {names[0]!r} seems to number the rows: pass pp_models.data.from_table("
+            f"table, id={names[0]!r}), or pp_models.data.counts(matrix, names) if it is a word."
+        )
 
 
 def _named_counts(value: Any, names: Any, columns: Columns) -> Converted:

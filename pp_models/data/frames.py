@@ -4,6 +4,7 @@ pandas and polars DataFrames, Arrow tables, Hugging Face data sets, AnnData obje
 columns, structured arrays and lists of records become a `Table`.
 """
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -253,7 +254,14 @@ def texts_of(value: Any) -> tuple[list[str], Names]:
 def text_place(table: Table) -> int:
     """The column of texts, if only one can be meant."""
     found = table.places(TEXT)
-    if len(found) == 1 and (len(table.names) == 1 or table.names[found[0]].lower() == "text"):
+    if len(found) == 1 and len(table.names) == 1:
+        return found[0]
+    if len(found) == 1 and table.names[found[0]].lower() == "text":
+        name = next((one for one in table.names if one.lower() in ("id", "name", "title")), None)
+        if name is not None:
+            told = f"The words of {table.names[found[0]]!r} are counted, and {name!r} is ignored"
+            fix = f"pp_models.data.from_table(table, text={table.names[found[0]]!r}, id={name!r})"
+            warnings.warn(f"{told}: {fix} takes it as the rows' names.", stacklevel=4)
         return found[0]
     if not found:
         told = f"No column of the table holds texts; there are {table.listed()}"

@@ -549,3 +549,20 @@ def test_ids_are_read_alike_from_tables_and_files(tmp_path):
         expected = as_data(pd.DataFrame(triples, columns=["user", "item", "rating"]), "ratings")
         assert (found.row_names, found.column_names) == (expected.row_names, expected.column_names)
         np.testing.assert_array_equal(observed(found), observed(expected))
+
+
+def test_names_beside_texts_are_not_lost_in_silence():
+    """A column called text is taken; one that may name the rows is told of."""
+    table = pd.DataFrame({"id": [7, 8], "text": ["cat dog", "tax law"], "year": [1990, 1991]})
+    with pytest.warns(UserWarning, match=r"'id' is ignored: .*id='id'\) takes it"):
+        found = as_data(table)
+    assert found.column_names == ("cat", "dog", "law", "tax")
+
+
+@pytest.mark.parametrize("name", ["id", "doc_id", "Unnamed: 0"])
+def test_numbers_of_rows_are_no_words(name):
+    """A first column of ids is refused; one of counts with such a name is a word."""
+    table = pd.DataFrame({name: [1001, 1002, 1003], "cat": [1, 0, 2], "tax": [0, 2, 1]})
+    with pytest.raises(InputError, match=r"seems to number the rows: .*from_table"):
+        as_data(table)
+    assert as_data(table.assign(**{name: [1, 0, 1]})).column_names == (name, "cat", "tax")
