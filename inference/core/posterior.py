@@ -131,6 +131,15 @@ class Posterior:
         return site
 
 
+@partial(jax.jit, static_argnames=("family", "name"))
+def moment(family, natural, name):
+    """The mean or variance of q with these natural parameters."""
+    value = jax.eval_shape(lambda n: family.value(family.mean(n)), natural)
+    if not value.size:  # NumPyro's checks fail on arrays without numbers
+        return jnp.zeros(value.shape, value.dtype)
+    return getattr(family.distribution(natural), name)
+
+
 def rows_of_all(problem: obj.Problem, parts: Any, positions: Any) -> Any:
     """The rows of all devices of all processes, in the order of the data."""
     everyone = devices.from_all(problem.devices, list(zip(parts, positions, strict=True)))

@@ -26,6 +26,7 @@ from inference.core.posterior import (
     Values,
     check_data,
     full_bound,
+    moment,
     rows_of_all,
     solve_rows,
 )
@@ -54,14 +55,6 @@ def _log_density(family, natural, values):
 @partial(jax.jit, static_argnames=("family",))
 def _sample(family, keys, natural):
     return jax.lax.map(lambda k: family.value(family.sample(k, natural)), keys)
-
-
-@partial(jax.jit, static_argnames=("family", "name"))
-def _moment(family, natural, name):
-    value = jax.eval_shape(lambda n: family.value(family.mean(n)), natural)
-    if not value.size:  # NumPyro's checks fail on arrays without numbers
-        return jnp.zeros(value.shape, value.dtype)
-    return getattr(family.distribution(natural), name)
 
 
 class Variational(Posterior):
@@ -118,7 +111,7 @@ class Variational(Posterior):
 
     def _moment(self, site: str, name: str) -> np.ndarray:
         natural = self.natural(site)
-        return np.asarray(_moment(self.problem.model.families[site], natural, name))
+        return np.asarray(moment(self.problem.model.families[site], natural, name))
 
     def sample(self, key: jax.Array, num_draws: int, sites: Names = None) -> Values:
         families = self.problem.model.families

@@ -17,7 +17,15 @@ import numpy as np
 
 from inference.core import objective as obj
 from inference.core.blocks import over_draws
-from inference.core.posterior import Names, Posterior, Stored, Values, check_data, in_batches
+from inference.core.posterior import (
+    Names,
+    Posterior,
+    Stored,
+    Values,
+    check_data,
+    in_batches,
+    moment,
+)
 from pp_models.elimination.row_solver import RowOptions
 from pp_models.model import Sites
 
@@ -43,14 +51,6 @@ def _values(family, stats):
     return jax.lax.map(family.value, stats)
 
 
-@partial(jax.jit, static_argnames=("family", "name"))
-def _moment(family, natural, name):
-    value = jax.eval_shape(lambda n: family.value(family.mean(n)), natural)
-    if not value.size:  # NumPyro's checks fail on arrays without numbers
-        return jnp.zeros(value.shape, value.dtype)
-    return getattr(family.distribution(natural), name)
-
-
 def _given(model, hyper, batch, start, stats):
     return obj.local_part(model, hyper, stats, batch, start, ROWS)
 
@@ -67,8 +67,8 @@ def _row_moments(model, hyper, drawn, batch):
         found = {}
         for site, natural in part.natural.items():
             family = model.families[site]
-            mean = _moment(family, natural, "mean")
-            found[site] = mean, _moment(family, natural, "variance") + mean**2
+            mean = moment(family, natural, "mean")
+            found[site] = mean, moment(family, natural, "variance") + mean**2
         return found, part.value + part.entropy
 
     def add(total, stats):
@@ -132,7 +132,7 @@ class Structured(Posterior):
         return self._of_rows()[site][1]
 
     def _own(self, site: str, name: str) -> np.ndarray:
-        return np.asarray(_moment(self.problem.model.families[site], self._shared[site], name))
+        return np.asarray(moment(self.problem.model.families[site], self._shared[site], name))
 
     def _of_rows(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         if self._rows is None:

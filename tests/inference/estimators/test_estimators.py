@@ -2,7 +2,6 @@
 
 import copy
 import io
-import pickle
 import warnings
 
 import jax
@@ -150,7 +149,7 @@ def test_a_fitted_estimator_is_stored_in_our_format(fitted):
     assert again.get_feature_names_out().tolist() == ["lda0", "lda1"]
     with pytest.raises(InputError, match="loaded without them"):
         again.partial_fit(frame)
-    assert pickle.loads(pickle.dumps(pp_models.sklearn.LDA())).get_params()["n_components"] == 10
+    assert clone(pp_models.sklearn.LDA()).get_params()["n_components"] == 10
 
 
 def weights(topics, counts, alpha):
