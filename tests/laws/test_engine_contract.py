@@ -303,20 +303,11 @@ def test_svi_rates(problem):
 
 
 def test_svi_reaches_cavis_neighbourhood(problem):
-    """From the same random start, long SVI with a decaying rate ends within 2 % of CAVI's bound,
+    """From the same random start, long SVI at its default rate ends within 1 % of CAVI's bound,
     well above where it began.
-
-    Locations (`damped`) grow with one another, in many small steps: their rate decays more slowly.
     """
     best = run(problem, "cavi", num_epochs=1000, tolerance=1e-12)
-    last = run(
-        problem,
-        "svi",
-        num_epochs=80,
-        batch_size=5,
-        kappa=0.6 if problem.model.damped else 0.8,
-        tau=2.0,
-    )
+    last = run(problem, "svi", num_epochs=80, batch_size=5)
     again = run(
         problem,
         "cavi",
@@ -324,7 +315,7 @@ def test_svi_reaches_cavis_neighbourhood(problem):
         num_local=100,
         init={s: last.posterior.natural(s) for s in problem.model.shared},
     )
-    assert again.bound > best.bound - 0.02 * abs(best.bound)
+    assert again.bound > best.bound - 0.01 * abs(best.bound)
     assert again.bound > best.history["bound"][0] + 0.5 * (best.bound - best.history["bound"][0])
 
 
